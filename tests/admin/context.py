@@ -6,29 +6,24 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.admin.api_context import ApiContext, ApiLimits
-from sluicemq.admin.browser_sessions import BrowserSessions
+from sluicemq.admin.api_context import ApiContext, ApiLimits, AttachedConsumer
+from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
-from sluicemq.admin.server_interface import (
-    AttachedConsumer,
-    ConnectionView,
-    InputView,
-    ListenerView,
-    SettingView,
-    State,
-)
 from sluicemq.broker import Broker
+from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
+from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-from sluicemq.security.audit import AuditEntry
-from sluicemq.security.management import PermissionView, UserView
+from sluicemq.security.changes import Preparation
+from sluicemq.security.records import Database
+from sluicemq.security.user_service import UserService
 
 
 class NoConnections:
     """A registry of given connections; `closed` has the numbers of those to close."""
 
-    def __init__(self, *views: ConnectionView) -> None:
+    def __init__(self, *views: ConnectionItem) -> None:
         self.views = list(views)
         self.attached: list[AttachedConsumer] = []
         self.closed: list[tuple[int, str]] = []
@@ -36,7 +31,7 @@ class NoConnections:
     def __len__(self) -> int:
         return len(self.views)
 
-    def __iter__(self) -> Iterator[ConnectionView]:
+    def __iter__(self) -> Iterator[ConnectionItem]:
         return iter(self.views)
 
     def consumers(self) -> Iterator[AttachedConsumer]:
@@ -45,13 +40,13 @@ class NoConnections:
     def by_protocol(self) -> dict[str, int]:
         return dict(Counter(view.protocol for view in self.views))
 
-    def listeners(self) -> list[ListenerView]:
+    def listeners(self) -> list[ListenerItem]:
         return []
 
-    def input(self) -> InputView:
-        return InputView(0, 1, 0, 0)
+    def input(self) -> InputItem:
+        return InputItem(0, 1, 0, 0)
 
-    def get(self, number: int) -> ConnectionView | None:
+    def get(self, number: int) -> ConnectionItem | None:
         return next((view for view in self.views if view.id == number), None)
 
     def close(self, number: int, reason: str) -> bool:
@@ -75,7 +70,7 @@ class Process:
 
     def __init__(self) -> None:
         self.lag = Histogram()
-        self.now: State = "serving"
+        self.now: BrokerState = "serving"
 
     def uptime(self) -> float:
         return 0.0
@@ -83,7 +78,7 @@ class Process:
     def memory(self) -> int:
         return 0
 
-    def state(self) -> State:
+    def state(self) -> BrokerState:
         return self.now
 
 
@@ -113,19 +108,16 @@ class Lines:
 class NoUsers:
     """A user directory without users."""
 
-    operations = None
+    database = Database()
 
-    def names(self) -> list[str]:
-        return []
+    def hash(self, password: str) -> str:
+        raise NotImplementedError
 
-    def role_names(self) -> list[str]:
-        return []
+    def now(self) -> int:
+        raise NotImplementedError
 
-    def user(self, name: str) -> UserView | None:
-        return None
-
-    def rights(self, name: str) -> list[PermissionView]:
-        return []
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        raise NotImplementedError
 
 
 def context(broker: Broker, **changes: Any) -> ApiContext:
@@ -136,7 +128,7 @@ def context(broker: Broker, **changes: Any) -> ApiContext:
         "connections": NoConnections(),
         "configuration": NoSettings(),
         "vitals": vitals,
-        "users": NoUsers(),
+        "users": UserService(NoUsers()),
         "sessions": BrowserSessions(broker.clock),
         "audit": Lines(),
         "figures": ScrapeState(broker),

@@ -18,10 +18,9 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin.app import HEADERS
-from sluicemq.admin.browser_sessions import COOKIE
-from sluicemq.admin.caller import CSRF_HEADER
-from sluicemq.admin.request_bodies import SMALL_BYTES
-from sluicemq.admin.routing import Endpoint, Need
+from sluicemq.admin.caller import COOKIE, CSRF_HEADER
+from sluicemq.admin.routing import SMALL_BYTES, Endpoint
+from sluicemq.management.operation import Need
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
 from tests.server.conftest import Start
@@ -35,7 +34,7 @@ SCRIPT = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)>"
 
 def target(endpoint: Endpoint, name: str) -> str:
     """Return a path of that endpoint with its required parameters."""
-    path = endpoint.path
+    path = endpoint.operation.path
     for part in re.findall(r"{\*?[a-z_]+}", path):
         value = {"{kind}": "queue", "{name}": quote(name, safe=""), "{*rest}": "x"}.get(part, "1")
         path = path.replace(part, value)
@@ -43,15 +42,19 @@ def target(endpoint: Endpoint, name: str) -> str:
 
 
 async def attempt(http_client: HttpClient, endpoint: Endpoint, name: str, **headers: str) -> Any:
-    body = {} if endpoint.body is not None else None
+    body = {} if endpoint.operation.body is not None else None
     return await http_client.ask(
-        endpoint.method, target(endpoint, name), body, prefix=endpoint.prefix, **headers
+        endpoint.operation.method,
+        target(endpoint, name),
+        body,
+        prefix=endpoint.operation.prefix,
+        **headers,
     )
 
 
 def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
     for endpoint in api_fixture.endpoints:
-        if endpoint.needs is not Need.NOTHING:
+        if endpoint.operation.needs is not Need.NOTHING:
             yield endpoint
 
 
@@ -81,11 +84,11 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
         few = api_fixture.http_client()
         await few.login(f"no-{operation}")
         for endpoint in protected(api_fixture):
-            if endpoint.needs is Need.SUPERUSER:
+            if endpoint.operation.needs is Need.SUPERUSER:
                 assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
-            elif isinstance(endpoint.needs, Operation):
+            elif isinstance(endpoint.operation.needs, Operation):
                 assert (await attempt(few, endpoint, OTHERS)).status == 403, endpoint
-                if endpoint.needs is operation:
+                if endpoint.operation.needs is operation:
                     checked += 1
                     assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
     # destinations and users are unchanged
@@ -226,7 +229,7 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
     await other.login("root")
     right, of_another = victim.csrf, other.csrf
     for endpoint in protected(api_fixture):
-        if endpoint.changes:
+        if endpoint.operation.changes:
             for token in ("", "x", of_another):
                 victim.csrf = token
                 answer = await attempt(victim, endpoint, OWN)
@@ -282,11 +285,11 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
     api_fixture.broker.destinations.declare(Address(Kind.QUEUE, SCRIPT))
     http_client = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
-        if not endpoint.prefix or endpoint.media == "text/event-stream":
+        if not endpoint.operation.prefix or endpoint.operation.media == "text/event-stream":
             continue
         for path in (target(endpoint, SCRIPT), f"{target(endpoint, SCRIPT)}?{quote(SCRIPT)}=1"):
-            body = {SCRIPT: SCRIPT} if endpoint.body is not None else None
-            answer = await http_client.ask(endpoint.method, path, body)
+            body = {SCRIPT: SCRIPT} if endpoint.operation.body is not None else None
+            answer = await http_client.ask(endpoint.operation.method, path, body)
             kind = answer.headers.get("content-type", "application/json")
             assert kind.partition(";")[0] not in (
                 "text/html",
@@ -344,7 +347,8 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
     """No endpoint reads more than its limit, or a body without a length."""
     guest = api_fixture.http_client()
     for endpoint in api_fixture.endpoints:
-        if not endpoint.changes or not endpoint.prefix or endpoint.body is None:
+        operation = endpoint.operation
+        if operation.body is None and not operation.raw_body:
             continue
         assert SMALL_BYTES <= endpoint.limit <= 512 * 1024 * 1024
         announced = {"Content-Length": str(endpoint.limit + 1)}
@@ -353,9 +357,13 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
             ("huge", {"Content-Length": "9" * 30}, 413),
             ("unknown", {"Transfer-Encoding": "chunked"}, 411),
         ):
-            query = "?writer=w&batch=0&partition=0&part=0" if endpoint.path == "/batches" else ""
+            query = (
+                "?writer=w&batch=0&partition=0&part=0"
+                if endpoint.operation.path == "/batches"
+                else ""
+            )
             path = target(endpoint, OWN) + query
-            answer = await guest.ask(endpoint.method, path, **headers)
+            answer = await guest.ask(endpoint.operation.method, path, **headers)
             assert answer.status == status, (name, endpoint, answer.body)
             assert answer.headers["connection"] == "close"
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.routing import PREFIX, Endpoint, Need
-from sluicemq.admin.server_interface import ConnectionView
-from sluicemq.admin.transactions import id_of
+from sluicemq.admin.clients import id_of
+from sluicemq.management.clients import ConnectionItem
+from sluicemq.management.operation import PREFIX, ApiOperation, Need
 from sluicemq.model.access import Operation
 from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode, row
@@ -62,19 +62,19 @@ IN_MEMORY = {"no-journal", "no-backup-directory"}
 """Error codes of permitted requests that need a journal on disk."""
 
 
-def declared() -> dict[str, Endpoint]:
-    """Return the endpoints of the API by operation id."""
+def declared() -> dict[str, ApiOperation[Any, Any]]:
+    """Return the operations of the API by operation id."""
 
-    async def endpoints() -> list[Endpoint]:
+    async def operations() -> list[ApiOperation[Any, Any]]:
         with tempfile.TemporaryDirectory() as directory:
             api_fixture = ApiFixture(Path(directory))
             api_fixture.authenticator.close()
-            return api_fixture.endpoints
+            return [each.operation for each in api_fixture.endpoints]
 
-    return {each.operation_id: each for each in asyncio.run(endpoints()) if each.prefix == PREFIX}
+    return {each.operation_id: each for each in asyncio.run(operations()) if each.prefix == PREFIX}
 
 
-ENDPOINTS = declared()
+OPERATIONS = declared()
 
 
 async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
@@ -106,7 +106,7 @@ async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
             broker.publish(queue, message)
     broker.transactions.prepare(transaction, encode_xid(Xid(1, b"g", b"b")))
     broker.flush()
-    connection = ConnectionView(
+    connection = ConnectionItem(
         id=1,
         protocol="phpmq",
         peer="10.0.0.1:1",
@@ -138,15 +138,15 @@ async def enter(api_fixture: ApiFixture, name: str) -> HttpClient:
     return client
 
 
-def address(endpoint: Endpoint, ids: dict[str, str]) -> str:
+def address(operation: ApiOperation[Any, Any], ids: dict[str, str]) -> str:
     """Return path and query of a valid request."""
-    collection = endpoint.path.split("/")[1]
+    collection = operation.path.split("/")[1]
     names = {"users": "target", "roles": "clerk", "journal": "slot"}
-    name = "unused" if endpoint.operation_id == "deleteRole" else names.get(collection, OWN)
+    name = "unused" if operation.operation_id == "deleteRole" else names.get(collection, OWN)
     values = {"{kind}": "queue", "{name}": name, "{role}": "clerk"}
     values |= {"{id}": ids.get(collection, ""), "{first_sequence}": "1"}
-    path = "/".join(values.get(part, part) for part in endpoint.path.split("/"))
-    return f"{path}?{QUERIES.get(endpoint.operation_id, '')}".rstrip("?")
+    path = "/".join(values.get(part, part) for part in operation.path.split("/"))
+    return f"{path}?{QUERIES.get(operation.operation_id, '')}".rstrip("?")
 
 
 def permitted(needs: Any, caller: str) -> bool:
@@ -163,9 +163,9 @@ def permitted(needs: Any, caller: str) -> bool:
 
 
 @pytest.mark.parametrize("caller", CALLERS)
-@pytest.mark.parametrize("operation", sorted(ENDPOINTS))
-def test_operation_is_permitted_as_declared(operation: str, caller: str, tmp_path: Path) -> None:
-    endpoint = ENDPOINTS[operation]
+@pytest.mark.parametrize("operation_id", sorted(OPERATIONS))
+def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_path: Path) -> None:
+    operation = OPERATIONS[operation_id]
 
     @looped
     async def scenario(api_fixture: ApiFixture) -> None:
@@ -176,24 +176,24 @@ def test_operation_is_permitted_as_declared(operation: str, caller: str, tmp_pat
             if OWN.encode() in chunk or b"destinations" in chunk:
                 client.caller.leaving.set()
 
-        body = BODIES.get(operation)
-        watch = stop if operation == "streamEvents" else None
-        path = address(endpoint, ids)
-        answer = await client.ask(endpoint.method, path, body, watch=watch)
-        if permitted(endpoint.needs, caller):
+        body = BODIES.get(operation_id)
+        watch = stop if operation_id == "streamEvents" else None
+        path = address(operation, ids)
+        answer = await client.ask(operation.method, path, body, watch=watch)
+        if permitted(operation.needs, caller):
             assert answer.status < 300 or answer.code in IN_MEMORY, answer
         elif caller == "anonymous":
             assert (answer.status, answer.code) == (401, "authentication-required")
-        elif endpoint.needs is Need.OWNER:
+        elif operation.needs is Need.OWNER:
             assert answer.status in (403, 404), answer
         else:
             assert (answer.status, answer.code) == (403, "forbidden")
-        if endpoint.method != "GET" and caller != "anonymous":
+        if operation.method != "GET" and caller != "anonymous":
             latest = next(e for e in api_fixture.context.audit.recent() if e.event == "change")
             result = "done" if answer.status < 300 else str(answer.status)
-            audited = (latest.action, latest.result) == (operation, result)
-            assert audited is (operation not in TRAFFIC), latest
-        if endpoint.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
+            audited = (latest.action, latest.result) == (operation_id, result)
+            assert audited is (operation_id not in TRAFFIC), latest
+        if operation.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
             assert b"own." not in answer.body
 
     scenario(tmp_path)

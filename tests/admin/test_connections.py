@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
-from sluicemq.admin.connections import may_see
-from sluicemq.admin.server_interface import ConnectionView
+from sluicemq.admin.clients import may_see
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
@@ -20,6 +20,7 @@ from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
+from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.errors import ClientError, ConnectionLost
 from tests.admin.context import NoConnections
@@ -210,8 +211,8 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
 # --- lists ----------------------------------------------------------------------------------------
 
 
-def view(number: int, **changes: Any) -> ConnectionView:
-    usual = ConnectionView(
+def view(number: int, **changes: Any) -> ConnectionItem:
+    usual = ConnectionItem(
         id=number,
         protocol="phpmq",
         peer=f"10.0.0.{number}:1",
@@ -225,10 +226,10 @@ def view(number: int, **changes: Any) -> ConnectionView:
         sent_bytes=0,
         tls=False,
     )
-    return usual._replace(**changes)
+    return replace(usual, **changes)
 
 
-def connect(api_fixture: ApiFixture, *views: ConnectionView) -> NoConnections:
+def connect(api_fixture: ApiFixture, *views: ConnectionItem) -> NoConnections:
     """Make `views` the connections of the broker."""
     connections: Any = api_fixture.context.connections
     assert isinstance(connections, NoConnections)

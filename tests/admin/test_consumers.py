@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.admin.server_interface import AttachedConsumer
+from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.broker import Consumer, Delivery, Subscription, Window, compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message

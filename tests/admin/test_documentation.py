@@ -9,9 +9,10 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import sluicemq
-from sluicemq.admin.routing import Endpoint, Need
+from sluicemq.management.operation import ApiOperation, Need
 from sluicemq.model.access import Operation
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture
@@ -80,16 +81,16 @@ TAKES = {
 }
 
 
-def operations(needs: Operation | tuple[Operation, ...]) -> str:
+def permissions(needs: Operation | tuple[Operation, ...]) -> str:
     return " or ".join(f"`{each}`" for each in ([needs] if isinstance(needs, str) else needs))
 
 
-def table(endpoints: list[Endpoint]) -> str:
+def table(operations: list[ApiOperation[Any, Any]]) -> str:
     """Return the table of endpoints for the page."""
     rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
-    for each in sorted(endpoints, key=lambda each: (each.prefix == "", each.full_path)):
-        needs = TAKES[each.needs] if isinstance(each.needs, Need) else operations(each.needs)
-        names = ", ".join(f"`{name}`" for name in each.parameters)
+    for each in sorted(operations, key=lambda each: (each.prefix == "", each.full_path)):
+        needs = TAKES[each.needs] if isinstance(each.needs, Need) else permissions(each.needs)
+        names = ", ".join(f"`{name}`" for name in each.query_names)
         media = "" if each.media == "application/json" else f" ({each.media})"
         rows.append(
             f"| {each.method} `{each.full_path}` | {each.summary}{media} | {names} | {needs} |"
@@ -100,10 +101,10 @@ def table(endpoints: list[Endpoint]) -> str:
 def test_every_endpoint_is_documented(tmp_path: Path) -> None:
     """`WRITE=1` writes the table into the page."""
 
-    async def scenario() -> list[Endpoint]:
+    async def scenario() -> list[ApiOperation[Any, Any]]:
         api_fixture = ApiFixture(tmp_path)
         api_fixture.authenticator.close()
-        return api_fixture.endpoints
+        return [each.operation for each in api_fixture.endpoints]
 
     expected = table(asyncio.run(scenario()))
     before, _, rest = PAGE.partition("<!-- table -->\n")

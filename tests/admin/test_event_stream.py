@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.event_stream import EventEndpoints, EventStream
+from sluicemq.admin.event_stream import EventService, EventStream
 from sluicemq.admin.routing import Call
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.management.broker import EventQuery
 from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
@@ -160,16 +161,14 @@ class Reader:
     """Receives events from the application, one at a time."""
 
     def __init__(self, api_fixture: ApiFixture, http_client: HttpClient, **query: bool) -> None:
-        self.pages = EventEndpoints(api_fixture.context, tick=0.001)
-        [endpoint] = [each for each in api_fixture.endpoints if each.path == "/events"]
-        assert endpoint.query is not None
+        self.pages = EventService(api_fixture.context, tick=0.001)
         self.identity: Any = api_fixture.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
-        call.query = endpoint.query(**query)
         call.caller = http_client.caller
         call.who = self
         self.call = call
-        self.chunks = self.pages.events(call)
+        self.query = EventQuery(**query)
+        self.chunks = self.pages.events(call, self.query)
 
     def current(self) -> Any:
         return self.identity
@@ -209,7 +208,7 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
         if len(sent) == 3:
             await may_go.wait()
 
-    stream = EventStream(reader.pages, reader.call)
+    stream = EventStream(reader.pages, reader.call, reader.query)
     task = asyncio.ensure_future(stream({}, send, send))
     await sent_at_least(sent, 3)
     await asyncio.sleep(0.05)

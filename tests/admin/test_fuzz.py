@@ -9,12 +9,12 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.admin.batch_part_reader import PartReader
-from sluicemq.admin.batches import BatchQuery
+from sluicemq.admin.batches import PartReader
 from sluicemq.admin.caller import is_ours, read_authorization
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.journal import Extent, read_range
-from sluicemq.admin.routing import Call, Endpoint, Need, parameters
+from sluicemq.admin.routing import parameters
+from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.model.access import ANONYMOUS, EVERYBODY
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
@@ -39,16 +39,13 @@ def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
         return problem
 
 
-async def never(call: Call) -> None:
-    """Stand in for a handler, which is never called."""
-
-
 @given(st.dictionaries(NAMES, TEXTS))
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
     read = result(
         parameters,
-        Endpoint("POST", "/batches", "write", never, "", Need.USER, query=BatchQuery),
+        WRITE_BATCH_PART,
+        {},
         complete,
     )
     if isinstance(read, ApiError):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.admin.browser_sessions import BrowserSessions, cookie
+from sluicemq.admin.caller import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
 from sluicemq.model.access import EVERYBODY
 from sluicemq.security import changes

@@ -9,7 +9,7 @@ from urllib.parse import quote
 import pytest
 
 from sluicemq.admin.api_context import ApiLimits
-from sluicemq.admin.message_view import view_of_body
+from sluicemq.admin.messages import view_of_body
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
+import msgspec
 import pytest
+from msgspec.structs import replace
 
-from sluicemq.admin.alarms import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.admin.history import STEP
-from sluicemq.admin.server_interface import ListenerView
+from sluicemq.admin.overview import ENOUGH, PATIENCE_MS, alarms
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.space import SpaceLevel, SpaceReport
+from sluicemq.management.broker import ListenerItem
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Durability, Message
@@ -25,7 +27,7 @@ from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, Client
 from tests.support.polling import wait_until
 
-LISTENER = ListenerView("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400)
+LISTENER = ListenerItem("phpmq://x:1", "phpmq", False, 1, 10, 5, 2, 300, 400, {})
 
 
 def steps(api_fixture: ApiFixture, count: int = 1) -> None:
@@ -68,7 +70,7 @@ async def test_an_overview_adds_up(api_fixture: ApiFixture) -> None:
     assert totals["publish_rate"] > 0
     assert overview["protocols"]["jmq"]["connections"] == 1
     assert overview["protocols"]["phpmq"]["published"] == 2
-    assert overview["listeners"] == [LISTENER._asdict()]
+    assert overview["listeners"] == [msgspec.to_builtins(LISTENER)]
     assert overview["journal"]["enabled"] is False
     assert overview["loop_lag_ms"]["max"] == 4
     assert overview["message_memory_bytes"] > 4
@@ -86,7 +88,7 @@ async def test_the_overview_is_created_once_a_second(api_fixture: ApiFixture) ->
     calls: list[int] = []
     connections: Any = api_fixture.context.connections
 
-    def listeners() -> list[ListenerView]:
+    def listeners() -> list[ListenerItem]:
         calls.append(1)
         return []
 
@@ -107,7 +109,7 @@ async def test_listeners_are_visible_to_superusers_only(api_fixture: ApiFixture)
     api_fixture.add("root", superuser=True)
     api_fixture.add("anna", "nothing: browse")
     connections: Any = api_fixture.context.connections
-    connections.listeners = lambda: [LISTENER._replace(connections=10)]
+    connections.listeners = lambda: [replace(LISTENER, connections=10)]
     anna, root, anonymous = (api_fixture.http_client() for _ in range(3))
     await anna.login("anna")
     await root.login("root")
@@ -187,7 +189,7 @@ class Trouble:
         self.context = context(self.broker)
         self.lag = Histogram()
         self.syncs = Histogram()
-        self.listeners: list[ListenerView] = [LISTENER]
+        self.listeners: list[ListenerItem] = [LISTENER]
 
     def codes(self) -> list[str]:
         found = alarms(self.context, self.listeners, self.lag.read(), self.syncs.read())
@@ -208,7 +210,7 @@ def test_no_alarms(trouble: Trouble) -> None:
     trouble.broker.core.memory = 900
     for number in range(9):
         trouble.broker.destinations.queue(str(number))
-    trouble.listeners = [LISTENER._replace(connections=9)]
+    trouble.listeners = [replace(LISTENER, connections=9)]
     assert trouble.codes() == []
 
 
@@ -216,7 +218,7 @@ def test_each_alarm(trouble: Trouble) -> None:
     trouble.broker.core.memory = 901
     assert trouble.codes() == ["memory"]
     trouble.broker.core.memory = 0
-    trouble.listeners = [LISTENER, LISTENER._replace(connections=10)]
+    trouble.listeners = [LISTENER, replace(LISTENER, connections=10)]
     assert trouble.codes() == ["connections-full"]
     trouble.listeners = []
     for _ in range(ENOUGH):
@@ -243,7 +245,7 @@ def test_an_old_prepared_transaction_is_an_alarm(trouble: Trouble) -> None:
     assert trouble.codes() == []
     trouble.clock.advance(1)
     assert trouble.codes() == ["prepared"]
-    transactions.rollback(transactions.find_prepared(b"x"))
+    transactions.rollback(transactions.prepared[b"x"])
     assert trouble.codes() == []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.admin.transactions import id_of
+from sluicemq.admin.clients import id_of
 from sluicemq.broker import Subscription, Transaction
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message

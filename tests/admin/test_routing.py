@@ -7,6 +7,7 @@ import base64
 import json
 import re
 from pathlib import Path
+from types import NoneType
 from typing import Annotated, Any
 
 import msgspec
@@ -17,21 +18,14 @@ from msgspec import Meta
 
 from sluicemq.admin.errors import ApiError, refusal
 from sluicemq.admin.openapi import document
-from sluicemq.admin.routing import (
-    Call,
-    Endpoint,
-    Need,
-    RouteTable,
-    address_in,
-    parameters,
-    read_query,
-)
+from sluicemq.admin.routing import Call, Endpoint, RouteTable, address_in, parameters, read_query
+from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from tests.support.api import ApiFixture, looped
 
 
-async def never(call: Call) -> None:
+async def never(call: Call, parameters: Any) -> None:
     """Stand in for a handler, which is never called."""
 
 
@@ -45,21 +39,54 @@ class Body(msgspec.Struct, frozen=True):
     word: str
 
 
-def endpoint(method: str, path: str, **more: Any) -> Endpoint:
-    needs = more.pop("needs", Need.USER)
-    return Endpoint(method, path, "doIt", never, f"{method} {path}", needs, **more)
+class Thing(msgspec.Struct, frozen=True):
+    name: str
+
+
+class NewThing(msgspec.Struct, frozen=True):
+    body: Body
+
+
+class NamedThing(msgspec.Struct, frozen=True):
+    name: str
+    body: Body
+    sure: bool = False
+
+
+class Part(msgspec.Struct, frozen=True):
+    address: Address
+    part: str
+
+
+class Rest(msgspec.Struct, frozen=True):
+    rest: str
+
+
+def operation(
+    method: str, path: str, parameters: type[msgspec.Struct] = NoParameters, **more: Any
+) -> ApiOperation[Any, Any]:
+    needs, answer = more.pop("needs", Need.USER), more.pop("answer", NoneType)
+    return ApiOperation("doIt", method, path, needs, f"{method} {path}", parameters, answer, **more)
+
+
+def endpoint(
+    method: str, path: str, parameters: type[msgspec.Struct] = NoParameters, **more: Any
+) -> Endpoint:
+    return Endpoint(operation(method, path, parameters, **more), never)
 
 
 TABLE = RouteTable(
     [
         endpoint("GET", "/things"),
-        endpoint("POST", "/things", body=Body, answer=Body, status=201),
-        endpoint("GET", "/things/all", query=Query),
-        endpoint("GET", "/things/{name}", needs=Need.NOTHING),
-        endpoint("DELETE", "/things/{name}", status=204),
-        endpoint("GET", "/{kind}/{name}/parts/{part}", needs=Operation.BROWSE, answer=list[Body]),
-        endpoint("PUT", "/things/{name}", answer=Body, created=True),
-        endpoint("GET", "/files/{*rest}", prefix=""),
+        endpoint("POST", "/things", NewThing, answer=Body, status=201),
+        endpoint("GET", "/things/all", Query),
+        endpoint("GET", "/things/{name}", Thing, needs=Need.NOTHING),
+        endpoint("DELETE", "/things/{name}", Thing, status=204),
+        endpoint(
+            "GET", "/{kind}/{name}/parts/{part}", Part, needs=Operation.BROWSE, answer=list[Body]
+        ),
+        endpoint("PUT", "/things/{name}", Thing, answer=Body, created=True),
+        endpoint("GET", "/files/{*rest}", Rest, prefix=""),
         endpoint("GET", "/", prefix=""),
     ]
 )
@@ -67,7 +94,7 @@ TABLE = RouteTable(
 
 def find(method: str, path: str) -> tuple[str, dict[str, str]]:
     found, names = TABLE.find(method, path.encode())
-    return found.path, names
+    return found.operation.path, names
 
 
 @pytest.mark.parametrize(
@@ -143,14 +170,26 @@ def test_invalid_destinations(kind: str, name: str, given: str, code: str) -> No
 
 
 def test_parameters() -> None:
-    asked = endpoint("GET", "/x", query=Query)
+    asked = operation("GET", "/x", Query)
     for text, expected in (
         (b"", Query()),
         (b"count=7&word=a%20b&sure=true", Query(7, "a b", True)),
         (b"word=%ff", Query(word="\udcff")),
         (b"sure=1", Query(sure=True)),
     ):
-        assert parameters(asked, read_query(text)) == expected
+        assert parameters(asked, {}, read_query(text)) == expected
+
+
+def test_parameters_of_path_query_and_body() -> None:
+    thing = operation("PUT", "/things/{name}", NamedThing)
+    names, query = {"name": "\udcff"}, {"sure": "true"}
+    assert parameters(thing, names, query, Body("a")) == NamedThing("\udcff", Body("a"), True)
+    with pytest.raises(ApiError, match="unknown; there are sure"):
+        parameters(thing, names, {"name": "other"}, Body("a"))
+    part = operation("GET", "/{kind}/{name}/parts/{part}", Part)
+    names = {"kind": "topic", "name": "~", "part": "7"}
+    found = parameters(part, names, {"name_base64": "YQ=="})
+    assert found == Part(Address(Kind.TOPIC, "a"), "7")
 
 
 @pytest.mark.parametrize(
@@ -165,12 +204,12 @@ def test_parameters() -> None:
 )
 def test_wrong_parameters(text: bytes) -> None:
     with pytest.raises(ApiError) as caught:
-        parameters(endpoint("GET", "/x", query=Query), read_query(text))
+        parameters(operation("GET", "/x", Query), {}, read_query(text))
     assert caught.value.code == "bad-parameter"
 
 
 def test_the_document() -> None:
-    made = document(TABLE.endpoints)
+    made = document(each.operation for each in TABLE.endpoints)
     assert sorted(made["paths"]) == [
         "/things",
         "/things/all",
@@ -218,7 +257,7 @@ def test_invalid_utf8_in_an_error_is_escaped() -> None:
 
 @looped
 async def test_operations_and_components_have_readable_names(api_fixture: ApiFixture) -> None:
-    made = document(api_fixture.endpoints)
+    made = document(each.operation for each in api_fixture.endpoints)
     operations = [each for path in made["paths"].values() for each in path.values()]
     ids = [operation["operationId"] for operation in operations]
     assert len(set(ids)) == len(ids) > 50
@@ -233,7 +272,7 @@ def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
         api_fixture = ApiFixture(tmp_path)
         answer = await api_fixture.http_client().ask("GET", "/openapi.json")
         paths = answer.json()["paths"]
-        for each in api_fixture.endpoints:
+        for each in (endpoint.operation for endpoint in api_fixture.endpoints):
             if each.prefix:
                 operation = paths[each.path][each.method.lower()]
                 assert operation["summary"] == each.summary

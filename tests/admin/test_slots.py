@@ -41,6 +41,23 @@ def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
             assert (answer.status, answer.code) == (404, "slot-not-found")
 
 
+def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
+    with Client(start(HTTP).port("http")) as client:
+
+        def claim(holder: str, lease_ms: int) -> tuple[int, dict[str, object]]:
+            body = {"position": 9, "holder": holder, "lease_ms": lease_ms}
+            answer = client.ask("PUT", "/journal/slots/w", json.dumps(body).encode())
+            return answer.status, answer.json()
+
+        status, slot = claim("first", 60_000)
+        assert (status, slot["holder"], slot["position"]) == (200, "first", 9)
+        status, refused = claim("second", 60_000)
+        assert (status, refused["code"]) == (409, "slot-held")  # type: ignore[index]
+        assert "the slot w is held by first until 20" in str(refused)
+        assert claim("first", 0)[0] == 200
+        assert claim("second", 60_000)[1]["holder"] == "second"
+
+
 NO_SLOTS = (
     ("UPPER", b'{"position": 1}', "bad-name"),
     ("a%20b", b'{"position": 1}', "bad-name"),
@@ -54,6 +71,7 @@ NO_SLOTS = (
     ("a", b'{"position": 9223372036854775808}', "bad-body"),
     ("a", b'{"position": 1, "limit_bytes": 0}', "bad-body"),
     ("a", b'{"position": 1, "more": 0}', "bad-body"),
+    ("a", b'{"position": 1, "holder": "h", "lease_ms": -1}', "bad-body"),
     ("a", b"[" * 60_000, "bad-body"),
 )
 

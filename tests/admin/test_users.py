@@ -238,19 +238,24 @@ def test_effective_settings(tmp_path: Path) -> None:
 
 
 def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
-    """Hashing takes 20 ms; the event loop continues meanwhile."""
+    """Hashing takes 20 ms; the event loop continues meanwhile. Other processes may need the cores
+    just then, so it has a few attempts."""
 
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)
         owner = api_fixture.http_client("unix", local=True)
-        turned = 0
-        request = asyncio.ensure_future(owner.ask("PUT", "/users/a", {"password": PASSWORD}))
-        while not request.done():
-            turned += 1
-            await asyncio.sleep(0)
-        assert request.result().status == 201
+        most = 0
+        for name in "abcde":
+            turned = 0
+            path = f"/users/{name}"
+            request = asyncio.ensure_future(owner.ask("PUT", path, {"password": PASSWORD}))
+            while not request.done():
+                turned += 1
+                await asyncio.sleep(0)
+            assert request.result().status == 201
+            most = max(most, turned)
         api_fixture.authenticator.close()
-        assert turned > 50
+        assert most > 50
 
     asyncio.run(scenario())
 

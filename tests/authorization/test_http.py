@@ -11,13 +11,14 @@ from typing import Any, Final
 
 import pytest
 
+from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.admin.app import Application
-from sluicemq.admin.server_interface import AttachedConsumer, ConnectionView
+from sluicemq.admin.clients import id_of
 from sluicemq.admin.static_files import load_static_files
-from sluicemq.admin.transactions import id_of
 from sluicemq.broker import BatchPart, Broker, ManualClock
 from sluicemq.broker.recovery import snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
+from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
@@ -103,9 +104,9 @@ class HttpFixture:
         self.journal.snapshot_source = lambda: snapshot(self.api_fixture.broker)
         connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
-        usual: Any = dict.fromkeys(ConnectionView._fields, 0)
+        usual: Any = dict.fromkeys(ConnectionItem.__struct_fields__, 0)
         texts = {"protocol": "jmq", "peer": PEER, "user": "owner", "client_id": "", "listener": ""}
-        view = ConnectionView(**{**usual, **texts, "id": 1, "state": "open"})
+        view = ConnectionItem(**{**usual, **texts, "id": 1, "state": "open"})
         self.connections.views.append(view)
 
     def _add_victim(self) -> None:
@@ -638,4 +639,6 @@ def test_operation(fixture: HttpFixture, row: Row[HttpCell], actor: Actor) -> No
 def test_every_operation_has_a_row() -> None:
     application = Application(context(Broker(MemoryJournal(), ManualClock())))
     endpoints = application.table.endpoints
-    check_complete(TABLE.rows, {f"{each.method} {each.full_path}" for each in endpoints})
+    check_complete(
+        TABLE.rows, {f"{each.operation.method} {each.operation.full_path}" for each in endpoints}
+    )

@@ -13,7 +13,8 @@ from sluicemq.broker import Window
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, Kind
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import SessionOptions, VibemqSession
+from sluicemq.protocols.vibemq.connection import SessionOptions
+from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.authorization.fixture import QUEUE, TOPIC, WRONG_TOKEN, BrokerFixture
 from tests.authorization.matrix import (

@@ -33,9 +33,8 @@ from sluicemq.security.passwords import (
     digest_form,
     page_digest_answer,
 )
-from sluicemq.security.records import UserRecord
+from sluicemq.security.records import UserRecord, make_token
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import make_token
 from sluicemq.server.address import Url
 from sluicemq.server.config import AuthSettings, BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
@@ -309,7 +308,7 @@ def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorF
     fixture.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", now), "")
     assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
     assert fixture.login("anna", "new").name == "anna"
-    fixture.store.change(lambda db: changes.without_user(db, "anna"), "")
+    fixture.store.change(lambda db: changes.remove_user(db, "anna", force=True), "")
     assert isinstance(fixture.login("anna", "new"), AuthenticationFailed)
 
 
@@ -674,7 +673,7 @@ def test_users_change_nothing_where_required_does_not_depend_on_them(
 def test_an_emptied_database_opens_nothing(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     assert fixture.open()[0].guest is None
-    fixture.store.change(lambda database: changes.without_user(database, "anna"), "")
+    fixture.store.change(lambda database: changes.remove_user(database, "anna", force=True), "")
     assert fixture.open()[0].guest is None
     assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
 

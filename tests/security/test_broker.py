@@ -17,14 +17,30 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.clients.vibemq import VibeMQClient
+from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.decoder import Decoder
 from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
 
 Command = Callable[..., None]
 SECRET = "correct horse battery"
 LOG = {"SLUICEMQ_LOGGING__FORMAT": "json", "SLUICEMQ_LOGGING__LEVEL": "error"}
+
+
+def administer(port: int, kind: int, **fields: Any) -> None:
+    """Send an administrative command of VibeMQ as root."""
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
+        decoder, answers = Decoder(), []
+        for frame in (
+            commands.connect("1", "root", SECRET, "", ()),
+            wire.Frame(kind, "2", payload=json.dumps(fields).encode()),
+        ):
+            connection.sendall(wire.encode(frame))
+            while not (answers := decoder.feed(connection.recv(65_536))):
+                pass
+            assert answers[0].type != wire.ERROR, answers[0].error_message
 
 
 @pytest.fixture
@@ -185,9 +201,9 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     for user, password in (("", ""), ("root", "wrong"), ("unknown", SECRET)):
         with pytest.raises(ClientError):
             connect(user, password)
-    root = connect("root", SECRET)
-    root.create_user("anna", "another secret")
-    root.grant("anna", "jobs.*", ["Publish"])
+    administer(port, wire.CREATE_USER, username="anna", password="another secret")
+    grant = {"username": "anna", "queuePattern": "jobs.*", "operations": ["Publish"]}
+    administer(port, wire.GRANT_PERMISSION, **grant)
     anna = connect("anna", "another secret")
     anna.publish("jobs.a", {"n": 1})
     with pytest.raises(RequestRefused):
@@ -198,7 +214,6 @@ def test_a_protocol_with_logins_asks_as_soon_as_there_is_a_user(
     for credentials in ({"token": token}, {"user": "x", "password": token}):
         with connect(**credentials) as client:
             client.publish("jobs.a", {"n": 2})
-    root.close()
     anna.close()
     assert broker.stop() == 0
     log = broker.log.read_text()

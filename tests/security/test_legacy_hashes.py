@@ -8,9 +8,8 @@ from typing import Any
 import bcrypt
 import pytest
 
-from sluicemq.security import legacy_hashes, passwords
-from sluicemq.security.legacy_hashes import bcrypt_cost
-from sluicemq.security.passwords import UNKNOWN, hash_password, scheme_of, verify
+from sluicemq.security import passwords
+from sluicemq.security.passwords import UNKNOWN, bcrypt_cost, hash_password, scheme_of, verify
 
 VIBEMQ = "$2b$12$j8a3swuct5DkpugvSoWLb.mjnS.T/XmzrFJM4kIYZvevPkri6fOlK"
 """Written by VibeMQ 1.8 for the password `one-secret`."""
@@ -108,7 +107,7 @@ def test_a_failed_check_is_the_same_work_for_everybody(
             argon2.append(stored)
             raise passwords.VerificationError
 
-    monkeypatch.setattr(legacy_hashes.bcrypt, "hashpw", hashpw)
+    monkeypatch.setattr(passwords.bcrypt, "hashpw", hashpw)
     monkeypatch.setattr(passwords, "_hasher", Hasher())
     costs = [VIBEMQ.replace("$12$", f"${cost:02}$") for cost in (4, 9, 11, 12)]
     for stored in (UNKNOWN, "$argon2id$another", *costs):
@@ -124,7 +123,7 @@ def test_a_failed_check_is_the_same_work_for_everybody(
 def test_a_right_password_is_not_slowed_down(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Any] = []
     stored = hash_password("right")
-    monkeypatch.setattr(legacy_hashes.bcrypt, "hashpw", lambda *a: calls.append(a))
+    monkeypatch.setattr(passwords.bcrypt, "hashpw", lambda *a: calls.append(a))
     assert verify(stored, "right", 12)
     assert calls == []
 

@@ -20,7 +20,7 @@ from sluicemq.security.passwords import (
     read_secret_file,
     verify,
 )
-from sluicemq.security.tokens import fingerprint, make_token
+from sluicemq.security.records import fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:

@@ -2,17 +2,13 @@
 
 http_session      one connection: HTTP/1.1 between the broker's connection and the application
 app               ASGI application: checks of every request, and the table of endpoints
-routing           endpoints, routes and requests
+routing           endpoints, routes, requests and their bodies
 openapi           OpenAPI document of the endpoints
-api_context       dependencies of all endpoints
-server_interface  interface of the server process that the endpoints use
-errors            the JSON of errors, and their status codes
-request_bodies    limits and memory budget of request bodies
-pagination        pages of lists
-time_slices       time slices of long operations
-printable_names   names in JSON
-caller            authentication of requests, and protection against cross-site requests
-browser_sessions  sessions of users who have logged in with a browser
+api_context       dependencies of all endpoints, with the interface of the server process
+errors            the JSON of errors and names, and their status codes
+time_slices       time slices of long operations, and waiting for the journal
+caller            authentication of requests, browser sessions, cross-site protection
 
-Every other module has endpoints: `endpoints(context)` lists them.
+Every other module has services, whose methods carry out operations that `sluicemq.management`
+declares; the decorator `handles` binds them.
 """

@@ -2,21 +2,125 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+
+from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
+from sluicemq.management.clients import ConnectionItem
+from sluicemq.management.destinations import MOST
+from sluicemq.model.destination import Address
+from sluicemq.model.histogram import Histogram
 
 if TYPE_CHECKING:
-    from sluicemq.admin.browser_sessions import BrowserSessions
+    from sluicemq.admin.caller import BrowserSessions
     from sluicemq.admin.history import History
     from sluicemq.admin.metrics.scrape_state import ScrapeState
-    from sluicemq.admin.server_interface import Backups, Configuration, Connections, Vitals
-    from sluicemq.broker import Broker, Clock
+    from sluicemq.broker import Broker, Consumer
     from sluicemq.security.audit import Audit
-    from sluicemq.security.management import UserManagement
+    from sluicemq.security.user_service import UserService
+
+
+# --- Interfaces to the server process -------------------------------------------------------------
+#
+# Interfaces to the server process that the endpoints use. The server implements them; tests supply
+# their own implementations.
+
+
+class AttachedConsumer(NamedTuple):
+    """A consumer of the engine and the id of its connection."""
+
+    connection: int
+    protocol: str
+    user: str
+    consumer: Consumer
+
+
+class Connections(Protocol):
+    """Connections of all listeners."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[ConnectionItem]:
+        """Iterate over the present connections. The caller may yield to the event loop during
+        the iteration; connections that open or close meanwhile may be missing or repeated."""
+
+    def consumers(self) -> Iterator[AttachedConsumer]:
+        """Iterate over the consumers of all connections, with the guarantees of `__iter__`."""
+
+    def by_protocol(self) -> dict[str, int]:
+        """Return the number of connections by protocol."""
+
+    def listeners(self) -> list[ListenerItem]:
+        """Return the open listeners in the order of the configuration."""
+
+    def input(self) -> InputItem:
+        """Return the memory used by unfinished input."""
+
+    def get(self, number: int) -> ConnectionItem | None:
+        """Return the connection with that id; None if there is none."""
+
+    def close(self, number: int, reason: str) -> bool:
+        """Send the client the reason in the terms of its protocol, and close the connection after
+        a few seconds at most. Return False if there is no such connection."""
+
+
+class Configuration(Protocol):
+    """Effective settings."""
+
+    def settings(self) -> list[SettingView]:
+        """Return the settings in the order of the documentation, without those of destinations,
+        which may be many."""
+
+    def declares(self, address: Address) -> bool:
+        """Return whether the configuration file declares the destination."""
+
+
+class Vitals(Protocol):
+    """State and resource usage of the server process."""
+
+    version: str
+    compiled: bool
+    lag: Histogram
+    """Event loop lag: delay of timers."""
+
+    def uptime(self) -> float:
+        """Return the seconds since the start."""
+
+    def memory(self) -> int:
+        """Return the resident memory in bytes."""
+
+    def state(self) -> BrokerState:
+        """Return the state of the broker."""
+
+
+class Backups(Protocol):
+    """Files of a backup besides the journal, and the directory of backups.
+
+    directory      directory of backups requested over HTTP; None = disabled
+    users_file     user database; may not exist
+    configuration  settings in force, as the text of a TOML file
+    """
+
+    @property
+    def directory(self) -> Path | None: ...
+
+    @property
+    def users_file(self) -> Path: ...
+
+    @property
+    def configuration(self) -> str: ...
+
+    def sources(self) -> dict[str, bytes]:
+        """Return the contents of the files by name. Raises OSError."""
+
 
 BODY_BYTES: Final = 64 * 1024 * 1024
 BESIDES_BYTES: Final = 16 * 1024 * 1024
 """Size of a part of a batch, in addition to one message of the listener's maximum size."""
+_REQUEST_BYTES: Final = 256 * 1024
+"""Size of a request besides the body of its message."""
 
 
 class ApiLimits(NamedTuple):
@@ -36,6 +140,11 @@ class ApiLimits(NamedTuple):
     action_seconds: float = 10.0
     targets: int = 1000
 
+    @property
+    def publish_request(self) -> int:
+        """Size of a request that publishes a message, whose body may be in base64."""
+        return 2 * min(self.publish, MOST) + _REQUEST_BYTES
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApiContext:
@@ -45,7 +154,7 @@ class ApiContext:
     connections    connections of all listeners
     configuration  effective settings
     vitals         state of the process
-    users          user directory
+    users          service for users, roles and tokens
     sessions       browser sessions
     audit          audit log
     history        samples of the last hour
@@ -57,7 +166,7 @@ class ApiContext:
     connections: Connections
     configuration: Configuration
     vitals: Vitals
-    users: UserManagement
+    users: UserService
     sessions: BrowserSessions
     audit: Audit
     history: History
@@ -65,7 +174,10 @@ class ApiContext:
     backups: Backups | None = None
     limits: ApiLimits = field(default_factory=ApiLimits)
 
-    @property
-    def clock(self) -> Clock:
-        """Return the wall and steady time of the event loop iteration, in ms."""
-        return self.broker.clock
+
+class Service:
+    """Base class of services, which are created once per listener."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._context = context
+        self._broker = context.broker

@@ -7,8 +7,10 @@ The endpoints of all services are in one route table (`routing.RouteTable`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
+from dataclasses import replace
 from time import perf_counter
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -17,32 +19,8 @@ from starlette.responses import Response
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin import (
-    audit,
-    backup,
-    batch_writers,
-    batches,
-    configuration,
-    connections,
-    consumers,
-    dead_letters,
-    destinations,
-    event_stream,
-    health,
-    journal,
-    login,
-    message_actions,
-    messages,
-    openapi,
-    overview,
-    publishing,
-    slots,
-    static_files,
-    subscriptions,
-    transactions,
-    users,
-)
 from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.batches import BatchService
 from sluicemq.admin.caller import (
     RequestIdentity,
     caller_of,
@@ -51,28 +29,36 @@ from sluicemq.admin.caller import (
     identify,
     is_browser,
 )
+from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
+from sluicemq.admin.destinations import DeadLetterService, DestinationService
 from sluicemq.admin.errors import ApiError, answer, refusal
-from sluicemq.admin.metrics import scrape_endpoint
-from sluicemq.admin.request_bodies import (
+from sluicemq.admin.event_stream import EventService
+from sluicemq.admin.journal import BackupService, JournalService, SlotService
+from sluicemq.admin.login import LoginService
+from sluicemq.admin.message_actions import ActionService, PublishingService
+from sluicemq.admin.messages import MessageService
+from sluicemq.admin.metrics.scrape_endpoint import GET_METRICS, MetricsPage
+from sluicemq.admin.openapi import OpenApiService
+from sluicemq.admin.overview import OverviewService, StatusService
+from sluicemq.admin.routing import (
     SMALL_BYTES,
     BodyBudget,
-    announced,
-    may_be_unread,
-    read_chunks,
-)
-from sluicemq.admin.routing import (
     Call,
     Endpoint,
-    Need,
-    RawBody,
     RouteTable,
     address_in,
+    announced,
+    may_be_unread,
     parameters,
+    read_chunks,
     read_query,
 )
+from sluicemq.admin.static_files import ConsoleService
+from sluicemq.management.journal import WRITE_BATCH_PART
+from sluicemq.management.messages import PUBLISH_MESSAGE
+from sluicemq.management.operation import Need, implementations
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import AccessDenied, JournalFailed
-from sluicemq.security.access import demand
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Total size limit, in bytes, of the large JSON bodies being read at the same time."""
@@ -90,32 +76,27 @@ frame, or cache it. An endpoint can override them."""
 NOT_ASKED: Final = RequestIdentity(ANONYMOUS, lambda: ANONYMOUS)
 """Identity of requests to endpoints that need no login."""
 
-SERVICES: Final[tuple[Callable[[ApiContext], list[Endpoint]], ...]] = (
-    message_actions.endpoints,
-    audit.endpoints,
-    backup.endpoints,
-    batches.endpoints,
-    configuration.endpoints,
-    connections.endpoints,
-    consumers.endpoints,
-    dead_letters.endpoints,
-    destinations.endpoints,
-    event_stream.endpoints,
-    health.endpoints,
-    journal.endpoints,
-    login.endpoints,
-    messages.endpoints,
-    overview.endpoints,
-    scrape_endpoint.endpoints,
-    static_files.endpoints,
-    publishing.endpoints,
-    slots.endpoints,
-    subscriptions.endpoints,
-    transactions.endpoints,
-    users.endpoints,
-    batch_writers.endpoints,
+SERVICES: Final = (
+    ActionService,
+    BackupService,
+    BatchService,
+    ConnectionService,
+    ConsoleService,
+    DeadLetterService,
+    DestinationService,
+    EventService,
+    StatusService,
+    JournalService,
+    LoginService,
+    MessageService,
+    MetricsPage,
+    OverviewService,
+    PublishingService,
+    SlotService,
+    SubscriptionService,
+    TransactionService,
 )
-"""Functions that return the endpoints of each service."""
+"""Services, created once per application; the service of users belongs to the context."""
 
 
 class Application:
@@ -123,11 +104,22 @@ class Application:
 
     def __init__(self, context: ApiContext) -> None:
         self.context = context
-        described = openapi.endpoints(lambda: self.table.endpoints)
-        self.table = RouteTable(
-            [*described, *(each for service in SERVICES for each in service(context))]
+        services = (
+            OpenApiService(lambda: (each.operation for each in self.table.endpoints)),
+            context.users,
+            *(service(context) for service in SERVICES),
         )
+        self.table = RouteTable(each for service in services for each in self._endpoints(service))
         self._budget = BodyBudget(TOGETHER_BYTES)
+
+    def _endpoints(self, service: object) -> Iterator[Endpoint]:
+        limits = self.context.limits
+        large = {PUBLISH_MESSAGE: limits.publish_request, WRITE_BATCH_PART: limits.part}
+        for operation, handler in implementations(service):
+            limit = large.get(operation, SMALL_BYTES)
+            if operation is GET_METRICS and self.context.figures.open:
+                operation = replace(operation, needs=Need.NOTHING)
+            yield Endpoint(operation, handler, limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: send its response, audit it and record its duration."""
@@ -144,7 +136,6 @@ class Application:
         try:
             call = await self._admit(request)
             self._permit(call)
-            call.query = parameters(call.endpoint, read_query(request.scope["query_string"]))
             response = await self._handle(call)
         except Exception as error:
             if isinstance(error, JournalFailed):
@@ -167,7 +158,8 @@ class Application:
             await refusal(error)(scope, receive, send)
         finally:
             # an unknown path is no label: clients could create any number of label values
-            route = ("", "") if call is None else (call.endpoint.method, call.endpoint.full_path)
+            operation = None if call is None else call.endpoint.operation
+            route = ("", "") if operation is None else (operation.method, operation.full_path)
             taken = perf_counter() - began
             self.context.figures.requests.record(*route, response.status_code, taken)
 
@@ -177,43 +169,39 @@ class Application:
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
         who = NOT_ASKED
-        if endpoint.needs is not Need.NOTHING:
+        if endpoint.operation.needs is not Need.NOTHING:
             who = await identify(request, self.context.sessions)
-        address = address_in(names, read_query(request.scope["query_string"]))
-        return Call(endpoint, request, caller_of(request), who, names, address)
+        query = read_query(request.scope["query_string"])
+        return Call(endpoint, request, caller_of(request), who, names, query)
 
     def _permit(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
         line if the caller lacks it; raises Problem if the CSRF token of a browser session is
         missing or wrong."""
-        if call.endpoint.changes and call.who.session is not None:
+        operation = call.endpoint.operation
+        if operation.changes and call.who.session is not None:
             check_page(call.request, call.who.session)
-        needs = call.endpoint.needs
-        if isinstance(needs, Operation):
-            caller = call.caller
-            demand(caller.access, caller.peer, call.identity, needs, call.address.name)
-        elif needs is Need.SUPERUSER and not call.identity.superuser:
-            what = f"{call.endpoint.method} {call.endpoint.full_path}"
+        if isinstance(operation.needs, Operation):
+            call.demand(operation.needs, address_in(call.names, call.query).name)
+        elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
+            what = f"{operation.method} {operation.full_path}"
             call.denied(what)
             raise AccessDenied(f"{_who(call.identity)} may not {what}: that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
-        endpoint = call.endpoint
-        if endpoint.body is None or isinstance(endpoint.body, RawBody):
-            return _response(call, await endpoint.handler(call))
-        size = _size(call.request, endpoint.limit)
+        if call.endpoint.operation.body is None:
+            return await _respond(call)
+        size = _size(call.request, call.endpoint.limit)
         if size <= SMALL_BYTES:
-            call.body = _decoded(endpoint, await _read(call.request, size))
-            return _response(call, await endpoint.handler(call))
+            return await _respond(call, await _read(call, size))
         async with self._budget.reserve(size):
-            call.body = _decoded(endpoint, await _read(call.request, size))
-            return _response(call, await endpoint.handler(call))
+            return await _respond(call, await _read(call, size))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
         what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
-        action = call.endpoint.operation_id
+        action = call.endpoint.operation.operation_id
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
 
 
@@ -230,21 +218,21 @@ def _size(request: Request, limit: int) -> int:
     return announced(request, limit, "nothing that is sent here needs more")
 
 
-async def _read(request: Request, size: int) -> bytes:
-    return b"".join([chunk async for chunk in read_chunks(request)]) if size else b"{}"
-
-
-def _decoded(endpoint: Endpoint, body: bytes) -> Any:
-    assert isinstance(endpoint.body, type)
+async def _read(call: Call, size: int) -> Any:
+    """Return the decoded body of that size. Raises ApiError if it is invalid."""
+    body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
     try:
-        return msgspec.json.decode(body, type=endpoint.body)
+        return msgspec.json.decode(body, type=call.endpoint.operation.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, "bad-body", f"the body is not valid: {error}") from None
 
 
-def _response(call: Call, content: Any) -> Response:
+async def _respond(call: Call, body: Any = None) -> Response:
+    operation = call.endpoint.operation
+    requested = parameters(operation, call.names, call.query, body)
+    content = await call.endpoint.handler(call, requested)
     if isinstance(content, Response):
         return content
-    if call.endpoint.answer is None:
+    if operation.answer is NoneType:
         return Response(status_code=call.status)
     return answer(content, call.status)

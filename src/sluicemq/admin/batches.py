@@ -1,4 +1,4 @@
-"""Endpoint that writes the parts of a batch of messages exactly once.
+"""Endpoints that write the parts of a batch of messages exactly once, and list the writers.
 
     POST
     /batches?writer=W&batch=N&partition=N&part=N&final=BOOL[&bad_rows=…][&dead_letter_queue=QUEUE]
@@ -11,25 +11,237 @@ the record of the part to the journal as one unit, and responds once that unit i
 from __future__ import annotations
 
 import asyncio
+from bisect import bisect_left
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, NamedTuple
+from itertools import islice
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Meta
 from msgspec.structs import replace
 
-from sluicemq.admin.api_context import ApiContext, ApiLimits
-from sluicemq.admin.batch_part_reader import Addressed, PartReader
-from sluicemq.admin.errors import RETRY_SECONDS, ApiError
-from sluicemq.admin.printable_names import printable
-from sluicemq.admin.request_bodies import BodyBudget, announced, read_chunks
-from sluicemq.admin.routing import Call, Endpoint, RawBody
-from sluicemq.broker import BatchAnswer, BatchPart, Broker
+from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
+from sluicemq.admin.routing import BodyBudget, Call, announced, handles, read_chunks
+from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
+from sluicemq.broker import BatchAnswer, BatchPart
+from sluicemq.management.journal import (
+    LIST_BATCH_WRITERS,
+    WRITE_BATCH_PART,
+    BatchPartResult,
+    BatchQuery,
+    RejectedRow,
+    WritersQuery,
+    WriterView,
+)
+from sluicemq.management.operation import Page
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.dead_letters import dead_letter_of
-from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import AccessDenied, BatchRefused
-from sluicemq.model.rows import DIGEST_MASK, announced_rows, digest, frames
+from sluicemq.model.destination import Address, Kind, encode_name
+from sluicemq.model.errors import AccessDenied, BatchRefused, FrameTooLarge, ProtocolError
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
+from sluicemq.model.rows import (
+    DIGEST_MASK,
+    MAX_TIME,
+    Row,
+    announced_rows,
+    decode,
+    digest,
+    frames,
+    name_of,
+    properties_of,
+)
+from sluicemq.protocols.jmq.destinations import is_wildcard
+
+# --- Rows of a part -------------------------------------------------------------------------------
+#
+# Decodes the rows of a batch part into messages and finds those that cannot be published.
+
+MOST_PROPERTIES: Final = 500_000
+"""Maximum number of properties of all rows of a part."""
+
+Addressed = tuple[Address, Message]
+"""A message and its destination."""
+
+_KINDS: Final = tuple(BodyKind)
+_NIL: Final = b"\xc0"
+
+
+class PartReader:
+    """Reader of consecutive frames; row numbers start at 0 and continue over the frames.
+
+    messages   messages of the valid rows, with their destinations
+    rows       row number of each of these messages
+    refused    numbers of the other rows, with the reasons
+    forbidden  names of destinations to which the sender may not publish
+    """
+
+    def __init__(self, identity: Identity, wall: int, max_name: int, max_targets: int = 0) -> None:
+        """Create a reader.
+
+        `wall` is the time from which times to live count, `max_name` the maximum length of names in
+        bytes, `max_targets` the maximum number of destinations, 0 = unlimited.
+        """
+        self.messages: list[Addressed] = []
+        self.rows: list[int] = []
+        self.refused: dict[int, str] = {}
+        self.forbidden: set[str] = set()
+        self._identity = identity
+        self._wall = wall
+        self._max_name = max_name
+        self._max_targets = max_targets
+        self._rows = 0
+        self._properties = 0
+        self._addresses: dict[tuple[bytes, bool], Address] = {}
+        self._unusable: dict[tuple[bytes, bool], str] = {}
+        self._replies: dict[tuple[str, bool], Address] = {}
+        self._rejected: dict[int, Row] = {}
+
+    def take(self, frame: memoryview) -> None:
+        """Decode a frame. Raises ProtocolError (FrameTooLarge) for an invalid frame."""
+        number = self._rows
+        addresses = self._addresses
+        messages = self.messages
+        rows = self.rows
+        for row in decode(frame):
+            key = (bytes(row.destination), row.topic)
+            address = addresses.get(key) or self._find(key)
+            properties: dict[str, Property] | None = None
+            problem = ""
+            if address is None:
+                problem = self._unusable[key]
+            elif bytes(row.properties) != _NIL:
+                try:
+                    properties = properties_of(row.properties)
+                except ProtocolError as error:
+                    problem = str(error)
+                else:
+                    self._properties += len(properties or ())
+            if not problem and row.body_kind != BodyKind.BYTES:
+                problem = body_problem(row.body_kind, row.body)
+            if problem or address is None:
+                self.refused[number] = problem
+                self._rejected[number] = row
+            else:
+                rows.append(number)
+                messages.append((address, self._message(row, address, properties)))
+            number += 1
+        self._rows = number
+        if self._properties > MOST_PROPERTIES:
+            raise FrameTooLarge(
+                f"the rows of the part have more than {MOST_PROPERTIES} properties; send several "
+                "parts"
+            )
+
+    def message(self, number: int) -> tuple[str, Message]:
+        """Return a row, even an invalid one, as a message, and the name of its destination."""
+        row = self._rejected.get(number)
+        if row is None:
+            address, message = self.messages[bisect_left(self.rows, number)]
+            return address.name, message
+        try:
+            origin = name_of(row.destination)
+        except ProtocolError:
+            origin = ""
+        address = Address(Kind.TOPIC if row.topic else Kind.QUEUE, origin)
+        if body_problem(row.body_kind, row.body):
+            row.body_kind = BodyKind.BYTES
+        try:
+            properties = properties_of(row.properties)
+        except ProtocolError:
+            properties = None
+        return origin, self._message(row, address, properties)
+
+    def _message(
+        self, row: Row, address: Address, properties: dict[str, Property] | None
+    ) -> Message:
+        wall = self._wall
+        expiration = row.expiration
+        if row.ttl:
+            end = wall + row.ttl
+            expiration = min(expiration or MAX_TIME, end)
+        reply_to = None
+        if row.reply_to:
+            reply_to = self._reply(row.reply_to, row.reply_topic)
+        return Message(
+            address,
+            row.body,
+            _KINDS[row.body_kind],
+            Origin.INTERNAL,
+            Durability.SYNC,
+            row.timestamp or wall,
+            expiration,
+            row.priority,
+            row.deliver_at,
+            row.message_id,
+            row.correlation_id,
+            reply_to,
+            row.type,
+            properties or None,
+        )
+
+    def _reply(self, name: str, topic: bool) -> Address:
+        key = (name, topic)
+        address = self._replies.get(key)
+        if address is None:
+            address = Address(Kind.TOPIC if topic else Kind.QUEUE, name)
+            self._replies[key] = address
+        return address
+
+    def _find(self, key: tuple[bytes, bool]) -> Address | None:
+        """Return the destination; None if it accepts no messages, with the reason in `_unusable`.
+        Raises FrameTooLarge for more destinations than the limit."""
+        if key in self._unusable:
+            return None
+        most = self._max_targets
+        if most and len(self._addresses) >= most:
+            raise FrameTooLarge(
+                f"the rows of the part have more than {most} destinations, the limit "
+                "(http.max_batch_destinations); send several parts"
+            )
+        raw, topic = key
+        try:
+            name = name_of(raw)
+        except ProtocolError as error:
+            self._unusable[key] = str(error)
+            return None
+        problem = ""
+        size = len(encode_name(name))
+        if not 0 < size <= self._max_name:
+            problem = f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
+        elif topic and is_wildcard(name):
+            problem = f"{name!r} stands for several topics, and messages are sent to one"
+        elif not self._identity.may(Operation.PRODUCE, name):
+            self.forbidden.add(name)
+            who = self._identity.name or "an anonymous client"
+            problem = f"{who} may not {Operation.PRODUCE} {name!r}"
+        if problem:
+            self._unusable[key] = problem
+            return None
+        address = self._addresses[key] = Address(Kind.TOPIC if topic else Kind.QUEUE, name)
+        return address
+
+
+def body_problem(kind: int, body: bytes) -> str:
+    """Return why the bytes are not a body of that kind, "" if they are. Java serialisation
+    streams are not decoded."""
+    if kind == BodyKind.NONE:
+        return "a body of kind none has no bytes" if body else ""
+    if kind == BodyKind.TEXT:
+        if not body.isascii():
+            try:
+                body.decode()
+            except UnicodeDecodeError as error:
+                return f"the body is no UTF-8: {error.reason} at byte {error.start}"
+    elif kind == BodyKind.JSON:
+        try:
+            _json.decode(body)
+        except (msgspec.MsgspecError, RecursionError) as error:
+            return f"the body is no JSON: {error}"
+    return ""
+
+
+_json: Final = msgspec.json.Decoder(msgspec.Raw)
+
 
 PART_ROWS: Final = 32_768
 """Maximum number of rows of a part. Writing a part blocks the event loop."""
@@ -37,65 +249,6 @@ TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Total size limit, in bytes, of the bodies being read or written at the same time."""
 MAX_REPORTED: Final = 100
 """Maximum number of refused rows that a response lists."""
-DEAD_LETTER: Final = "sluicemq.sink.dlq"
-
-_LARGEST: Final = (1 << 63) - 1
-_MOST_PARTITIONS: Final = 1 << 20
-
-
-class BatchQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Query parameters that identify a part."""
-
-    writer: Annotated[
-        str,
-        Meta(
-            min_length=1,
-            max_length=255,
-            description="Name of the writer; the same after the writer restarts.",
-        ),
-    ]
-    batch: Annotated[int, Meta(ge=0, le=_LARGEST, description="Number of the batch; ascending.")]
-    partition: Annotated[
-        int,
-        Meta(
-            ge=0, lt=_MOST_PARTITIONS, description="Number of the partition in the batch, from 0."
-        ),
-    ]
-    part: Annotated[int, Meta(ge=0, lt=1 << 32, description="Number of the part, from 0.")]
-    final: Annotated[bool, Meta(description="True for the last part of its partition.")] = False
-    bad_rows: Annotated[
-        Literal["fail", "drop", "dead-letter"],
-        Meta(
-            description="Handling of rows that cannot be sent: reject the part, omit the rows, or "
-            "send them to a dead-letter queue."
-        ),
-    ] = "fail"
-    dead_letter_queue: Annotated[
-        str, Meta(min_length=1, max_length=1024, description="Queue for `bad_rows=dead-letter`.")
-    ] = DEAD_LETTER
-
-
-class RejectedRow(msgspec.Struct, frozen=True):
-    """A row that was not written."""
-
-    row: int
-    reason: str
-
-
-class BatchPartResult(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Result of writing a part.
-
-    duplicate     true if the part had been written already
-    latest_batch  latest known batch of the writer, if the part is a duplicate
-    rejected      the first of the rejected rows
-    """
-
-    written: int
-    duplicate: bool
-    latest_batch: int | None = None
-    dead_lettered: int
-    rejected: list[RejectedRow]
-    rejected_rows: int
 
 
 class Outcome(NamedTuple):
@@ -106,24 +259,24 @@ class Outcome(NamedTuple):
     refused: dict[int, str]
 
 
-class BatchEndpoints:
+class BatchService:
     """Handlers of `/batches`, shared by all connections of a listener."""
 
-    def __init__(self, broker: Broker, limits: ApiLimits) -> None:
-        self._broker = broker
-        self._limits = limits
-        self._budget = BodyBudget(max(TOGETHER_BYTES, limits.part))
+    def __init__(self, context: ApiContext) -> None:
+        self._broker = context.broker
+        self._limits = context.limits
+        self._budget = BodyBudget(max(TOGETHER_BYTES, context.limits.part))
 
-    async def post(self, call: Call) -> BatchPartResult:
+    @handles(WRITE_BATCH_PART)
+    async def post(self, call: Call, query: BatchQuery) -> BatchPartResult:
         """POST /batches"""
-        query: BatchQuery = call.query
         if not query.writer.isprintable():
             raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
         size = announced(
-            request, self._limits.part, "send the partition's rows as several parts of a batch"
+            request, call.endpoint.limit, "send the partition's rows as several parts of a batch"
         )
         async with self._budget.reserve(size):
             body = bytearray()
@@ -138,7 +291,7 @@ class BatchEndpoints:
                 final=query.final,
                 digest=await _digest(body),
                 rows=rows,
-                owner=self._owner(call),
+                owner=self._owner(call, query.writer),
             )
             broker = self._broker
             broker.wake()
@@ -149,14 +302,35 @@ class BatchEndpoints:
             del body  # free the body during the wait for the disk; the messages suffice
             for name in reader.forbidden:
                 call.denied(f"{Operation.PRODUCE} {name}")
-            return await self._write(call, part, reader)
+            return await self._write(call, query, part, reader)
 
-    def _owner(self, call: Call) -> str:
+    @handles(LIST_BATCH_WRITERS)
+    async def writers(self, call: Call, query: WritersQuery) -> Page[WriterView]:
+        """GET /batches"""
+        writers = self._broker.batches.writers
+        ordered = writers.items() if query.order == "asc" else reversed(writers.items())
+        chosen = list(islice(ordered, query.part.start, query.part.stop))
+        slices = TimeSlices(self._broker)
+        items = []
+        async for name, writer in slices.over(chosen):
+            parts = [rows for known in writer.partial.values() for _, rows in known]
+            view = WriterView(
+                writer=name,
+                owner=writer.owner,
+                batch=writer.batch,
+                partitions_done=len(writer.done),
+                parts_open=len(parts),
+                rows=sum(writer.rows) + sum(parts),
+                last_seen=writer.seen,
+            )
+            items.append(view)
+        return query.page_with(items, len(writers))
+
+    def _owner(self, call: Call, writer: str) -> str:
         """Return the user that owns the writer: the caller, if the writer is new.
 
         Raises AccessDenied if another user owns it and the caller is no superuser.
         """
-        writer = call.query.writer
         identity = call.identity
         owner = self._broker.batches.owner_of(writer) or identity.name
         if owner != identity.name and not identity.superuser:
@@ -177,15 +351,16 @@ class BatchEndpoints:
             await asyncio.sleep(0)
         return reader
 
-    async def _write(self, call: Call, part: BatchPart, reader: PartReader) -> BatchPartResult:
+    async def _write(
+        self, call: Call, query: BatchQuery, part: BatchPart, reader: PartReader
+    ) -> BatchPartResult:
         """Write a part and wait until it is on disk. Everything up to the append runs without
         yielding to the event loop."""
         broker = self._broker
-        query: BatchQuery = call.query
         identity = call.identity
         broker.wake()
         # another user may have become the owner of the writer while the rows were read
-        part = replace(part, owner=self._owner(call))
+        part = replace(part, owner=self._owner(call, query.writer))
         found = broker.batches.find(part)
         if found is not None:  # a concurrent request has written the same part
             return await self._known(found, part.writer)
@@ -203,7 +378,7 @@ class BatchEndpoints:
                 part, outcome.messages + outcome.dead_letters, identity.creator
             )
         broker.traffic_of("http").published += len(outcome.messages)
-        await self._durable(answered.sequence)
+        await wait_until_durable(self._broker, answered.sequence)
         return BatchPartResult(
             written=len(outcome.messages),
             duplicate=False,
@@ -213,21 +388,10 @@ class BatchEndpoints:
 
     async def _known(self, found: BatchAnswer, writer: str) -> BatchPartResult:
         latest = self._broker.batches.writers[writer].batch
-        await self._durable(found.sequence)
+        await wait_until_durable(self._broker, found.sequence)
         return BatchPartResult(
             written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **refusal_report({})
         )
-
-    async def _durable(self, sequence: int) -> None:
-        """Wait until the record with that sequence number is on disk."""
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done() -> None:
-            if not future.done():
-                future.set_result(None)
-
-        self._broker.when_durable(sequence, done)
-        await future
 
     def _sort(self, identity: Identity, reader: PartReader, query: BatchQuery) -> Outcome:
         """Return the messages and dead letters to write for a part with refused rows. Raises
@@ -328,23 +492,3 @@ async def _digest(body: bytearray) -> int:
         total += digest(frame)
         await asyncio.sleep(0)
     return total & DIGEST_MASK
-
-
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /batches."""
-    handlers = BatchEndpoints(context.broker, context.limits)
-    return [
-        Endpoint(
-            "POST",
-            "/batches",
-            "writeBatchPart",
-            handlers.post,
-            "Write a part of a batch, exactly once",
-            (Operation.PRODUCE,),
-            query=BatchQuery,
-            body=RawBody.OCTETS,
-            answer=BatchPartResult,
-            limit=context.limits.part,
-            audited=False,
-        ),
-    ]

@@ -9,188 +9,56 @@ disk.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Callable
-from typing import Annotated, Any, Final, Literal
+from typing import Any, Final, NamedTuple
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import ApiError
-from sluicemq.admin.pagination import Page, SortedPageQuery, page_with
-from sluicemq.admin.printable_names import base64_of, printable
-from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.admin.time_slices import TimeSlices
-from sluicemq.broker import Broker, Destination, Subscription
+from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.errors import ApiError, base64_of, printable
+from sluicemq.admin.routing import Call, handles
+from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
+from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.management.destinations import (
+    DELETE_DESTINATION,
+    GET_DESTINATION,
+    LIST_DEAD_LETTER_QUEUES,
+    LIST_DESTINATIONS,
+    PAUSE_DESTINATION,
+    PURGE_DESTINATION,
+    PUT_DESTINATION,
+    RESUME_DESTINATION,
+    DeadLetterItem,
+    DeadLetterQuery,
+    DeleteDestination,
+    DestinationItem,
+    DestinationPath,
+    DestinationQuery,
+    DestinationRequest,
+    DestinationView,
+    EffectiveSettings,
+    PurgeDestination,
+    PurgeResult,
+    PutDestination,
+)
+from sluicemq.management.operation import Page, kind_name
 from sluicemq.model.access import Identity, Operation, matcher
+from sluicemq.model.dead_letters import REASON
 from sluicemq.model.destination import (
     TEMPORARY,
     Address,
     CreatedBy,
     DestinationSettings,
     Kind,
-    Overflow,
     encode_name,
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
 
-MOST: Final = (1 << 53) - 1
-"""Largest integer that every JSON reader represents exactly."""
 MOST_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""
-
-Count = Annotated[int, Meta(ge=0, le=MOST)] | UnsetType | None
-Flag = bool | UnsetType | None
-Sort = Literal[
-    "name",
-    "kind",
-    "ready",
-    "unacked",
-    "scheduled",
-    "bytes",
-    "consumers",
-    "subscriptions",
-    "published",
-    "delivered",
-    "dead_lettered",
-    "publish_rate",
-    "deliver_rate",
-]
-
-
-class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
-    """Selection and order of destinations."""
-
-    kind: Annotated[
-        Literal["queue", "topic"] | None, Meta(description="Only destinations of this kind.")
-    ] = None
-    filter: Annotated[
-        str, Meta(description="Text anywhere in the name; with `*`, a pattern for the whole name.")
-    ] = ""
-    temporary: Annotated[
-        bool | None, Meta(description="Only temporary destinations, or only others.")
-    ] = None
-    sort: Sort = "name"
-
-
-class DestinationItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A destination and its figures. For a topic, `ready` is that of its longest subscription.
-
-    auto_created    created by use, and removed when it is not used any more
-    durable  its settings survive a restart
-    oldest_ms       age of the oldest message that waits; null if none does
-    """
-
-    kind: str
-    name: str
-    name_base64: str | None = None
-    temporary: bool
-    auto_created: bool
-    durable: bool
-    paused: bool
-    ready: int
-    unacked: int
-    scheduled: int
-    bytes: int
-    consumers: int
-    subscriptions: int
-    oldest_ms: int | None
-    published: int
-    delivered: int
-    redelivered: int
-    acknowledged: int
-    expired: int
-    dropped: int
-    rejected: int
-    dead_lettered: int
-    published_bytes: int
-    delivered_bytes: int
-    publish_rate: float
-    deliver_rate: float
-
-
-class EffectiveSettings(msgspec.Struct, kw_only=True, frozen=True):
-    """Effective policy: the dead-letter queue, "" if dead letters are disabled."""
-
-    dead_letter_queue: str
-
-
-class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=True):
-    """A destination with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
-
-    configured   true if the configuration file declares it, which restores its settings at the
-                 next start
-    created      time of creation in ms since the epoch
-    created_by   broker, configuration, management, or the protocol of the client
-    explicit     names of the settings that were set explicitly; the others are defaults of the
-                 broker or of that protocol
-    blocked_publishes  number of messages of publishers that are blocked by its limits
-    """
-
-    settings: dict[str, int | bool | str | None]
-    effective: EffectiveSettings
-    configured: bool
-    created: int
-    created_by: str
-    explicit: list[str]
-    blocked_publishes: int
-
-
-class DestinationRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Settings of a destination, named as in the configuration; times in ms, sizes in bytes.
-    Omitted settings stay unchanged; `null` selects the broker's default."""
-
-    max_messages: Count = UNSET
-    max_bytes: Count = UNSET
-    max_message_bytes: Count = UNSET
-    overflow: Overflow | UnsetType | None = UNSET
-    message_ttl: Count = UNSET
-    ack_timeout: Count = UNSET
-    max_attempts: Count = UNSET
-    retry_delay: Count = UNSET
-    retry_delay_max: Count = UNSET
-    dead_letter: Flag = UNSET
-    dead_letter_queue: str | UnsetType | None = UNSET
-    max_consumers: Count = UNSET
-    active_consumers: Count = UNSET
-    max_subscriptions: Count = UNSET
-    retain_without_subscriptions: Flag = UNSET
-    priority_ordering: Flag = UNSET
-    auto_ack: Flag = UNSET
-    idle_timeout: Count = UNSET
-
-
-class PutQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Precondition of the request."""
-
-    expect: Annotated[
-        Literal["new", "existing"] | None,
-        Meta(
-            description="Required state: `new` only creates a destination, `existing` only changes "
-            "one."
-        ),
-    ] = None
-
-
-class DestinationDeletionQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Options for deleting a destination."""
-
-    force: Annotated[bool, Meta(description="Delete it even if it has consumers.")] = False
-
-
-class PurgeRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """Messages to drop: all ready and scheduled ones; with `unacked`, unacked ones as well."""
-
-    unacked: bool = False
-
-
-class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
-    """Number of messages dropped."""
-
-    purged: int
 
 
 def _delayed(destination: Destination) -> int:
@@ -214,28 +82,23 @@ FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
 """Sort keys of lists besides the name."""
 
 
-class DestinationEndpoints:
+class DestinationService(Service):
     """Handlers of `/destinations`."""
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-        self._broker = context.broker
-
-    async def index(self, call: Call) -> Page[DestinationItem]:
+    @handles(LIST_DESTINATIONS)
+    async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations"""
-        return await self.page(call.identity, call.query)
+        return await self.page(call.identity, query)
 
     async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
         """Return a page of the selected destinations that the user may see."""
         slices = TimeSlices(self._broker)
         chosen = await self._chosen(identity, query, slices)
         items = []
-        for destination in chosen[query.part]:
+        async for destination in slices.over(chosen[query.part]):
             if not destination.removed:
                 items.append(self.item(destination))
-            if slices.due:
-                await slices.rest()
-        return page_with(items, query, len(chosen))
+        return query.page_with(items, len(chosen))
 
     async def _chosen(
         self, identity: Identity, query: DestinationQuery, slices: TimeSlices
@@ -244,12 +107,11 @@ class DestinationEndpoints:
         is_meant = _filter(query)
         figure = FIGURES.get(query.sort)
         keyed: list[tuple[Any, str, int, Destination]] = []
-        for place, destination in enumerate(list(self._broker.destinations.values())):
+        every = list(enumerate(self._broker.destinations.values()))
+        async for place, destination in slices.over(every, 64):
             if is_meant(destination) and sees(identity, destination):
                 key = figure(destination) if figure is not None else None
                 keyed.append((key, destination.name, place, destination))
-            if not place & 63 and slices.due:
-                await slices.rest()
         # no two have the same place, so that destinations are never compared
         if figure is None:
             keyed.sort(key=_by_name, reverse=query.order == "desc")
@@ -265,7 +127,7 @@ class DestinationEndpoints:
         statistics = destination.statistics
         name = destination.name
         return {
-            "kind": kind_of(destination.address),
+            "kind": kind_name(destination.address.kind),
             "name": printable(name),
             "name_base64": base64_of(name),
             "temporary": destination.temporary,
@@ -308,11 +170,12 @@ class DestinationEndpoints:
             message = self._broker.glance(eldest)
         except JournalError:
             return None
-        return max(0, self._context.clock.wall - message.arrival)
+        return max(0, self._context.broker.clock.wall - message.arrival)
 
-    async def show(self, call: Call) -> DestinationView:
+    @handles(GET_DESTINATION)
+    async def show(self, call: Call, parameters: DestinationPath) -> DestinationView:
         """GET /destinations/{kind}/{name}"""
-        return self._view(found(self._context, call))
+        return self._view(found(self._context, call, parameters.address))
 
     def _view(self, destination: Destination) -> DestinationView:
         settings = destination.settings
@@ -330,18 +193,18 @@ class DestinationEndpoints:
             blocked_publishes=len(destination.parked),
         )
 
-    async def put(self, call: Call) -> DestinationView:
+    @handles(PUT_DESTINATION)
+    async def put(self, call: Call, parameters: PutDestination) -> DestinationView:
         """PUT /destinations/{kind}/{name}"""
         broker = self._broker
-        address = call.address
+        address = parameters.address
         there = broker.destinations.find(address)
         call.demand(Operation.CREATE if there is None else Operation.MANAGE, address.name)
-        query: PutQuery = call.query
         if there is None:
-            if query.expect == "existing":
+            if parameters.expect == "existing":
                 raise not_found(address)
             self._check_name(address.name)
-        elif query.expect == "new":
+        elif parameters.expect == "new":
             raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
         elif there.temporary:
             raise ApiError(
@@ -349,7 +212,7 @@ class DestinationEndpoints:
                 "destination-temporary",
                 "the destination is temporary: its settings cannot be changed",
             )
-        changed = self._changed(call.body)
+        changed = self._changed(parameters.body)
         if queue := changed.get("dead_letter_queue"):
             # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
@@ -357,7 +220,9 @@ class DestinationEndpoints:
         base, provenance = broker.settings.defaults, usual
         if there is not None:
             base, provenance = there.settings, there.provenance
-        reset = {name for name in changed if getattr(call.body, name) is None} - usual.explicit
+        reset = {
+            name for name in changed if getattr(parameters.body, name) is None
+        } - usual.explicit
         broker.destinations.declare(
             address,
             replace(base, **changed),
@@ -367,7 +232,7 @@ class DestinationEndpoints:
         call.note = " ".join(f"{name}={value}" for name, value in changed.items())
         await wait_until_durable(broker, broker.journal.next_sequence())
         call.status = 201 if there is None else 200
-        return self._view(found(self._context, call))
+        return self._view(found(self._context, call, parameters.address))
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.defaults
@@ -394,11 +259,12 @@ class DestinationEndpoints:
                 f"names with {TEMPORARY} are for temporary destinations, which clients create",
             )
 
-    async def delete(self, call: Call) -> None:
+    @handles(DELETE_DESTINATION)
+    async def delete(self, call: Call, parameters: DeleteDestination) -> None:
         """DELETE /destinations/{kind}/{name}"""
         broker = self._broker
-        destination = found(self._context, call)
-        if destination.consumers and not call.query.force:
+        destination = found(self._context, call, parameters.address)
+        if destination.consumers and not parameters.force:
             raise ApiError(
                 409,
                 "destination-in-use",
@@ -410,25 +276,32 @@ class DestinationEndpoints:
         call.note = f"with {dropped} messages"
         await wait_until_durable(broker, broker.journal.next_sequence())
 
-    async def purge(self, call: Call) -> PurgeResult:
+    @handles(PURGE_DESTINATION)
+    async def purge(self, call: Call, parameters: PurgeDestination) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await _purge(broker, found(self._context, call), call.body.unacked)
+        purged = await _purge(
+            broker, found(self._context, call, parameters.address), parameters.body.unacked
+        )
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
         return PurgeResult(purged=purged)
 
-    async def pause(self, call: Call) -> DestinationItem:
+    @handles(PAUSE_DESTINATION)
+    async def pause(self, call: Call, parameters: DestinationPath) -> DestinationItem:
         """POST /destinations/{kind}/{name}/pause"""
-        return await self._set_paused(call, True)
+        return await self._set_paused(call, parameters, True)
 
-    async def resume(self, call: Call) -> DestinationItem:
+    @handles(RESUME_DESTINATION)
+    async def resume(self, call: Call, parameters: DestinationPath) -> DestinationItem:
         """POST /destinations/{kind}/{name}/resume"""
-        return await self._set_paused(call, False)
+        return await self._set_paused(call, parameters, False)
 
-    async def _set_paused(self, call: Call, paused: bool) -> DestinationItem:
+    async def _set_paused(
+        self, call: Call, parameters: DestinationPath, paused: bool
+    ) -> DestinationItem:
         broker = self._broker
-        destination = found(self._context, call)
+        destination = found(self._context, call, parameters.address)
         (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
@@ -446,12 +319,12 @@ async def _purge(broker: Broker, destination: Destination, unacked: bool) -> int
     return await purged
 
 
-def found(context: ApiContext, call: Call) -> Destination:
-    """Return the destination in the path. Raises ApiError if it does not exist or if the caller may
-    not see it: only superusers and their own connections may see temporary destinations."""
-    destination = context.broker.destinations.find(call.address)
+def found(context: ApiContext, call: Call, address: Address) -> Destination:
+    """Return the destination of a request. Raises ApiError if it does not exist or if the caller
+    may not see it: only superusers and their own connections may see temporary destinations."""
+    destination = context.broker.destinations.find(address)
     if destination is None or (destination.temporary and not call.identity.superuser):
-        raise not_found(call.address)
+        raise not_found(address)
     return destination
 
 
@@ -463,13 +336,10 @@ def sees(identity: Identity, destination: Destination) -> bool:
 def not_found(address: Address) -> ApiError:
     """Return the error for a missing destination."""
     return ApiError(
-        404, "destination-not-found", f"there is no {kind_of(address)} {printable(address.name)}"
+        404,
+        "destination-not-found",
+        f"there is no {kind_name(address.kind)} {printable(address.name)}",
     )
-
-
-def kind_of(address: Address) -> str:
-    """Return `queue` or `topic`."""
-    return "topic" if address.kind is Kind.TOPIC else "queue"
 
 
 def every(destination: Destination) -> list[Subscription]:
@@ -504,78 +374,134 @@ def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     return is_meant
 
 
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /destinations, except those for messages."""
-    handlers = DestinationEndpoints(context)
-    one = "/destinations/{kind}/{name}"
-    return [
-        Endpoint(
-            "GET",
-            "/destinations",
-            "listDestinations",
-            handlers.index,
-            "List the queues and topics",
-            Need.VISIBLE,
-            query=DestinationQuery,
-            answer=Page[DestinationItem],
-        ),
-        Endpoint(
-            "GET",
-            one,
-            "getDestination",
-            handlers.show,
-            "Show a destination with its settings",
-            Operation.BROWSE,
-            answer=DestinationView,
-        ),
-        Endpoint(
-            "PUT",
-            one,
-            "putDestination",
-            handlers.put,
-            "Create a destination or change its settings",
-            (Operation.CREATE, Operation.MANAGE),
-            query=PutQuery,
-            body=DestinationRequest,
-            answer=DestinationView,
-            created=True,
-        ),
-        Endpoint(
-            "DELETE",
-            one,
-            "deleteDestination",
-            handlers.delete,
-            "Delete a destination and its messages",
-            Operation.DELETE,
-            query=DestinationDeletionQuery,
-            status=204,
-        ),
-        Endpoint(
-            "POST",
-            f"{one}/purge",
-            "purgeDestination",
-            handlers.purge,
-            "Purge a destination",
-            Operation.MANAGE,
-            body=PurgeRequest,
-            answer=PurgeResult,
-        ),
-        Endpoint(
-            "POST",
-            f"{one}/pause",
-            "pauseDestination",
-            handlers.pause,
-            "Pause delivery, also after a restart",
-            Operation.MANAGE,
-            answer=DestinationItem,
-        ),
-        Endpoint(
-            "POST",
-            f"{one}/resume",
-            "resumeDestination",
-            handlers.resume,
-            "Resume delivery",
-            Operation.MANAGE,
-            answer=DestinationItem,
-        ),
-    ]
+# --- Dead-letter queues ---------------------------------------------------------------------------
+#
+# Endpoint that lists the dead-letter queues: those that destinations are configured to use, and
+# those with the suffix of dead-letter queues.
+#
+# Reasons are counted over the first messages of each queue. The counts are cached until the queue
+# changes.
+
+FIRST: Final = 1000
+"""Maximum number of messages per queue whose reasons are counted."""
+TOGETHER: Final = 10_000
+"""Maximum number of messages scanned for one page, divided among its queues."""
+MOST_REASONS: Final = 20
+REMEMBERED: Final = 2000
+"""Maximum number of queues whose counts are cached."""
+SUFFIX: Final = ".dlq"
+"""Suffix of the default dead-letter queue of a destination."""
+STEP: Final = 20
+OTHERS: Final = "(others)"
+
+
+class CountedReasons(NamedTuple):
+    """Cached counts of a queue, valid as long as the queue has the same `stamp`."""
+
+    stamp: tuple[int, ...]
+    reasons: dict[str, int]
+    counted: int
+
+
+class DeadLetterService:
+    """Handlers of `/dead-letters`."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._broker = context.broker
+        self._destinations = DestinationService(context)
+        self._known: dict[Destination, CountedReasons] = {}
+
+    @handles(LIST_DEAD_LETTER_QUEUES)
+    async def index(self, call: Call, query: DeadLetterQuery) -> Page[DeadLetterItem]:
+        """GET /dead-letters"""
+        slices = TimeSlices(self._broker)
+        queues = await self._queues(call.identity, slices)
+        names = sorted(queues, key=lambda queue: queue.name)
+        if query.sort == "ready":
+            names.sort(key=lambda queue: queue.waiting)
+        if query.order == "desc":
+            names.reverse()
+        part = names[query.part]
+        most = min(FIRST, TOGETHER // max(1, len(part)))
+        items = []
+        async for queue in slices.over(part):
+            counted = await self._count(queue, most, slices)
+            items.append(
+                DeadLetterItem(
+                    kind="queue",
+                    name=printable(queue.name),
+                    name_base64=base64_of(queue.name),
+                    ready=queue.waiting,
+                    reasons=counted.reasons,
+                    scanned=counted.counted,
+                    oldest_ms=self._destinations.oldest(queue),
+                    sources=queues[queue],
+                )
+            )
+        return query.page_with(items, len(names))
+
+    async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
+        """Return the dead-letter queues that the caller may see, with the destinations that use
+        them."""
+        find = self._broker.destinations.find
+        found: dict[Destination, list[str]] = {}
+        async for destination in slices.over(list(self._broker.destinations.values()), 64):
+            called_so = destination.name.endswith(SUFFIX) and not destination.topic
+            if called_so and sees(identity, destination):
+                found.setdefault(destination, [])
+            settings = destination.settings
+            queue = find(
+                Address(Kind.QUEUE, settings.dead_letter_queue or f"{destination.name}{SUFFIX}")
+            )
+            if queue is not None and queue is not destination and sees(identity, queue):
+                users = found.setdefault(queue, [])
+                if sees(identity, destination) and len(users) < MOST_REASONS:
+                    users.append(printable(str(destination.address)))
+        return found
+
+    async def _count(self, queue: Destination, most: int, slices: TimeSlices) -> CountedReasons:
+        statistics = queue.statistics
+        stamp = (
+            most,
+            queue.waiting,
+            statistics.published,
+            statistics.acknowledged,
+            queue.queue.ready,
+            queue.unacked,
+        )
+        known = self._known.get(queue)
+        if known is not None and known.stamp == stamp:
+            return known
+        reasons: Counter[str] = Counter()
+        counted = 0
+        cursor = queue.queue.cursor()
+        while counted < most and cursor.priority >= 0:
+            for delivery in cursor.look(min(STEP, most - counted)):
+                counted += 1
+                reasons[self._reason_of(delivery)] += 1
+                if slices.due:
+                    cursor.back_to(delivery)
+                    break
+            if slices.due:
+                await slices.rest()
+        if len(self._known) >= REMEMBERED:
+            self._known.clear()
+        known = self._known[queue] = CountedReasons(stamp, _first(reasons), counted)
+        return known
+
+    def _reason_of(self, delivery: Delivery) -> str:
+        try:
+            message = self._broker.glance(delivery)
+        except JournalError:
+            return "(damaged)"
+        reason = (message.properties or {}).get(REASON)
+        return "(none)" if reason is None else printable(str(reason))[:100]
+
+
+def _first(reasons: Counter[str]) -> dict[str, int]:
+    """Return the most frequent reasons with their counts, and the sum of the others."""
+    found = dict(reasons.most_common(MOST_REASONS))
+    others = reasons.total() - sum(found.values())
+    if others:
+        found[OTHERS] = found.get(OTHERS, 0) + others
+    return found

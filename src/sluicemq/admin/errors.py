@@ -12,6 +12,9 @@ AuthenticationFailed         401     authentication-failed
 AccessDenied                 403     forbidden
 UserNotFound                 404     user-not-found
 UserExists                   409     user-exists
+RoleNotFound                 404     role-not-found
+RoleExists                   409     role-exists
+TokenNotFound                404     token-not-found
 other AccessError            409     rejected
 ProtocolError                400     bad-request
 FrameTooLarge                413     too-large
@@ -26,6 +29,7 @@ anything else                500     internal-error; details are in the log
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -35,6 +39,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sluicemq.journal.space import NO_SPACE
+from sluicemq.model.destination import encode_name
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -48,7 +53,10 @@ from sluicemq.model.errors import (
     LoginBusy,
     LowDiskSpace,
     ProtocolError,
+    RoleExists,
+    RoleNotFound,
     SluiceError,
+    TokenNotFound,
     TooManyFailures,
     UserExists,
     UserNotFound,
@@ -114,6 +122,9 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
     (AccessDenied, 403, "forbidden"),
     (UserNotFound, 404, "user-not-found"),
     (UserExists, 409, "user-exists"),
+    (RoleNotFound, 404, "role-not-found"),
+    (RoleExists, 409, "role-exists"),
+    (TokenNotFound, 404, "token-not-found"),
     (AccessError, 409, "rejected"),
     (FrameTooLarge, 413, "too-large"),
     (ProtocolError, 400, "bad-request"),
@@ -152,3 +163,24 @@ def _of_routing(error: HTTPException) -> ApiError:
         message = f"method not allowed; allowed methods: {allowed}"
         return ApiError(405, "method-not-allowed", message, error.headers)
     return ApiError(error.status_code, "not-found", "there is nothing at this path")
+
+
+# --- Names and texts in JSON ----------------------------------------------------------------------
+#
+# Names and texts of clients in a form that JSON can represent and users can read.
+
+
+def printable(text: str) -> str:
+    """Return the text if it is printable, else with escapes as in Python."""
+    return text if text.isprintable() else ascii(text)[1:-1]
+
+
+def base64_of(name: str) -> str | None:
+    """Return the name's bytes in base64; None if `printable` returns the name unchanged."""
+    if name.isprintable():
+        return None
+    try:
+        raw = encode_name(name)
+    except UnicodeEncodeError:  # a lone surrogate of a Java string
+        return None
+    return base64.b64encode(raw).decode()

@@ -1,7 +1,9 @@
-"""Endpoints that list the journal's segments and serve their bytes to readers on other machines.
+"""Endpoints that list the journal's segments, serve their bytes to readers on other machines, and
+manage the retention slots of readers.
 
 Only durable bytes are served: all of a sealed segment including its index, and the synced records
-of the others. Bytes that have been served never change.
+of the others. Bytes that have been served never change. Changes of slots are serialised, because
+advancing a slot reads and rewrites its file.
 """
 
 from __future__ import annotations
@@ -10,23 +12,61 @@ import asyncio
 import base64
 import os
 import re
-from typing import Final, NamedTuple
+import shutil
+import threading
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from starlette.responses import Response
+import structlog
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import ApiContext, Backups, Service
 from sluicemq.admin.caller import Caller
-from sluicemq.admin.errors import ApiError
-from sluicemq.admin.routing import Call, Endpoint, Need
-from sluicemq.journal import FileJournal
+from sluicemq.admin.errors import ApiError, problem
+from sluicemq.admin.routing import Call, handles
+from sluicemq.journal import FileJournal, Slot, Slots
+from sluicemq.journal.backup import create
+from sluicemq.journal.backup_copy import BackupCancelled, CopyProgress
 from sluicemq.journal.format import FORMAT_VERSION
+from sluicemq.journal.lag import records_after
+from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
 from sluicemq.journal.port import Journal
 from sluicemq.journal.segment import read_segment_header, segment_path
+from sluicemq.journal.slots import is_slot_name
 from sluicemq.journal.writer import DurableEnd, read_durable
+from sluicemq.management.journal import (
+    CREATE_BACKUP,
+    DELETE_SLOT,
+    GET_JOURNAL,
+    GET_SLOT,
+    LINES,
+    LIST_BACKUPS,
+    LIST_JOURNAL_DESTINATIONS,
+    LIST_SLOTS,
+    PUT_SLOT,
+    READ_SEGMENT,
+    BackupList,
+    BackupRequest,
+    BackupView,
+    CreateBackup,
+    DestinationNames,
+    DestinationNamesQuery,
+    DurablePosition,
+    JournalView,
+    PutSlot,
+    SegmentPath,
+    SegmentView,
+    SlotRequest,
+    SlotView,
+)
+from sluicemq.management.operation import OCTETS, NamePath, NoParameters, Page, PageQuery
 from sluicemq.model.destination import encode_name
-from sluicemq.model.errors import JournalDamaged
+from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 MOST_NUMBERS: Final = 500
 """Maximum number of destinations per request."""
@@ -34,7 +74,6 @@ CHUNK_BYTES: Final = 256 * 1024
 """Bytes read from the disk and written to the connection at a time."""
 
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
-_OCTETS: Final = "application/octet-stream"
 
 
 class Extent(NamedTuple):
@@ -43,45 +82,6 @@ class Extent(NamedTuple):
     first: int
     size: int
     sealed: bool
-
-
-class DurablePosition(msgspec.Struct, frozen=True):
-    """End of the durable part of the journal: offset in a segment, and last sequence number."""
-
-    segment: int
-    offset: int
-    sequence: int
-
-
-class SegmentView(msgspec.Struct, frozen=True):
-    """A segment. `created` in µs since the epoch."""
-
-    first_sequence: int
-    size: int
-    sealed: bool
-    created: int
-
-
-class JournalView(msgspec.Struct, frozen=True, kw_only=True):
-    """The journal. `earliest_sequence` is the first sequence number that may be in it."""
-
-    broker_id: str
-    format_version: int
-    durable: DurablePosition
-    segments: list[SegmentView]
-    earliest_sequence: int
-
-
-class DestinationNamesQuery(msgspec.Struct, frozen=True):
-    """Numbers of the requested destinations, separated by commas."""
-
-    ids: str = ""
-
-
-class DestinationNames(msgspec.Struct, frozen=True):
-    """Destinations by number: `[number, kind, name in base64]`; kind 1 is a queue, 2 a topic."""
-
-    destinations: list[list[int | str]]
 
 
 def kept(journal: Journal) -> FileJournal:
@@ -95,15 +95,16 @@ def kept(journal: Journal) -> FileJournal:
     return journal
 
 
-class JournalEndpoints:
+class JournalService:
     """Handlers of `/journal`, shared by all connections."""
 
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
+    def __init__(self, context: ApiContext) -> None:
+        self._journal = context.broker.journal
         self._created: dict[int, int] = {}
         """Creation times of segments in µs since the epoch."""
 
-    async def show(self, call: Call) -> JournalView:
+    @handles(GET_JOURNAL)
+    async def show(self, call: Call, parameters: NoParameters) -> JournalView:
         """GET /journal"""
         journal = kept(self._journal)
         durable, extents = await self._extents(journal)
@@ -120,12 +121,13 @@ class JournalEndpoints:
             earliest_sequence=there[0].first if there else durable.sequence + 1,
         )
 
-    async def destinations(self, call: Call) -> DestinationNames:
+    @handles(LIST_JOURNAL_DESTINATIONS)
+    async def destinations(self, call: Call, query: DestinationNamesQuery) -> DestinationNames:
         """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
         kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
         destination's record has been deleted."""
         known = kept(self._journal).addresses
-        texts = call.query.ids.split(",")
+        texts = query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
             raise ApiError(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
         found: list[list[int | str]] = []
@@ -136,10 +138,11 @@ class JournalEndpoints:
                 found.append([number, int(address.kind), name])
         return DestinationNames(found)
 
-    async def segment(self, call: Call) -> Response:
+    @handles(READ_SEGMENT)
+    async def segment(self, call: Call, parameters: SegmentPath) -> Response:
         """GET /journal/segments/{first_sequence}, with `Range` or without."""
         journal = kept(self._journal)
-        first = _number(call.names["first_sequence"])
+        first = _number(parameters.first_sequence)
         durable, extents = await self._extents(journal)
         extent = next((each for each in extents if each.first == first), None)
         if extent is None:
@@ -189,7 +192,7 @@ class FileResponse(Response):
         caller: Caller,
     ) -> None:
         headers = {**headers, "Content-Length": str(end - start)}
-        super().__init__(None, status, headers, _OCTETS)
+        super().__init__(None, status, headers, OCTETS)
         self._fd = fd
         self._start = start
         self._end = end
@@ -291,38 +294,303 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
     return start, end, True
 
 
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /journal, without slots."""
-    handlers = JournalEndpoints(context.broker.journal)
-    need = Need.SUPERUSER
-    return [
-        Endpoint(
-            "GET",
-            "/journal",
-            "getJournal",
-            handlers.show,
-            "List the segments of the journal",
-            need,
-            answer=JournalView,
-        ),
-        Endpoint(
-            "GET",
-            "/journal/segments/{first_sequence}",
-            "readSegment",
-            handlers.segment,
-            "Read a segment or a byte range of it",
-            need,
-            media=_OCTETS,
-            besides=(206,),
-        ),
-        Endpoint(
-            "GET",
-            "/journal/destinations",
-            "listJournalDestinations",
-            handlers.destinations,
-            "List names of destinations by number",
-            need,
-            query=DestinationNamesQuery,
-            answer=DestinationNames,
-        ),
-    ]
+MOST_SLOTS: Final = 1000
+
+_Answer = TypeVar("_Answer")
+
+
+class SlotService:
+    """Handlers of `/journal/slots`, shared by all connections."""
+
+    def __init__(self, context: ApiContext) -> None:
+        self._journal = context.broker.journal
+        self._lock = asyncio.Lock()
+
+    @handles(LIST_SLOTS)
+    async def list(self, call: Call, query: PageQuery) -> Page[SlotView]:
+        """GET /journal/slots"""
+        found = await self._carry_out(self._slots.list)
+        return query.page([await self._view(name, slot) for name, slot in found.items()])
+
+    @handles(GET_SLOT)
+    async def show(self, call: Call, parameters: NamePath) -> SlotView:
+        """GET /journal/slots/{name}"""
+        name = _name(call)
+        return await self._view(name, await self._carry_out(self._slots.get, name))
+
+    @handles(PUT_SLOT)
+    async def put(self, call: Call, parameters: PutSlot) -> SlotView:
+        """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
+        audit log, because readers do it continuously."""
+        name = _name(call)
+        slot, created = await self._carry_out(
+            _create_or_advance, self._slots, name, parameters.body
+        )
+        call.audited = created
+        return await self._view(name, slot)
+
+    @handles(DELETE_SLOT)
+    async def delete(self, call: Call, parameters: NamePath) -> None:
+        """DELETE /journal/slots/{name}"""
+        await self._carry_out(self._slots.drop, _name(call))
+
+    async def _view(self, name: str, slot: Slot) -> SlotView:
+        journal = kept(self._journal)
+        lag = await asyncio.to_thread(
+            records_after, journal.directory, list(journal.segments), slot.position
+        )
+        return SlotView(
+            name,
+            slot.position,
+            lag,
+            slot.limit_bytes,
+            slot.created,
+            slot.lost,
+            slot.moved,
+            slot.abandoned,
+            slot.holder,
+            slot.until,
+        )
+
+    @property
+    def _slots(self) -> Slots:
+        return kept(self._journal).slots
+
+    async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        """Run `work` on another thread, because it reads and syncs files."""
+        async with self._lock:
+            try:
+                return await asyncio.to_thread(call, *arguments)
+            except RecordNotFound as error:
+                raise ApiError(404, "slot-not-found", str(error)) from None
+
+
+def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple[Slot, bool]:
+    """Create, advance or claim a slot. Return it, and True if it is new."""
+    try:
+        slot = slots.get(name)
+        if requested.holder:
+            return _claim(slots, name, requested), False
+    except RecordNotFound:
+        if len(slots.list()) >= MOST_SLOTS:
+            message = f"there are {MOST_SLOTS} slots already; delete unused ones"
+            raise ApiError(409, "too-many-slots", message) from None
+        if requested.holder:
+            return _claim(slots, name, requested), True
+        return slots.create(name, requested.position, requested.limit_bytes), True
+    if slot.lost:
+        raise ApiError(409, "slot-lost", slot.describe_loss(name))
+    if requested.position < slot.position:
+        message = f"the slot {name} is at {slot.position} and cannot go back"
+        raise ApiError(409, "slot-ahead", message, more={"position": slot.position})
+    return slots.advance(name, requested.position), False
+
+
+def _claim(slots: Slots, name: str, requested: SlotRequest) -> Slot:
+    try:
+        return slots.claim(name, requested.holder, requested.position, requested.lease_ms)
+    except JournalError as error:
+        raise ApiError(409, "slot-held", str(error)) from None
+
+
+def _name(call: Call) -> str:
+    name = call.names["name"]
+    if not is_slot_name(name):
+        raise ApiError(
+            400,
+            "bad-name",
+            "a slot's name has up to 63 characters of a-z 0-9 _ . - and no sign at the start",
+        )
+    return name
+
+
+# --- Backups --------------------------------------------------------------------------------------
+#
+# Endpoints that list and create backups in the configured directory (`sluicemq.journal.backup`).
+#
+# A backup takes minutes. The response is therefore a stream of lines, each a JSON object with a
+# `state`:
+#
+#     {"state": "copying", "processed": bytes, "total": bytes}        now and then
+#     {"state": "done", "backup": …}                             the last one, or
+#     {"state": "failed", "error": {"type": …, "code": …, "detail": …, …}}
+#
+# Closing the connection cancels the backup. Only one backup runs at a time.
+
+REPORT_SECONDS: Final = 0.5
+"""Minimum interval between two progress lines."""
+
+_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
+
+log = structlog.get_logger("sluicemq.backup")
+
+
+class BackupService(Service):
+    """Handlers of `/backups`, shared by all connections of a listener."""
+
+    @handles(LIST_BACKUPS)
+    async def show(self, call: Call, query: PageQuery) -> BackupList:
+        """GET /backups"""
+        backups = self._backups()
+        directory = backups.directory
+        found: list[BackupView] = []
+        if directory is not None and directory.is_dir():
+            found = await asyncio.to_thread(catalogue, directory)
+        page = query.page(found)
+        return BackupList(
+            directory=None if directory is None else str(directory),
+            running=_running.locked(),
+            users_file=str(backups.users_file),
+            configuration=backups.configuration,
+            items=page.items,
+            total=page.total,
+            next_cursor=page.next_cursor,
+        )
+
+    @handles(CREATE_BACKUP)
+    async def create(self, call: Call, parameters: CreateBackup) -> StreamingResponse:
+        """POST /backups"""
+        requested = parameters.body
+        call.note = requested.directory
+        backups = self._backups()
+        journal = kept(self._context.broker.journal)
+        home = backups.directory
+        if home is None or not home.is_dir():
+            raise ApiError(
+                409,
+                "no-backup-directory",
+                "this broker has no directory for backups: broker.backup_dir in its configuration "
+                "names one",
+            )
+        target = home / _backup_name(requested.directory)
+        previous = None
+        if requested.incremental_from is not None:
+            previous = home / _backup_name(requested.incremental_from)
+            await asyncio.to_thread(_check_previous, previous)
+        if not _running.acquire(blocking=False):
+            raise ApiError(409, "backup-running", "another backup is being made; wait for its end")
+        work = _Work(journal.directory, target, previous, requested, backups)
+        try:
+            await asyncio.to_thread(work.take_name)
+        except BaseException:
+            _running.release()
+            raise
+        work.start(call.caller.peer)
+        return StreamingResponse(work.lines(), media_type=LINES)
+
+    def _backups(self) -> Backups:
+        backups = self._context.backups
+        if backups is None:
+            raise ApiError(409, "no-backup-directory", "this broker makes no backups")
+        return backups
+
+
+_running: Final = threading.Lock()
+"""Lock that limits the process, which has one journal, to one backup at a time."""
+
+
+class _Work:
+    """One backup: a thread creates it, the event loop sends its progress."""
+
+    def __init__(
+        self,
+        journal: Path,
+        target: Path,
+        previous: Path | None,
+        requested: BackupRequest,
+        backups: Backups,
+    ) -> None:
+        self._journal = journal
+        self._target = target
+        self._previous = previous
+        self._requested = requested
+        self._backups = backups
+        self._given_up = threading.Event()
+        self._loop = asyncio.get_running_loop()
+        self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._last_report = 0.0
+
+    def take_name(self) -> None:
+        """Create the target directory. Raises ApiError if it exists."""
+        try:
+            self._target.mkdir(mode=0o700)
+        except FileExistsError:
+            raise ApiError(
+                409, "backup-exists", f"there is a backup named {self._target.name} already"
+            ) from None
+
+    def start(self, peer: str) -> None:
+        """Start the backup thread. It runs until the backup is complete or `lines` is closed."""
+        threading.Thread(target=self._make, args=(peer,), name="backup", daemon=True).start()
+
+    async def lines(self) -> AsyncIterator[bytes]:
+        """Yield the lines of the response: progress, then the result."""
+        try:
+            while True:
+                line = await self._reports.get()
+                yield msgspec.json.encode(line) + b"\n"
+                if line["state"] != "copying":
+                    return
+        finally:
+            self._given_up.set()
+
+    def _report(self, line: dict[str, Any]) -> None:
+        with suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(self._reports.put_nowait, line)
+
+    def _copying(self, progress: CopyProgress) -> None:
+        now = time.monotonic()
+        if now - self._last_report >= REPORT_SECONDS:
+            self._last_report = now
+            self._report({"state": "copying", "processed": progress.done, "total": progress.total})
+
+    def _make(self, peer: str) -> None:
+        name = self._target.name
+        try:
+            manifest = create(
+                self._journal,
+                self._target,
+                extras=self._backups.sources(),
+                previous=self._previous,
+                link=self._requested.hard_links,
+                rate=self._requested.max_rate,
+                on_progress=self._copying,
+                cancelled=self._given_up.is_set,
+            )
+            line = {"state": "done", "backup": _described(manifest)}
+            log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
+        except Exception as error:
+            shutil.rmtree(self._target, ignore_errors=True)
+            code = "cancelled" if isinstance(error, BackupCancelled) else "backup-failed"
+            if not isinstance(error, JournalError | OSError):
+                log.error("internal error", exc_info=error)
+            log.warning("backup failed", name=name, error=str(error), peer=peer)
+            line = {"state": "failed", "error": problem(500, code, str(error))}
+        finally:
+            _running.release()
+        self._report(line)
+
+
+def _described(manifest: Manifest) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(manifest)
+    return found
+
+
+def _check_previous(previous: Path) -> None:
+    try:
+        read_manifest(previous)
+    except JournalError:
+        raise ApiError(
+            404, "backup-not-found", f"there is no backup named {previous.name} to begin with"
+        ) from None
+
+
+def _backup_name(text: str) -> str:
+    if not _NAME.match(text):
+        raise ApiError(
+            400,
+            "bad-name",
+            "a backup's name has up to 100 characters (A-Z a-z 0-9 . _ -) and begins with one of "
+            "A-Z a-z 0-9",
+        )
+    return text

@@ -9,17 +9,18 @@ continues the action. Messages that arrive after the first request are not affec
 
 from __future__ import annotations
 
+import base64
+import binascii
 from collections.abc import Callable
 from time import perf_counter
-from typing import Annotated, Final, Literal
+from typing import Any, Final
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.destinations import found, not_found
-from sluicemq.admin.durability import wait_until_durable
-from sluicemq.admin.errors import ApiError
+from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
     by_id,
     compiled,
@@ -29,14 +30,26 @@ from sluicemq.admin.messages import (
     selects,
     subscription_of,
 )
-from sluicemq.admin.printable_names import printable
-from sluicemq.admin.publishing import MessageTarget
-from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.time_slices import TimeSlices
+from sluicemq.admin.routing import Call, from_base64, handles, named
+from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.management.messages import (
+    APPLY_MESSAGE_ACTION,
+    PUBLISH_MESSAGE,
+    Action,
+    ApplyMessageAction,
+    MessageActionFailure,
+    MessageActionRequest,
+    MessageActionResult,
+    MessageTarget,
+    PublishMessage,
+    PublishRequest,
+    PublishResult,
+)
+from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
 from sluicemq.model.dead_letters import origin_of
-from sluicemq.model.destination import CreatedBy, is_temporary
+from sluicemq.model.destination import Address, CreatedBy, encode_name, is_temporary
 from sluicemq.model.errors import (
     ActionRefused,
     DestinationNotFound,
@@ -44,57 +57,191 @@ from sluicemq.model.errors import (
     LimitExceeded,
     RecordNotFound,
 )
+from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 
-MOST_IDS: Final = 1000
+# --- Publishing -----------------------------------------------------------------------------------
+#
+# Endpoint that publishes one message, for tests and for users of the console.
+#
+# The response is sent when the message is as durable as requested. `ttl_ms` and `delay_ms` count
+# from the time of the request.
+
+MOST_PROPERTIES: Final = 1000
+_DURABILITIES: Final = {
+    each.name.lower(): each for each in Durability if each is not Durability.TRANSIENT
+}
+_KINDS: Final = {
+    "text": BodyKind.TEXT,
+    "json": BodyKind.JSON,
+    "bytes": BodyKind.BYTES,
+    "none": BodyKind.NONE,
+}
+_PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
+    "boolean": bool,
+    "int": int,
+    "float": (int, float),
+    "string": str,
+    "bytes": str,
+    "null": type(None),
+}
+"""JSON types accepted for each type of property."""
+
+
+def address_of(target: MessageTarget) -> Address:
+    """Return the address of a destination in a request. Raises ApiError for a missing name."""
+    name = named(target.name, "name_base64", target.name_base64)
+    if not name:
+        raise ApiError(400, "bad-body", "a destination has a name")
+    return Address(KINDS[target.kind], name)
+
+
+class PublishingService(Service):
+    """Handlers of POST /destinations/{kind}/{name}/messages."""
+
+    @handles(PUBLISH_MESSAGE)
+    async def post(self, call: Call, parameters: PublishMessage) -> PublishResult:
+        """Publish one message."""
+        broker = self._broker
+        address = parameters.address
+        if not 0 < len(encode_name(address.name)) <= self._context.limits.name:
+            raise not_found(address)
+        message = self._message(address, parameters.body)
+        broker.wake()
+        try:
+            destination = broker.destinations.resolve(
+                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
+            )
+        except DestinationNotFound:
+            raise not_found(address) from None
+        destination.touch()
+        broker.publish(destination, message)
+        broker.traffic_of("http").published += 1
+        if message.durability is Durability.SYNC:
+            await wait_until_durable(broker, message.sequence)
+        prefix = "" if message.durability else "m"
+        return PublishResult(id=f"{prefix}{message.sequence}")
+
+    def _message(self, address: Address, publication: PublishRequest) -> Message:
+        """Return the message. Raises ApiError for an invalid request."""
+        kind, body = _body(publication)
+        most = self._context.limits.publish
+        if len(body) > most:
+            raise ApiError(
+                413, "too-large", f"the body has more than {most} bytes", more={"limit": most}
+            )
+        wall = self._context.broker.clock.wall
+        return Message(
+            address,
+            body,
+            kind,
+            Origin.INTERNAL,
+            _DURABILITIES[publication.durability],
+            wall,
+            wall + publication.ttl_ms if publication.ttl_ms else 0,
+            publication.priority,
+            wall + publication.delay_ms if publication.delay_ms else 0,
+            publication.message_id,
+            publication.correlation_id,
+            address_of(publication.reply_to) if publication.reply_to is not None else None,
+            publication.type,
+            properties_of(publication.properties) or None,
+        )
+
+
+def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
+    given = [
+        each
+        for each in (publication.body, publication.body_base64, publication.body_json)
+        if each != UNSET
+    ]
+    if len(given) > 1:
+        raise ApiError(400, "bad-body", "give one of body, body_base64 and body_json")
+    kind, body = BodyKind.NONE, b""
+    if isinstance(publication.body, str):
+        kind, body = BodyKind.TEXT, publication.body.encode()
+    elif isinstance(publication.body_base64, str):
+        kind, body = BodyKind.BYTES, from_base64("body_base64", publication.body_base64)
+    elif isinstance(publication.body_json, msgspec.Raw):
+        kind, body = BodyKind.JSON, bytes(publication.body_json)
+    if isinstance(publication.body_kind, str):
+        kind = _KINDS[publication.body_kind]
+        _expect(kind, body)
+    return kind, body
+
+
+def _expect(kind: BodyKind, body: bytes) -> None:
+    """Raise ApiError for a body that does not match its kind."""
+    try:
+        if kind is BodyKind.NONE and body:
+            raise ApiError(400, "bad-body", "a message of the kind none has no body")
+        if kind is BodyKind.TEXT:
+            body.decode()
+        elif kind is BodyKind.JSON:
+            msgspec.json.decode(body)
+    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
+        raise ApiError(400, "bad-body", f"the body is no {kind.name.lower()}: {error}") from None
+
+
+def properties_of(given: dict[str, Any]) -> dict[str, Property]:
+    """Return the properties of the model. Raises ApiError for invalid ones."""
+    if len(given) > MOST_PROPERTIES:
+        raise ApiError(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
+    found: dict[str, Property] = {}
+    for name, value in given.items():
+        if not 0 < len(name) <= 255:
+            raise ApiError(400, "bad-body", "the name of a property has 1 to 255 characters")
+        found[name] = _typed(name, value) if isinstance(value, dict) else _plain(name, value)
+    return found
+
+
+def _plain(name: str, value: object) -> Property:
+    if isinstance(value, list):
+        raise ApiError(400, "bad-body", f"the property {name!r} cannot be a list")
+    assert value is None or isinstance(value, bool | int | float | str)
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        raise ApiError(400, "bad-body", f"the property {name!r} has more than 64 bits")
+    return value
+
+
+def _typed(name: str, given: dict[str, Any]) -> Property:
+    kind: Any = given.get("type")
+    value: Any = given.get("value")
+    expected = _PROPERTIES.get(kind) if isinstance(kind, str) else None
+    if expected is None or set(given) - {"type", "value"}:
+        there = ", ".join(_PROPERTIES)
+        raise ApiError(
+            400, "bad-body", f'the property {name!r} is {{"type", "value"}}; types are {there}'
+        )
+    if kind in ("int", "float") and isinstance(value, str):
+        value = _number(name, kind, value)
+    if not isinstance(value, expected) or (isinstance(value, bool) and kind != "boolean"):
+        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}")
+    if kind == "bytes" and isinstance(value, str):
+        try:
+            return base64.b64decode(value, validate=True)
+        except (binascii.Error, ValueError):
+            raise ApiError(400, "bad-body", f"the property {name!r} is not base64") from None
+    if kind == "float" and isinstance(value, int | float):
+        return float(value)
+    return _plain(name, value)
+
+
+def _number(name: str, kind: str, text: str) -> int | float:
+    """Return a number; numbers that not every JSON reader can represent are written as text."""
+    try:
+        if len(text) > 40:
+            raise ValueError
+        return int(text) if kind == "int" else float(text)
+    except ValueError:
+        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}") from None
+
+
 MOST_FAILURES: Final = 100
 """Maximum number of failures in a response; the action stops when it reaches this number."""
 STEP: Final = 50
 """Messages scanned per step."""
 _ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 """Failure reasons that end the action, because they apply to all other messages too."""
-
-Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
-
-
-class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
-    """An action, and its messages: given by `ids`, `selector` or `all`.
-
-    target  destination of move and copy
-    state   with `selector` or `all`: only ready messages, or only scheduled ones
-    cursor  `next_cursor` of the previous response
-    limit   maximum number of messages; 0 = all
-    """
-
-    action: Action
-    ids: Annotated[list[str], Meta(max_length=MOST_IDS)] | None = None
-    selector: str = ""
-    all: bool = False
-    target: MessageTarget | None = None
-    subscription: str = ""
-    state: Literal["ready", "scheduled"] = "ready"
-    cursor: str = ""
-    limit: Annotated[int, Meta(ge=0)] = 0
-
-
-class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
-    """A message that the action could not be applied to, and the reason."""
-
-    id: str
-    reason: str
-
-
-class MessageActionResult(msgspec.Struct, kw_only=True, frozen=True):
-    """Result of an action.
-
-    processed    number of messages that the action was applied to
-    scanned      number of messages examined
-    next_cursor  cursor to send to continue; null if there are no more messages
-    """
-
-    processed: int
-    failed: list[MessageActionFailure]
-    scanned: int
-    next_cursor: str | None
 
 
 class MessageSkipped(Exception):
@@ -108,10 +255,16 @@ class MessageSkipped(Exception):
 class MessageActionRun:
     """Progress of one action request."""
 
-    def __init__(self, context: ApiContext, call: Call, subscription: Subscription) -> None:
-        body: MessageActionRequest = call.body
+    def __init__(
+        self,
+        context: ApiContext,
+        call: Call,
+        body: MessageActionRequest,
+        subscription: Subscription,
+    ) -> None:
         self.broker: Broker = context.broker
         self.call = call
+        self.body = body
         self.subscription = subscription
         self.slices = TimeSlices(self.broker)
         self.done = 0
@@ -119,22 +272,17 @@ class MessageActionRun:
         self.failed: list[MessageActionFailure] = []
         self._until = perf_counter() + context.limits.action_seconds
         self._limit = body.limit
-        self._ended = False
+        self.refused = False
 
     def over(self) -> bool:
         """True if the request must not handle more messages."""
         return (
-            self._ended
+            self.refused
             or self.remaining == 0
             or len(self.failed) >= MOST_FAILURES
             or self.call.caller.gone
             or perf_counter() > self._until
         )
-
-    @property
-    def refused(self) -> bool:
-        """True if a failure ended the action."""
-        return self._ended
 
     @property
     def remaining(self) -> int:
@@ -144,7 +292,7 @@ class MessageActionRun:
     def fail(self, id: str, reason: str) -> None:
         """Record a message that the action left unchanged."""
         self.failed.append(MessageActionFailure(id=id, reason=reason))
-        self._ended = self._ended or reason in _ENDING
+        self.refused = self.refused or reason in _ENDING
 
     async def rest(self) -> None:
         """Yield to the event loop if the time slice is used up."""
@@ -161,26 +309,26 @@ class MessageActionRun:
 Act = Callable[[Delivery], object]
 
 
-class ActionEndpoints:
+class ActionService(Service):
     """POST /destinations/{kind}/{name}/messages/actions"""
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-        self._broker = context.broker
-
-    async def post(self, call: Call) -> MessageActionResult:
+    @handles(APPLY_MESSAGE_ACTION)
+    async def post(self, call: Call, parameters: ApplyMessageAction) -> MessageActionResult:
         """Act on messages."""
-        body: MessageActionRequest = call.body
+        body = parameters.body
         chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
         if chosen_by != 1:
             raise ApiError(
                 400, "bad-body", "give one of ids, selector and all: with which messages?"
             )
-        self._permit(call)
-        subscription = subscription_of(call, found(self._context, call), body.subscription)
+        target = None if body.target is None else address_of(body.target)
+        self._permit(call, parameters, target)
+        subscription = subscription_of(
+            call, found(self._context, call, parameters.address), body.subscription
+        )
         selector = await compiled(self._broker, body.selector)
-        act = self._act(call, self._target(call, body))
-        work = MessageActionRun(self._context, call, subscription)
+        act = self._act(call, body.action, self._target(call, body, target))
+        work = MessageActionRun(self._context, call, body, subscription)
         next_cursor = None
         if body.ids is not None:
             await self._by_id(work, body.ids, act)
@@ -189,31 +337,31 @@ class ActionEndpoints:
         else:
             next_cursor = await self._waiting(work, selector, act)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
-        where = f" to {printable(str(body.target.address))}" if body.target is not None else ""
+        where = f" to {printable(str(target))}" if target is not None else ""
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
         return work.answer(next_cursor)
 
-    def _permit(self, call: Call) -> None:
+    def _permit(self, call: Call, parameters: ApplyMessageAction, target: Address | None) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""
-        body: MessageActionRequest = call.body
-        name = call.address.name
+        body, name = parameters.body, parameters.address.name
         if body.action == "copy":
             call.demand(Operation.BROWSE, name)
         elif body.action == "delete" and body.all:
             call.demand(Operation.MANAGE, name)
         else:
             call.demand(Operation.CONSUME, name)
-        if body.target is not None:
-            call.demand(Operation.PRODUCE, body.target.address.name)
+        if target is not None:
+            call.demand(Operation.PRODUCE, target.name)
 
-    def _target(self, call: Call, body: MessageActionRequest) -> Destination | None:
+    def _target(
+        self, call: Call, body: MessageActionRequest, address: Address | None
+    ) -> Destination | None:
         """Return the target of a move or copy, None for other actions. Creates the target if
         automatic creation permits it. Raises ApiError."""
-        if (body.target is not None) != (body.action in ("move", "copy")):
+        if (address is not None) != (body.action in ("move", "copy")):
             raise ApiError(400, "bad-body", "move and copy have a target, the others have none")
-        if body.target is None:
+        if address is None:
             return None
-        address = body.target.address
         try:
             return self._broker.destinations.resolve(
                 address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
@@ -221,10 +369,9 @@ class ActionEndpoints:
         except DestinationNotFound:
             raise not_found(address) from None
 
-    def _act(self, call: Call, target: Destination | None) -> Act:
+    def _act(self, call: Call, action: Action, target: Destination | None) -> Act:
         """Return the function that applies the action to one message."""
         broker = self._broker
-        body: MessageActionRequest = call.body
 
         def there() -> Destination:
             """Return the target, which may have been deleted and created again."""
@@ -243,7 +390,7 @@ class ActionEndpoints:
             "redeliver": operations.redeliver,
             "redrive": lambda delivery: self._redrive(call, delivery),
         }
-        return acts[body.action]
+        return acts[action]
 
     def _redrive(self, call: Call, delivery: Delivery) -> None:
         origin = origin_of(self._broker.glance(delivery))
@@ -276,7 +423,7 @@ class ActionEndpoints:
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
-        body: MessageActionRequest = work.call.body
+        body = work.body
         if body.cursor:
             priority, last, until = read_cursor(body.cursor)
             cursor = work.subscription.cursor(until, priority, last)
@@ -305,7 +452,7 @@ class ActionEndpoints:
         self, work: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on messages in ascending sequence number, so that a cursor can refer to one."""
-        body: MessageActionRequest = work.call.body
+        body = work.body
         last, until = 0, work.broker.journal.next_sequence()
         if body.cursor:
             _, last, until = read_cursor(body.cursor)
@@ -343,20 +490,3 @@ def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
         work.fail(id, "damaged")
     else:
         work.done += 1
-
-
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoint of message actions."""
-    handlers = ActionEndpoints(context)
-    return [
-        Endpoint(
-            "POST",
-            "/destinations/{kind}/{name}/messages/actions",
-            "applyMessageAction",
-            handlers.post,
-            "Delete, move, copy, redeliver or redrive messages",
-            (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
-            body=MessageActionRequest,
-            answer=MessageActionResult,
-        )
-    ]

@@ -2,7 +2,7 @@
 
 A request selects a page by its offset or by the cursor of the previous page. The cursor is the
 position of that page's last message and survives concurrent changes.
-Skipped messages are not read (broker/cursor.py).
+Skipped messages are not read (broker/pending/cursor.py).
 
 With a selector every message has to be examined. A request does so in time slices, within limits of
 time and of messages; then it returns the messages found so far, and a cursor to continue.
@@ -12,34 +12,20 @@ from __future__ import annotations
 
 import asyncio
 import re
+from base64 import b64encode
 from itertools import islice
+from math import isfinite
 from time import perf_counter
-from typing import Annotated, Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
-from msgspec import Meta
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
-from sluicemq.admin.errors import ApiError
-from sluicemq.admin.message_view import (
-    PROTOCOLS,
-    AddressView,
-    BodyView,
-    DeadLetterView,
-    PropertyView,
-    address_view,
-    body_view,
-    death_view,
-    property_views,
-    raw_body,
-    view_of_body,
-)
-from sluicemq.admin.pagination import Page, PageQuery
-from sluicemq.admin.printable_names import printable
-from sluicemq.admin.routing import Call, Endpoint
-from sluicemq.admin.subscriptions import sees_subscription
+from sluicemq.admin.errors import ApiError, base64_of, printable
+from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import (
     NO_END,
@@ -51,9 +37,205 @@ from sluicemq.broker import (
     Subscription,
     is_held,
 )
-from sluicemq.model.access import Operation
-from sluicemq.model.errors import JournalError, SelectorError
-from sluicemq.model.message import Message
+from sluicemq.management.destinations import AddressView
+from sluicemq.management.messages import (
+    GET_MESSAGE,
+    GET_MESSAGE_BODY,
+    LIST_MESSAGES,
+    BodyView,
+    DeadLetterView,
+    MessageItem,
+    MessageLookup,
+    MessagePage,
+    MessagePath,
+    MessageQuery,
+    MessageState,
+    MessageView,
+    PropertyView,
+)
+from sluicemq.management.operation import kind_name
+from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
+from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.protocols.java import (
+    Byte,
+    Char,
+    Float,
+    Long,
+    Short,
+    expanded,
+    loads_map,
+    loads_stream,
+)
+from sluicemq.protocols.transcoding import plain_body
+
+# --- Representation of messages -------------------------------------------------------------------
+#
+# Representation of messages in the API: decoded by the code of the protocol that published them,
+# and never as content that a browser would execute.
+#
+# The encodings of values are those of `sluicemq.management.messages`.
+
+OFF_LOOP_BYTES: Final = 64 * 1024
+"""Size above which a body is decoded on another thread."""
+PROTOCOLS: Final = {
+    Origin.INTERNAL: "http",
+    Origin.PHPMQ: "phpmq",
+    Origin.VIBEMQ: "vibemq",
+    Origin.JMQ: "jmq",
+    Origin.MSGLITE: "msglite",
+}
+_EXACT: Final = 1 << 53
+_CLASS_AT: Final = 8
+"""Offset of the class name in a serialisation stream that begins with an object."""
+
+
+def address_view(address: Address) -> AddressView:
+    """Return the JSON view of an address."""
+    return AddressView(
+        kind=kind_name(address.kind),
+        name=printable(address.name),
+        name_base64=base64_of(address.name),
+    )
+
+
+def property_views(message: Message) -> dict[str, PropertyView]:
+    """Return the views of the properties by name."""
+    return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
+
+
+def death_view(message: Message) -> DeadLetterView | None:
+    """Return the dead-letter view of a message; None if it is not a dead letter."""
+    properties = message.properties or {}
+    reason = properties.get(REASON)
+    if reason is None:
+        return None
+    origin = origin_of(message)
+    attempts = properties.get(ATTEMPTS)
+    return DeadLetterView(
+        reason=printable(str(reason)),
+        original_destination=address_view(origin.address) if origin is not None else None,
+        subscription=printable(origin.subscription) if origin is not None else "",
+        attempts=attempts if isinstance(attempts, int) else None,
+        time=printable(str(properties.get(TIME, ""))),
+    )
+
+
+async def body_view(message: Message, most: int) -> BodyView:
+    """Return the view of the body, or of its first `most` bytes."""
+    if len(message.body) > OFF_LOOP_BYTES:
+        return await asyncio.to_thread(view_of_body, message, most)
+    return view_of_body(message, most)
+
+
+def view_of_body(message: Message, most: int) -> BodyView:
+    """Return the same as `body_view`, decoded on this thread."""
+    kind = message.kind
+    name = kind.name.lower()
+    if kind in (BodyKind.MAP, BodyKind.STREAM):
+        try:
+            body = expanded(message)
+            if len(body) <= most:
+                return _decoded(kind, name, body)
+        except ProtocolError:
+            body = message.body
+        return _in_base64(name, "base64", body, most)
+    plain, body = plain_body(message)
+    if kind is BodyKind.OBJECT:
+        view = _in_base64(name, "object", body, most)
+        return msgspec.structs.replace(view, class_=class_named(body))
+    if plain in (BodyKind.TEXT, BodyKind.JSON, BodyKind.NONE):
+        return BodyView(
+            kind=plain.name.lower(),
+            encoding="json" if plain is BodyKind.JSON else "text",
+            value=body[:most].decode("utf-8", "ignore"),
+            truncated=len(body) > most,
+        )
+    return _in_base64(name, "base64", body, most)
+
+
+def raw_body(message: Message) -> bytes:
+    """Return the body as the publishing program supplied it; as it was sent if it cannot be
+    decoded."""
+    try:
+        return expanded(message)
+    except ProtocolError:
+        return message.body
+
+
+def class_named(stream: bytes) -> str:
+    """Return the class name of the first object of a Java serialisation stream, or ""; no class is
+    loaded."""
+    if stream[4:6] != b"sr":
+        return ""
+    length = int.from_bytes(stream[_CLASS_AT - 2 : _CLASS_AT], "big")
+    name = stream[_CLASS_AT : _CLASS_AT + length].decode("ascii", "replace")
+    return printable(name) if len(name) == length else ""
+
+
+def _decoded(kind: BodyKind, name: str, body: bytes) -> BodyView:
+    """Return the decoded body. Raises ProtocolError for an invalid body."""
+    value: Any
+    if kind is BodyKind.MAP:
+        value = {printable(key): _view(each, True) for key, each in loads_map(body).items()}
+    else:
+        value = [_view(each, True) for each in loads_stream(body)]
+    return BodyView(kind=name, encoding=name, value=value, truncated=False)
+
+
+def _in_base64(kind: str, encoding: str, body: bytes, most: int) -> BodyView:
+    return BodyView(
+        kind=kind,
+        encoding=encoding,
+        value=b64encode(body[:most]).decode(),
+        truncated=len(body) > most,
+    )
+
+
+_JAVA: Final = {
+    Byte: "byte",
+    Short: "short",
+    Char: "char",
+    Long: "long",
+    Float: "float",
+    int: "int",
+    float: "double",
+}
+
+
+def _view(value: object, java: bool = False) -> PropertyView:
+    """Return the view of a value; `java` if it is from a map or stream, whose numbers have
+    widths."""
+    if value is None:
+        return PropertyView(type="null", value=None)
+    if isinstance(value, bool):
+        return PropertyView(type="boolean", value=value)
+    if isinstance(value, int):
+        name = _JAVA.get(type(value), "int") if java else "int"
+        return PropertyView(type=name, value=int(value) if -_EXACT < value < _EXACT else str(value))
+    if isinstance(value, float):
+        name = _JAVA.get(type(value), "double") if java else "float"
+        return PropertyView(type=name, value=float(value) if isfinite(value) else str(float(value)))
+    if isinstance(value, bytes):
+        return PropertyView(type="bytes", value=b64encode(value).decode())
+    if isinstance(value, dict):
+        inner = {printable(str(key)): _view(each, java) for key, each in value.items()}
+        return PropertyView(type="map", value=inner)
+    text = str(value)
+    name = _JAVA.get(type(value), "string") if java else "string"
+    return PropertyView(type=name, value=_speakable(text))
+
+
+def _speakable(text: str) -> str:
+    """Replace lone surrogates, which JSON cannot represent."""
+
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return ascii(text)[1:-1]
+    return text
+
 
 STEP: Final = 20
 """Messages scanned between two checks of the clock."""
@@ -61,92 +243,9 @@ SKIP_BUDGET: Final = 20_000
 """Messages that one call of `Cursor.skip` may visit; takes a few ms."""
 PREVIEW_BYTES: Final = 4096
 """Maximum number of bytes of each body in a list."""
-LARGEST_VIEW: Final = 1 << 20
 
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
-
-State = Literal["ready", "unacked", "scheduled"]
-
-
-class MessageQuery(PageQuery, kw_only=True, frozen=True):
-    """Selection of messages."""
-
-    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-    selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
-    state: State = "ready"
-    cursor: Annotated[
-        str, Meta(description="`next_cursor` of the previous page; replaces `offset`.")
-    ] = ""
-    body: Annotated[bool, Meta(description="Include the beginning of each body.")] = False
-
-
-class MessageLookupQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Options for reading one message."""
-
-    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-    max_body_bytes: Annotated[
-        int, Meta(ge=0, le=LARGEST_VIEW, description="Maximum bytes of the body.")
-    ] = 65536
-
-
-class SubscriptionChoiceQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Subscription that contains the message."""
-
-    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
-
-
-class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
-    """A message in a list. Times in ms since the epoch, 0 = none; sizes in bytes.
-
-    id          number in the journal; with the prefix `m` if the message is in memory only
-    position    position among the messages of its state, from 0; null if unknown
-    protocol    protocol it was published with; `http` for this API and batches
-    body_kind   none, text, json, bytes, map, stream, object
-    timestamp   time by the client's clock if its protocol has a timestamp; otherwise `published`
-    published   time at which the broker accepted the message, by the broker's clock
-    deliver_at  earliest time of delivery; for a scheduled message, the end of the delay
-    attempts    number of deliveries so far
-    unacked_by  holder of an unacked message: a consumer, or a transaction that has not ended
-    """
-
-    id: str
-    position: int | None
-    state: State
-    subscription: str
-    unacked_by: Literal["consumer", "transaction"] | None
-    protocol: str
-    body_kind: str
-    size: int
-    priority: int
-    timestamp: int
-    published: int
-    expiration: int
-    deliver_at: int
-    attempts: int
-    redelivered: bool
-    durability: str
-    message_id: str
-    correlation_id: str
-    reply_to: AddressView | None
-    type: str
-    property_count: int
-    damaged: bool = False
-    body: BodyView | None = None
-
-
-class MessagePage(Page[MessageItem], kw_only=True, frozen=True):
-    """A page of messages: `total` is the number of messages in the requested state, null with a
-    selector; `scanned` the number of messages examined."""
-
-    scanned: int
-
-
-class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
-    """A whole message."""
-
-    properties: dict[str, PropertyView]
-    dead_letter: DeadLetterView | None
 
 
 class ScanBudget:
@@ -169,17 +268,15 @@ class ScanBudget:
         return self._left <= 0 or perf_counter() > self._until
 
 
-class MessageEndpoints:
+class MessageService(Service):
     """Handlers of `/destinations/{kind}/{name}/messages`."""
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-        self._broker = context.broker
-
-    async def index(self, call: Call) -> MessagePage:
+    @handles(LIST_MESSAGES)
+    async def index(self, call: Call, query: MessageQuery) -> MessagePage:
         """GET …/messages"""
-        query: MessageQuery = call.query
-        subscription = subscription_of(call, found(self._context, call), query.subscription)
+        subscription = subscription_of(
+            call, found(self._context, call, query.address), query.subscription
+        )
         selector = await compiled(self._broker, query.selector)
         if query.offset and selector is not None:
             raise ApiError(
@@ -268,7 +365,7 @@ class MessageEndpoints:
         )
 
     def _item(
-        self, delivery: Delivery, state: State, position: int | None, body: bool
+        self, delivery: Delivery, state: MessageState, position: int | None, body: bool
     ) -> MessageItem:
         try:
             broker = self._broker
@@ -278,29 +375,32 @@ class MessageEndpoints:
         preview = view_of_body(message, PREVIEW_BYTES) if body else None
         return item(self._broker, delivery, message, state, position, preview)
 
-    async def show(self, call: Call) -> MessageView:
+    @handles(GET_MESSAGE)
+    async def show(self, call: Call, parameters: MessageLookup) -> MessageView:
         """GET …/messages/{id}"""
-        query: MessageLookupQuery = call.query
-        delivery, message = self._one(call, query.subscription)
+        delivery, message = self._one(call, parameters)
         summary = item(self._broker, delivery, message, state_of(delivery), None)
         properties, dead = property_views(message), death_view(message)
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
-        fields["body"] = await body_view(message, query.max_body_bytes)
+        fields["body"] = await body_view(message, parameters.max_body_bytes)
         return MessageView(**fields, properties=properties, dead_letter=dead)
 
-    async def body(self, call: Call) -> Response:
+    @handles(GET_MESSAGE_BODY)
+    async def body(self, call: Call, parameters: MessagePath) -> Response:
         """GET …/messages/{id}/body: to be kept, never to be shown by a browser."""
-        delivery, message = self._one(call, call.query.subscription)
+        delivery, message = self._one(call, parameters)
         headers = {
             "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
             "Content-Security-Policy": "default-src 'none'; sandbox",
         }
         return Response(raw_body(message), 200, headers, "application/octet-stream")
 
-    def _one(self, call: Call, name: str) -> tuple[Delivery, Message]:
+    def _one(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
         """Return the message of the path and its delivery. Raises ApiError if it does not exist."""
-        subscription = subscription_of(call, found(self._context, call), name)
-        delivery = by_id(self._broker, subscription, call.names["id"])
+        subscription = subscription_of(
+            call, found(self._context, call, parameters.address), parameters.subscription
+        )
+        delivery = by_id(self._broker, subscription, parameters.id)
         if delivery is None:
             raise ApiError(404, "message-not-found", "no such message is here, or it has gone")
         return delivery, self._broker.read(delivery)
@@ -382,14 +482,14 @@ def read_cursor(text: str) -> tuple[int, int, int]:
     return numbers[0], numbers[1], numbers[2]
 
 
-def state_of(delivery: Delivery) -> State:
+def state_of(delivery: Delivery) -> MessageState:
     """Return the API's name for the state of a delivery."""
     if delivery.ready:
         return "ready"
     return "scheduled" if delivery.scheduled else "unacked"
 
 
-def _holder(delivery: Delivery, state: State) -> Literal["consumer", "transaction"] | None:
+def _holder(delivery: Delivery, state: MessageState) -> Literal["consumer", "transaction"] | None:
     if state != "unacked":
         return None
     return "consumer" if is_held(delivery) else "transaction"
@@ -399,7 +499,7 @@ def item(
     broker: Broker,
     delivery: Delivery,
     message: Message,
-    state: State,
+    state: MessageState,
     position: int | None,
     body: BodyView | None = None,
 ) -> MessageItem:
@@ -432,7 +532,9 @@ def item(
     )
 
 
-def damaged(broker: Broker, delivery: Delivery, state: State, position: int | None) -> MessageItem:
+def damaged(
+    broker: Broker, delivery: Delivery, state: MessageState, position: int | None
+) -> MessageItem:
     """Return the list entry of a message that the journal cannot read."""
     destination = delivery.subscription.destination.address
     blank = Message(destination, b"", priority=delivery.priority)
@@ -449,42 +551,3 @@ async def _skip(
         if slices.due:
             await slices.rest()
     return count
-
-
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints that list and show messages."""
-    handlers = MessageEndpoints(context)
-    messages = "/destinations/{kind}/{name}/messages"
-    need = Operation.BROWSE
-    return [
-        Endpoint(
-            "GET",
-            messages,
-            "listMessages",
-            handlers.index,
-            "List ready, unacked or scheduled messages",
-            need,
-            query=MessageQuery,
-            answer=MessagePage,
-        ),
-        Endpoint(
-            "GET",
-            f"{messages}/{{id}}",
-            "getMessage",
-            handlers.show,
-            "Show a message",
-            need,
-            query=MessageLookupQuery,
-            answer=MessageView,
-        ),
-        Endpoint(
-            "GET",
-            f"{messages}/{{id}}/body",
-            "getMessageBody",
-            handlers.body,
-            "Download the body of a message",
-            need,
-            query=SubscriptionChoiceQuery,
-            media="application/octet-stream",
-        ),
-    ]

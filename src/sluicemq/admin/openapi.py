@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
+from types import NoneType
 from typing import Any, Final
 
 import msgspec
@@ -13,9 +14,11 @@ from msgspec.json import schema_components
 from starlette.responses import Response
 
 from sluicemq import __version__
-from sluicemq.admin.browser_sessions import COOKIE
+from sluicemq.admin.caller import COOKIE
 from sluicemq.admin.errors import MEDIA_TYPE, PROBLEM_TYPE
-from sluicemq.admin.routing import KINDS, PREFIX, Call, Endpoint, Need, RawBody
+from sluicemq.admin.routing import Call, handles
+from sluicemq.management.broker import GET_OPENAPI_DOCUMENT
+from sluicemq.management.operation import KINDS, PREFIX, ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
 
 PLACE: Final = "#/components/schemas/{name}"
@@ -36,15 +39,18 @@ class Problem(msgspec.Struct, frozen=True):
     code: str
 
 
-def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
+def document(operations: Iterable[ApiOperation[Any, Any]]) -> dict[str, Any]:
     """Return the document as JSON values."""
-    documented = [endpoint for endpoint in endpoints if endpoint.prefix == PREFIX]
+    documented = sorted(
+        (operation for operation in operations if operation.prefix == PREFIX),
+        key=lambda operation: (operation.path, operation.method),
+    )
     types = [Problem, *_types(documented)]
     found, schemas = schema_components(types, ref_template=PLACE)
     refs = {id(kind): schema for kind, schema in zip(types, found, strict=True)}
     paths: dict[str, dict[str, Any]] = {}
-    for endpoint in documented:
-        paths.setdefault(endpoint.path, {})[endpoint.method.lower()] = _operation(endpoint, refs)
+    for operation in documented:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _described(operation, refs)
     made = {
         "openapi": "3.1.0",
         "info": {
@@ -56,7 +62,10 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
         "servers": [{"url": PREFIX}],
         "paths": paths,
         "components": {
-            "schemas": {**schemas, "DestinationKind": {"type": "string", "enum": list(KINDS)}},
+            "schemas": {
+                **dict(sorted(schemas.items())),
+                "DestinationKind": {"type": "string", "enum": list(KINDS)},
+            },
             "responses": {
                 "Problem": {
                     "description": "The request was not carried out.",
@@ -82,32 +91,32 @@ def document(endpoints: Iterable[Endpoint]) -> dict[str, Any]:
     return renamed
 
 
-def _types(endpoints: Iterable[Endpoint]) -> Iterator[Any]:
-    for endpoint in endpoints:
-        if isinstance(endpoint.body, type) and not isinstance(endpoint.body, RawBody):
-            yield endpoint.body
-        if endpoint.answer is not None:
-            yield endpoint.answer
+def _types(operations: Iterable[ApiOperation[Any, Any]]) -> Iterator[Any]:
+    for operation in operations:
+        if operation.body is not None:
+            yield operation.body
+        if operation.answer not in (NoneType, bytes):
+            yield operation.answer
 
 
-def _operation(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
-    operation: dict[str, Any] = {
-        "operationId": endpoint.operation_id,
-        "summary": endpoint.summary,
-        "description": _needs(endpoint),
-        "tags": [_tag(endpoint.path)],
-        "parameters": [*_in_path(endpoint), *_in_query(endpoint)],
-        "responses": _responses(endpoint, refs),
+def _described(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {
+        "operationId": operation.operation_id,
+        "summary": operation.summary,
+        "description": _needs(operation),
+        "tags": [_tag(operation.path)],
+        "parameters": [*_in_path(operation), *_in_query(operation)],
+        "responses": _responses(operation, refs),
     }
-    if endpoint.needs is Need.NOTHING:
-        operation["security"] = []
-    if isinstance(endpoint.body, RawBody):
-        operation["requestBody"] = {"required": True, "content": {endpoint.body.value: _BINARY}}
-    elif endpoint.body is not None:
-        content = {MEDIA_TYPE: {"schema": refs[id(endpoint.body)]}}
-        required = any(field.required for field in msgspec.structs.fields(endpoint.body))
-        operation["requestBody"] = {"required": required, "content": content}
-    return operation
+    if operation.needs is Need.NOTHING:
+        made["security"] = []
+    if operation.raw_body:
+        made["requestBody"] = {"required": True, "content": {operation.raw_body: _BINARY}}
+    elif operation.body is not None:
+        content = {MEDIA_TYPE: {"schema": refs[id(operation.body)]}}
+        required = any(field.required for field in msgspec.structs.fields(operation.body))
+        made["requestBody"] = {"required": required, "content": content}
+    return made
 
 
 def _tag(path: str) -> str:
@@ -117,55 +126,54 @@ def _tag(path: str) -> str:
     return inner[0] if inner else _TAGS.get(parts[0], parts[0])
 
 
-def _needs(endpoint: Endpoint) -> str:
-    if isinstance(endpoint.needs, Operation):
-        return f"Takes the permission to {endpoint.needs} the destination."
-    if isinstance(endpoint.needs, tuple):
-        operations = " or ".join(endpoint.needs)
-        return f"Takes the permission to {operations} the destination, depending on the request."
-    return f"For {endpoint.needs.value}."
+def _needs(operation: ApiOperation[Any, Any]) -> str:
+    if isinstance(operation.needs, Operation):
+        return f"Takes the permission to {operation.needs} the destination."
+    if isinstance(operation.needs, tuple):
+        permissions = " or ".join(operation.needs)
+        return f"Takes the permission to {permissions} the destination, depending on the request."
+    return f"For {operation.needs.value}."
 
 
-def _in_path(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
-    for part in endpoint.path.split("/"):
+def _in_path(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
+    for part in operation.path.split("/"):
         if not part.startswith("{"):
             continue
         name = part[1:-1]
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
-        if name == "kind" and endpoint.of_path:
+        if name == "kind" and operation.has_address:
             schema = {"$ref": PLACE.format(name="DestinationKind")}
         yield {"name": name, "in": "path", "required": True, "schema": schema}
 
 
-def _in_query(endpoint: Endpoint) -> Iterator[dict[str, Any]]:
-    for name in endpoint.of_path:
+def _in_query(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
+    if operation.has_address:
         yield {
-            "name": name,
+            "name": "name_base64",
             "in": "query",
             "description": "The name in base64, if it cannot stand in a path; the path has ~.",
             "schema": {"type": "string"},
         }
-    if endpoint.query is None:
-        return
-    _, schemas = schema_components([endpoint.query], ref_template=PLACE)
-    [schema] = schemas.values()
+    _, schemas = schema_components([operation.parameters], ref_template=PLACE)
+    schema = schemas[operation.parameters.__name__]
     required = schema.get("required", ())
-    for name, property_schema in schema["properties"].items():
+    for name in operation.query_names:
+        property_schema = schema["properties"][name]
         parameter = {"name": name, "in": "query", "required": name in required}
         if "description" in property_schema:
             parameter["description"] = property_schema.pop("description")
         yield {**parameter, "schema": property_schema}
 
 
-def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
+def _responses(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[str, Any]:
     refused = {"$ref": "#/components/responses/Problem"}
     done: dict[str, Any] = {"description": "Done."}
-    if endpoint.answer is not None:
-        done["content"] = {endpoint.media: {"schema": refs[id(endpoint.answer)]}}
-    elif endpoint.status != 204:
-        done["content"] = {endpoint.media: {} if endpoint.media == MEDIA_TYPE else _BINARY}
-    statuses = dict.fromkeys((endpoint.status, *endpoint.besides), done)
-    if endpoint.created:
+    if id(operation.answer) in refs:
+        done["content"] = {operation.media: {"schema": refs[id(operation.answer)]}}
+    elif operation.answer is bytes:
+        done["content"] = {operation.media: {} if operation.media == MEDIA_TYPE else _BINARY}
+    statuses = dict.fromkeys((operation.status, *operation.besides), done)
+    if operation.created:
         statuses[201] = done
     return {
         **{str(status): response for status, response in statuses.items()},
@@ -174,33 +182,17 @@ def _responses(endpoint: Endpoint, refs: dict[int, Any]) -> dict[str, Any]:
     }
 
 
-class OpenApiEndpoints:
+class OpenApiService:
     """Handlers of `/openapi.json`."""
 
-    def __init__(self, endpoints: Callable[[], Iterable[Endpoint]]) -> None:
-        self._endpoints = endpoints
+    def __init__(self, operations: Callable[[], Iterable[ApiOperation[Any, Any]]]) -> None:
+        self._operations = operations
         self._content = b""
 
-    async def show(self, call: Call) -> Response:
+    @handles(GET_OPENAPI_DOCUMENT)
+    async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /openapi.json; generated by the first request, which takes a while."""
         if not self._content:
-            self._content = await asyncio.to_thread(self._make)
+            made = await asyncio.to_thread(document, self._operations())
+            self._content = msgspec.json.encode(made)
         return Response(self._content, media_type=MEDIA_TYPE)
-
-    def _make(self) -> bytes:
-        return msgspec.json.encode(document(self._endpoints()))
-
-
-def endpoints(table: Callable[[], Iterable[Endpoint]]) -> list[Endpoint]:
-    """Return the endpoints of /openapi.json; `table` returns all endpoints."""
-    handlers = OpenApiEndpoints(table)
-    return [
-        Endpoint(
-            "GET",
-            "/openapi.json",
-            "getOpenApiDocument",
-            handlers.show,
-            "OpenAPI document",
-            Need.NOTHING,
-        )
-    ]

@@ -5,185 +5,169 @@ Every user sees the totals of the broker. Only superusers see its listeners and 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, Final, Literal
+import dataclasses
+import os
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-import msgspec
-from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import replace
 
-from sluicemq.admin.alarms import AlarmView, alarms
-from sluicemq.admin.api_context import ApiContext
+from sluicemq import __version__
+from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.destinations import sees
-from sluicemq.admin.errors import ApiError
+from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
-from sluicemq.admin.routing import KINDS, Call, Endpoint, Need, from_base64
+from sluicemq.admin.routing import Call, handles, named
+from sluicemq.journal.space import SpaceLevel
+from sluicemq.management.broker import (
+    GET_HISTORY,
+    GET_LIVENESS,
+    GET_OVERVIEW,
+    GET_READINESS,
+    GET_STATUS,
+    LIST_AUDIT_ENTRIES,
+    LIST_SETTINGS,
+    MINUTES,
+    AlarmView,
+    AuditEntry,
+    ConfigurationQuery,
+    HealthView,
+    HistoryQuery,
+    HistoryView,
+    JournalStatsView,
+    ListenerItem,
+    OverviewQuery,
+    OverviewView,
+    ProtocolView,
+    QuantilesView,
+    SettingView,
+    StatusView,
+    TotalsView,
+)
+from sluicemq.management.operation import KINDS, NoParameters, Page, PageQuery
 from sluicemq.model.access import Identity, Operation
-from sluicemq.model.destination import Address, decode_name
+from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Distribution
+
+# --- Alarms ---------------------------------------------------------------------------------------
+#
+# Alarms of the overview: conditions that need an operator, for installations without alerts.
+#
+# | code              | when                                                                  |
+# |-------------------|-----------------------------------------------------------------------|
+# | not-serving       | the broker starts, stops or has failed                                |
+# | memory            | messages that are not journaled are about to be refused               |
+# | disk-space        | persistent messages are refused: the journal's disk is nearly full    |
+# | disk-full         | nothing is delivered: not even the reserve has space for acks         |
+# | destinations-full | the limit of destinations is nearly reached                           |
+# | connections-full  | a listener is about to refuse connections                             |
+# | disk-slow         | the p99 of fdatasync durations is above SLOW_SYNC_SECONDS             |
+# | loop-slow         | the p99 of the event loop lag is above SLOW_LOOP_SECONDS              |
+# | prepared          | a prepared transaction has waited for longer than PATIENCE_MS         |
+
+NEARLY: Final = 0.9
+"""Fraction of a limit above which an alarm is raised."""
+SLOW_SYNC_SECONDS: Final = 0.5
+SLOW_LOOP_SECONDS: Final = 0.1
+ENOUGH: Final = 20
+"""Minimum number of measurements for a p99."""
+PATIENCE_MS: Final = 3_600_000
+
+
+def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
+    """Yield the alarms for the free space of the journal's disk."""
+    journal = context.broker.journal
+    space = journal.space_state()
+    if space.level == SpaceLevel.ENOUGH:
+        return
+    held = "".join(
+        f" The slot {name} holds {size} bytes of the journal that nothing else needs."
+        for name, size in journal.held_by_slots().items()
+    )
+    if space.level == SpaceLevel.EXHAUSTED:
+        yield AlarmView(
+            "disk-full",
+            f"The disk of the journal has {space.free} bytes left and the reserve is used up: "
+            f"nothing is delivered or accepted until space is freed.{held}",
+        )
+    else:
+        yield AlarmView(
+            "disk-space",
+            f"The disk of the journal has {space.free} bytes left: persistent messages are "
+            f"refused until there are {space.resume}. Of the reserve, {space.reserve} of "
+            f"{space.reserve_size} bytes are left.{held}",
+        )
+
+
+def alarms(
+    context: ApiContext, listeners: Sequence[ListenerItem], lag: Distribution, syncs: Distribution
+) -> list[AlarmView]:
+    """Return the present alarms. `lag` and `syncs` are the durations of the last minute."""
+    found: list[AlarmView] = []
+    broker = context.broker
+    settings = broker.settings
+    state = context.vitals.state()
+    if state != "serving":
+        found.append(AlarmView("not-serving", f"The broker is {state}."))
+    if broker.memory > NEARLY * settings.memory_limit:
+        part = broker.memory / settings.memory_limit
+        found.append(
+            AlarmView(
+                "memory",
+                f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
+                "journaled are refused.",
+            )
+        )
+    found.extend(_space_alarms(context))
+    most = settings.max_destinations
+    if most and len(broker.destinations) > NEARLY * most:
+        found.append(
+            AlarmView(
+                "destinations-full",
+                f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
+                f"is {most}.",
+            )
+        )
+    for listener in listeners:
+        if listener.connections > NEARLY * listener.max_connections:
+            found.append(
+                AlarmView(
+                    "connections-full",
+                    f"{listener.url} has {listener.connections} connections, and its "
+                    f"max_connections is {listener.max_connections}.",
+                )
+            )
+    tail = syncs.quantile(0.99)
+    if syncs.count >= ENOUGH and tail > SLOW_SYNC_SECONDS:
+        found.append(
+            AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
+        )
+    late = lag.quantile(0.99)
+    if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
+        found.append(
+            AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
+        )
+    old = [
+        each
+        for each in broker.transactions.prepared.values()
+        if broker.clock.wall - each.created > PATIENCE_MS
+    ]
+    if old:
+        found.append(
+            AlarmView(
+                "prepared",
+                f"{len(old)} prepared transactions have waited more than an hour for the decision "
+                "of their transaction manager. Their messages stay unacked until then.",
+            )
+        )
+    return found
+
 
 FRESH_MS: Final = 900
 """Age in ms up to which an overview is reused for other requests."""
 STEPS_OF_A_MINUTE: Final = 60 // STEP
-MINUTES: Final = 10
-"""Length of the history in an overview."""
 _RATE_DIGITS: Final = 3
 _TIME_DIGITS: Final = 3
-
-
-class OverviewQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Options of the overview."""
-
-    fresh: Annotated[
-        bool,
-        Meta(description="Compute current totals instead of the last sample; superusers only."),
-    ] = False
-
-
-class HistoryQuery(msgspec.Struct, kw_only=True, frozen=True):
-    """Destination and period of the history."""
-
-    destination: Annotated[
-        str, Meta(description="Name of the destination; without it, totals.")
-    ] = ""
-    name_base64: Annotated[str, Meta(description="The same name in base64.")] = ""
-    kind: Literal["queue", "topic"] = "queue"
-    minutes: Annotated[
-        int, Meta(ge=1, le=60, description="Up to 60 for totals, up to 10 for a destination.")
-    ] = MINUTES
-
-
-class HistoryView(msgspec.Struct, kw_only=True, frozen=True):
-    """Samples in ascending order of time; the last one was taken at `end` (ms since the epoch).
-
-    publish_rate, deliver_rate  messages/s
-    ready, unacked              number of messages
-    loop_lag_ms, fdatasync_ms   p99 of event loop lag and fdatasync; empty for a destination
-    """
-
-    step_ms: int
-    end: int
-    publish_rate: list[float]
-    deliver_rate: list[float]
-    ready: list[int]
-    unacked: list[int]
-    loop_lag_ms: list[float]
-    fdatasync_ms: list[float]
-
-
-class QuantilesView(msgspec.Struct, frozen=True):
-    """Quantiles of durations in about the last minute, in ms."""
-
-    p50: float
-    p99: float
-    max: float
-
-
-class TotalsView(msgspec.Struct, kw_only=True, frozen=True):
-    """Totals of all destinations and connections. Counters since the start, rates in messages/s,
-    bytes of bodies."""
-
-    destinations: int
-    queues: int
-    topics: int
-    temporary: int
-    connections: int
-    consumers: int
-    transactions: int
-    ready: int
-    unacked: int
-    bytes: int
-    publish_rate: float
-    deliver_rate: float
-    published: int
-    delivered: int
-    redelivered: int
-    acknowledged: int
-    expired: int
-    dropped: int
-    rejected: int
-    dead_lettered: int
-    published_bytes: int
-    delivered_bytes: int
-
-
-class ProtocolView(msgspec.Struct, frozen=True):
-    """Clients of one protocol."""
-
-    connections: int
-    publish_rate: float
-    deliver_rate: float
-    published: int
-    delivered: int
-
-
-class ListenerItem(msgspec.Struct, kw_only=True, frozen=True):
-    """An open listener; bytes of all its connections so far. `closed`: connections closed because
-    of a limit or a deadline, by its name."""
-
-    url: str
-    protocol: str
-    tls: bool
-    connections: int
-    max_connections: int
-    accepted: int
-    refused: int
-    received_bytes: int
-    sent_bytes: int
-    closed: dict[str, int]
-
-
-class InputItem(msgspec.Struct, kw_only=True, frozen=True):
-    """Unfinished input of all connections.
-
-    buffered_bytes  size of the input
-    limit_bytes     maximum size
-    connections     number of connections with unfinished input
-    paused          number of those whose reading is paused
-    """
-
-    buffered_bytes: int
-    limit_bytes: int
-    connections: int
-    paused: int
-
-
-class JournalStatsView(msgspec.Struct, kw_only=True, frozen=True):
-    """The journal; `enabled` is false of a broker without one. Of the last few seconds."""
-
-    enabled: bool
-    segments: int
-    bytes: int
-    durable_sequence: int
-    live_records: int
-    relocated_records: int
-    group_commits: int
-    records_written: int
-    written_bytes: int
-    fdatasync_ms: QuantilesView
-
-
-class OverviewView(msgspec.Struct, kw_only=True, frozen=True):
-    """The broker as a whole."""
-
-    version: str
-    compiled: bool
-    broker_id: str
-    state: str
-    time: int
-    uptime_ms: int
-    resident_memory_bytes: int
-    message_memory_bytes: int
-    message_memory_budget_bytes: int
-    message_memory_limit_bytes: int
-    input: InputItem
-    totals: TotalsView
-    protocols: dict[str, ProtocolView]
-    listeners: list[ListenerItem]
-    journal: JournalStatsView
-    loop_lag_ms: QuantilesView
-    alarms: list[AlarmView]
-    history: HistoryView | UnsetType = UNSET
 
 
 class Overview:
@@ -200,7 +184,7 @@ class Overview:
 
     def now(self, identity: Identity) -> OverviewView:
         """Return the overview that the user may see, without history."""
-        now = self._context.clock.steady
+        now = self._context.broker.clock.steady
         made = self._made
         if made is None or now - self._made_at > FRESH_MS:
             self._made = made = self._make()
@@ -224,10 +208,10 @@ class Overview:
             message_memory_bytes=broker.memory,
             message_memory_budget_bytes=broker.settings.memory_budget,
             message_memory_limit_bytes=broker.settings.memory_limit,
-            input=InputItem(**context.connections.input()._asdict()),
+            input=context.connections.input(),
             totals=self._totals(),
             protocols=dict(self._protocols()),
-            listeners=[ListenerItem(**each._asdict()) for each in listeners],
+            listeners=listeners,
             journal=JournalStatsView(
                 enabled=stats.segments > 0,
                 segments=stats.segments,
@@ -310,27 +294,26 @@ class Overview:
         )
 
 
-class OverviewEndpoints:
+class OverviewService:
     """Handlers of `/overview` and `/history`."""
 
     def __init__(self, context: ApiContext) -> None:
         self._context = context
         self._overview = Overview(context)
 
-    async def show(self, call: Call) -> OverviewView:
+    @handles(GET_OVERVIEW)
+    async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
         """GET /overview"""
         past = self._overview.past(MINUTES * STEPS_OF_A_MINUTE)
-        if call.query.fresh and call.identity.superuser:
+        if query.fresh and call.identity.superuser:
             self._overview.forget()
         return replace(self._overview.now(call.identity), history=past)
 
-    async def history(self, call: Call) -> HistoryView:
+    @handles(GET_HISTORY)
+    async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
         """GET /history"""
-        query: HistoryQuery = call.query
         steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
-        name = query.destination
-        if query.name_base64:
-            name = decode_name(from_base64("name_base64", query.name_base64))
+        name = named(query.destination, "name_base64", query.name_base64)
         if not name:
             return self._overview.past(steps)
         call.demand(Operation.BROWSE, name)
@@ -359,28 +342,50 @@ def _quantiles(found: Distribution) -> QuantilesView:
     )
 
 
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of /overview and /history."""
-    handlers = OverviewEndpoints(context)
-    return [
-        Endpoint(
-            "GET",
-            "/overview",
-            "getOverview",
-            handlers.show,
-            "Overview of the broker",
-            Need.USER,
-            query=OverviewQuery,
-            answer=OverviewView,
-        ),
-        Endpoint(
-            "GET",
-            "/history",
-            "getHistory",
-            handlers.history,
-            "History of the last hour",
-            Need.USER,
-            query=HistoryQuery,
-            answer=HistoryView,
-        ),
-    ]
+# --- Health checks, settings and the audit log ----------------------------------------------------
+#
+# Endpoints for health checks, which require no login, and for the effective settings and the audit
+# log.
+
+_READY: Final = "serving"
+
+
+class StatusService(Service):
+    """Handlers of `/health`, `/status`, `/configuration` and `/audit`."""
+
+    @handles(GET_STATUS)
+    async def status(self, call: Call, parameters: NoParameters) -> StatusView:
+        """GET /status"""
+        return StatusView(__version__, self._context.broker.identity.hex(), os.getpid())
+
+    @handles(GET_LIVENESS)
+    @handles(dataclasses.replace(GET_LIVENESS, prefix=""))
+    async def live(self, call: Call, parameters: NoParameters) -> HealthView:
+        """GET /health/live: the event loop runs."""
+        return HealthView(self._context.vitals.state())
+
+    @handles(GET_READINESS)
+    @handles(dataclasses.replace(GET_READINESS, prefix=""))
+    async def ready(self, call: Call, parameters: NoParameters) -> HealthView:
+        """GET /health/ready: 503 while clients would be rejected."""
+        state = self._context.vitals.state()
+        if state != _READY:
+            raise ApiError(
+                503,
+                "not-ready",
+                f"the broker is not serving: {state}",
+                {"Retry-After": str(RETRY_SECONDS)},
+                {"state": state},
+            )
+        return HealthView(state)
+
+    @handles(LIST_SETTINGS)
+    async def settings(self, call: Call, query: ConfigurationQuery) -> Page[SettingView]:
+        """GET /configuration, in the order of the documentation"""
+        found = self._context.configuration.settings()
+        return query.page([each for each in found if query.filter in each.name])
+
+    @handles(LIST_AUDIT_ENTRIES)
+    async def audit_entries(self, call: Call, query: PageQuery) -> Page[AuditEntry]:
+        """GET /audit, latest first"""
+        return query.page(self._context.audit.recent())

@@ -1,123 +1,159 @@
 """Route table of the HTTP API. It dispatches requests and is the source of the OpenAPI document.
 
-    Endpoint("GET", "/destinations/{kind}/{name}", "getDestination", self.show, "…", BROWSE)
+    @handles(GET_DESTINATION)
+    async def show(self, call: Call, parameters: DestinationPath) -> DestinationView: ...
 
-Each module with endpoints returns a list of them (`endpoints(context)`). The application handles
-the stages common to all requests: login, permission, parameters, body, audit.
+The methods of the services are bound to the operations of `sluicemq.management`. The application
+handles the stages common to all requests: login, permission, parameters, body, audit.
 
 The raw path is split before it is decoded: `%2F` in a name is part of the name. `{kind}` and
-`{name}` in a path identify a destination (`Call.address`); for a name that no URL can carry, the
-client sends `~` and the name's bytes in `?name_base64=`. `{*rest}` at the end of a path matches the
-rest of the path.
+`{name}` in a path identify a destination; for a name that no URL can carry, the client sends `~`
+and the name's bytes in `?name_base64=`. `{*rest}` at the end of a path matches its rest.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from msgspec.inspect import IntType, Metadata, StructType, type_info
-from msgspec.structs import fields
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from sluicemq.admin.caller import Caller, RequestIdentity
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.request_bodies import SMALL_BYTES
+from sluicemq.management.operation import (
+    BY_BASE64,
+    KINDS,
+    AnswerT,
+    ApiOperation,
+    ParametersT,
+    ServiceT,
+    implements,
+)
 from sluicemq.model.access import Identity, Operation
-from sluicemq.model.destination import Address, Kind, decode_name
+from sluicemq.model.destination import Address, decode_name
 from sluicemq.security.access import demand
 
-PREFIX: Final = "/api/v1"
-KINDS: Final = {"queue": Kind.QUEUE, "topic": Kind.TOPIC}
-BY_BASE64: Final = "~"
-"""Path part that refers to the parameter `name_base64`."""
+# --- Request bodies -------------------------------------------------------------------------------
+#
+# Request bodies: of known length, within limits, and in total within a memory budget.
+#
+# Bodies require Content-Length. The broker can therefore reject one that is too large before it is
+# sent, and reserve memory for one that it accepts. A request that finds none waits, and its
+# connection is not read meanwhile.
 
+SMALL_BYTES: Final = 64 * 1024
+"""Default maximum size of a body in bytes."""
+
+_MOST_DIGITS: Final = 15
+
+
+class BodyBudget:
+    """Memory in bytes that bodies may occupy in total; granted in order of the requests."""
+
+    def __init__(self, size: int) -> None:
+        self._free = self.size = size
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @asynccontextmanager
+    async def reserve(self, size: int) -> AsyncIterator[None]:
+        """Wait until a body of that size fits into the budget; reserve the memory in the
+        context."""
+        size = min(size, self.size)
+        if self._waiting or size > self._free:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            entry = (size, future)
+            self._waiting.append(entry)
+            try:
+                await future
+            except BaseException:
+                if future.done() and not future.cancelled():
+                    self._give_back(size)
+                else:
+                    self._waiting.remove(entry)
+                    self._give_back(0)
+                raise
+        else:
+            self._free -= size
+        try:
+            yield
+        finally:
+            self._give_back(size)
+
+    def _give_back(self, size: int) -> None:
+        self._free += size
+        while self._waiting and self._waiting[0][0] <= self._free:
+            first_size, future = self._waiting.popleft()
+            self._free -= first_size
+            future.set_result(None)
+
+
+def announced(request: Request, limit: int, what_to_do: str) -> int:
+    """Return the length of the body. Raises ApiError if it is unknown or above the limit."""
+    text = request.headers.get("content-length", "")
+    if not text:
+        raise ApiError(411, "length-required", "the request needs a Content-Length")
+    # h11 has verified that it is a number
+    if len(text) > _MOST_DIGITS or int(text) > limit:
+        raise ApiError(
+            413,
+            "too-large",
+            f"the body has more than {limit} bytes; {what_to_do}",
+            more={"limit": limit},
+        )
+    return int(text)
+
+
+async def read_chunks(request: Request) -> AsyncIterator[bytes]:
+    """Yield the body in chunks. Raises ApiError if the client disconnects before its end."""
+    try:
+        async for chunk in request.stream():
+            if chunk:
+                yield chunk
+    except ClientDisconnect:
+        raise ApiError(400, "client-disconnected", "the body was not sent to its end") from None
+
+
+def may_be_unread(request: Request) -> bool:
+    """Return whether a large part of the request body may be unread."""
+    text = request.headers.get("content-length", "0")
+    large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
+    return large or "transfer-encoding" in request.headers
+
+
+_PARAMETER: Final = re.compile(r"\{(\*?)\w+\}")
 _NUMBER: Final = re.compile("-?[0-9]{1,20}")
-
-
-class Need(Enum):
-    """Access requirement of an endpoint that needs no operation on a destination."""
-
-    NOTHING = "everybody, without a login"
-    USER = "any user"
-    VISIBLE = "any user; the response contains what the user may see"
-    OWNER = "the owner, and users who may administer it; it does not exist for others"
-    SUPERUSER = "a superuser"
-
-
-class RawBody(Enum):
-    """Media type of a body that is not one JSON document; the handler reads the request."""
-
-    OCTETS = "application/octet-stream"
-
-
-Needs = Need | Operation | tuple[Operation, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Endpoint for one method and path.
+    """Operation with its handler. `limit` is the maximum size of the body in bytes."""
 
-    operation_id  name of the operation in the OpenAPI document, in clients generated from it
-                  and in the audit log
-    handler   returns an instance of `answer`, or a starlette Response that is sent unchanged
-    needs     access requirement. SUPERUSER and an Operation, which refers to the destination in
-              the path, are checked before parameters and body. Of several operations, the handler
-              checks those that the request needs. It also checks OWNER and VISIBLE
-    query     msgspec Struct whose fields are the parameters; None = no parameters
-    body      type of the JSON body; None = the body is ignored. A missing body counts as `{}`
-    answer    type of the JSON response; None = no content, or the media type `media`
-    created   True if the handler may set `Call.status` to 201
-    besides   other success statuses, such as 206 for partial content
-    limit     maximum size of the body in bytes
-    audited   True if requests are written to the audit log; None = all methods except GET
-    """
-
-    method: str
-    path: str
-    operation_id: str
-    handler: Callable[[Call], Awaitable[Any]]
-    summary: str
-    needs: Needs
-    query: type | None = None
-    body: type | RawBody | None = None
-    answer: Any = None
-    status: int = 200
-    created: bool = False
-    besides: tuple[int, ...] = ()
-    media: str = "application/json"
+    operation: ApiOperation[Any, Any]
+    handler: Callable[[Call, Any], Awaitable[Any]]
     limit: int = SMALL_BYTES
-    audited: bool | None = None
-    prefix: str = PREFIX
 
-    @property
-    def changes(self) -> bool:
-        """True if the endpoint may change something; requests of browser sessions then need a
-        CSRF token."""
-        return self.method != "GET"
 
-    @property
-    def parameters(self) -> list[str]:
-        """Names of the query parameters."""
-        return [] if self.query is None else [each.name for each in fields(self.query)]
-
-    @property
-    def of_path(self) -> tuple[str, ...]:
-        """Names of query parameters that are part of the destination's address."""
-        return ("name_base64",) if "{kind}/{name}" in self.path else ()
-
-    @property
-    def full_path(self) -> str:
-        """Path with the prefix."""
-        return self.prefix + self.path
+def handles(
+    operation: ApiOperation[ParametersT, AnswerT],
+) -> Callable[
+    [Callable[[ServiceT, Call, ParametersT], Awaitable[AnswerT | Response]]],
+    Callable[[ServiceT, Call, ParametersT], Awaitable[AnswerT | Response]],
+]:
+    """Return a decorator that binds an operation to its handler. The handler returns the
+    operation's answer, or a starlette Response that is sent unchanged."""
+    return implements(cast(Any, operation))
 
 
 class Call:
@@ -125,17 +161,14 @@ class Call:
 
     who       identity and session of the sender; `identity` is the identity alone
     names     decoded parameters of the path
-    query     instance of `Endpoint.query`
-    body      instance of `Endpoint.body`
+    query     query parameters by name, not yet validated
     status    status of the response; the handler may set it
     note      text added to method and path in the audit line; the handler may set it
     audited   True if the request is written to the audit log
     """
 
     __slots__ = (
-        "address",
         "audited",
-        "body",
         "caller",
         "endpoint",
         "identity",
@@ -154,7 +187,7 @@ class Call:
         caller: Caller,
         who: RequestIdentity,
         names: Mapping[str, str],
-        address: Address | None,
+        query: Mapping[str, str],
     ) -> None:
         self.endpoint = endpoint
         self.request = request
@@ -162,26 +195,24 @@ class Call:
         self.who = who
         self.identity: Identity = who.identity
         self.names = names
-        self._set_address(address)
-        self.query: Any = None
-        self.body: Any = None
-        self.status = endpoint.status
+        self.query = query
+        self.status = endpoint.operation.status
         self.note = ""
-        self.audited = endpoint.changes if endpoint.audited is None else endpoint.audited
+        audited = endpoint.operation.audited
+        self.audited = endpoint.operation.changes if audited is None else audited
 
     @property
     def by(self) -> str:
-        """User and peer address of the caller, for the audit log."""
-        return f"{self.identity.name or 'everybody'} at {self.caller.peer}"
-
-    def current(self) -> Identity | None:
-        """Return the caller's present identity; None if the login is no longer valid, in which
-        case a long-running response must end."""
-        return self.who.current()
-
-    def _set_address(self, address: Address | None) -> None:
-        # declared as never None: handlers that use it have a destination in their path
-        self.address: Address = address  # type: ignore[assignment]
+        """User and peer address of the caller, as the author of a change of users. Raises ApiError
+        if the caller is anonymous: only a user, or the owner of the data, can change users."""
+        if not self.identity.name:
+            raise ApiError(
+                409,
+                "authentication-disabled",
+                "this broker has no users and requires no login; add the first user on the "
+                "broker's machine: sluicemq users add NAME --superuser",
+            )
+        return f"{self.identity.name} at {self.caller.peer}"
 
     def demand(self, operation: Operation, destination: str) -> None:
         """Check the caller's permission for an operation on a destination. Raises AccessDenied
@@ -193,83 +224,49 @@ class Call:
         self.caller.access.denied(self.caller.peer, self.identity, what)
 
 
-class _Node:
-    __slots__ = ("endpoints", "literal", "parameter", "rest")
-
-    def __init__(self) -> None:
-        self.literal: dict[bytes, _Node] = {}
-        self.parameter: _Node | None = None
-        self.rest: _Node | None = None
-        self.endpoints: dict[str, Endpoint] = {}
-
-
 class RouteTable:
     """Table that maps method and path to endpoints."""
 
     def __init__(self, endpoints: Iterable[Endpoint]) -> None:
         """Build the table. Raises ValueError if two endpoints have the same method and path."""
-        self._root = _Node()
         self.endpoints = list(endpoints)
+        routes: dict[str, dict[str, Endpoint]] = {}
         for endpoint in self.endpoints:
-            self._add(endpoint)
-
-    def _add(self, endpoint: Endpoint) -> None:
-        node = self._root
-        for part in endpoint.full_path.split("/")[1:]:
-            if part.startswith("{*"):
-                node.rest = node = node.rest or _Node()
-            elif part.startswith("{"):
-                node.parameter = node = node.parameter or _Node()
-            else:
-                node = node.literal.setdefault(part.encode(), _Node())
-        if endpoint.method in node.endpoints:
-            raise ValueError(f"{endpoint.method} {endpoint.full_path} is there twice")
-        node.endpoints[endpoint.method] = endpoint
+            operation = endpoint.operation
+            methods = routes.setdefault(_PARAMETER.sub(_nameless, operation.full_path), {})
+            if operation.method in methods:
+                raise ValueError(f"{operation.method} {operation.full_path} is there twice")
+            methods[operation.method] = endpoint
+        # literal parts sort before {}, and {} before {~}, so that they take precedence
+        self._routes = [(_pattern(path), methods) for path, methods in sorted(routes.items())]
 
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
         """Return the endpoint and the parameters of the path. Raises ApiError if none matches."""
-        parts = raw_path.split(b"/")[1:]
-        found = _match(self._root, parts, 0)
+        matches = ((pattern.fullmatch(raw_path), methods) for pattern, methods in self._routes)
+        found, methods = next((match for match in matches if match[0]), (None, {}))
         if found is None:
             raise ApiError(404, "not-found", "there is nothing at this path")
-        node, values = found
-        endpoint = node.endpoints.get("GET" if method == "HEAD" else method)
+        endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
-            allowed = sorted({*node.endpoints, *(["HEAD"] if "GET" in node.endpoints else [])})
-            message = f"method not allowed; allowed methods: {', '.join(allowed)}"
-            raise ApiError(405, "method-not-allowed", message, {"Allow": ", ".join(allowed)})
-        names = [
-            part.strip("{*}") for part in endpoint.full_path.split("/") if part.startswith("{")
-        ]
-        return endpoint, {
-            name: decode_name(unquote_to_bytes(value))
-            for name, value in zip(names, values, strict=True)
-        }
+            allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+            message = f"method not allowed; allowed methods: {allowed}"
+            raise ApiError(405, "method-not-allowed", message, {"Allow": allowed})
+        names = zip(endpoint.operation.path_names, found.groups(), strict=True)
+        return endpoint, {name: decode_name(unquote_to_bytes(value)) for name, value in names}
 
 
-def _match(node: _Node, parts: list[bytes], at: int) -> tuple[_Node, list[bytes]] | None:
-    """Match the parts from index `at`. Literal parts take precedence over parameters, parameters
-    over `{*rest}`."""
-    if at == len(parts):
-        return (node, []) if node.endpoints else None
-    part = parts[at]
-    literal = node.literal.get(part)
-    if literal is not None and (found := _match(literal, parts, at + 1)) is not None:
-        return found
-    if node.parameter is not None and part:
-        found = _match(node.parameter, parts, at + 1)
-        if found is not None:
-            return found[0], [part, *found[1]]
-    if node.rest is not None:
-        return node.rest, [b"/".join(parts[at:])]
-    return None
+def _nameless(parameter: re.Match[str]) -> str:
+    return "{~}" if parameter[1] else "{}"
 
 
-def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | None:
-    """Return the destination in a path; None if the path has no `{kind}` and `{name}`. Raises
-    Problem for an invalid kind or name."""
-    if "kind" not in names or "name" not in names:
-        return None
+def _pattern(path: str) -> re.Pattern[bytes]:
+    """Return the pattern of raw paths; its groups are the parameters."""
+    text = re.escape(path).replace(r"\{\}", "([^/]+)").replace(r"\{\~\}", "(.*)")
+    return re.compile(text.encode(), re.DOTALL)
+
+
+def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address:
+    """Return the destination in a path. Raises ApiError for an invalid kind or name."""
     kind = KINDS.get(names["kind"])
     if kind is None:
         raise ApiError(404, "not-found", "a destination is a queue or a topic")
@@ -282,6 +279,12 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address | 
             )
         name = decode_name(from_base64("name_base64", encoded))
     return Address(kind, name)
+
+
+def named(name: str, what: str, encoded: str) -> str:
+    """Return the name of a destination in a request: that in base64 in the field `what`, if it is
+    given, else `name`. Raises ApiError."""
+    return decode_name(from_base64(what, encoded)) if encoded else name
 
 
 def from_base64(what: str, text: str) -> bytes:
@@ -307,25 +310,31 @@ def read_query(raw: bytes) -> dict[str, str]:
     return found
 
 
-def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
-    """Return an instance of the endpoint's `query`. Raises ApiError for unknown parameters and
-    invalid values."""
-    known = (
-        [] if endpoint.query is None else [f.name for f in msgspec.structs.fields(endpoint.query)]
-    )
+def parameters(
+    operation: ApiOperation[ParametersT, Any],
+    names: Mapping[str, str],
+    query: Mapping[str, str],
+    body: Any = None,
+) -> ParametersT:
+    """Return the parameters of a request: those of its path, those of its query, and its decoded
+    body. Raises ApiError for unknown parameters and invalid values."""
+    known = operation.query_names
     for name in query:
-        if name not in known and name not in endpoint.of_path:
+        if name not in known and not (operation.has_address and name == "name_base64"):
             there = f"there are {', '.join(known)}" if known else "there are none here"
             raise ApiError(
                 400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {there}"
             )
-    if endpoint.query is None:
-        return None
-    for name in _numbers(endpoint.query) & query.keys():
+    for name in _numbers(operation) & query.keys():
         if not _NUMBER.fullmatch(query[name]):  # msgspec also accepts 1.0 as an int
             raise ApiError(400, "bad-parameter", f"the parameter {name} is a whole number")
+    values: dict[str, Any] = {**query, **names}
+    if operation.has_address:
+        values["address"] = address_in(names, query)
+    if operation.body is not None:
+        values["body"] = body
     try:
-        return msgspec.convert(dict(query), endpoint.query, strict=False)
+        return msgspec.convert(values, operation.parameters, strict=False)
     except msgspec.ValidationError as error:
         raise ApiError(400, "bad-parameter", f"in the parameters: {error}") from None
     except UnicodeEncodeError:  # raised for the value of a Literal parameter
@@ -334,9 +343,9 @@ def parameters(endpoint: Endpoint, query: Mapping[str, str]) -> Any:
 
 
 @cache
-def _numbers(query: type) -> frozenset[str]:
+def _numbers(operation: ApiOperation[Any, Any]) -> frozenset[str]:
     """Return the names of the integer parameters."""
-    info = type_info(query)
+    info = type_info(operation.parameters)
     assert isinstance(info, StructType)
     return frozenset(
         field.name

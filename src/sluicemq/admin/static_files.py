@@ -20,11 +20,13 @@ from importlib import resources
 from importlib.resources.abc import Traversable
 from typing import Final, NamedTuple
 
+import msgspec
 from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.routing import Call, handles
+from sluicemq.management.operation import ApiOperation, Need, NoParameters, ParametersT
 
 INDEX: Final = "index.html"
 MEDIA: Final = {
@@ -135,20 +137,45 @@ def _file(name: str, content: bytes) -> StaticFile:
     return StaticFile(MEDIA[name.rpartition(".")[2]], content, packed, tag)
 
 
-class ConsoleEndpoints:
+class ConsoleFile(msgspec.Struct, frozen=True):
+    """A file of the console."""
+
+    rest: str
+
+
+def _console(
+    path: str, summary: str, parameters: type[ParametersT]
+) -> ApiOperation[ParametersT, bytes]:
+    return ApiOperation(
+        "getConsole",
+        "GET",
+        path,
+        Need.NOTHING,
+        summary,
+        parameters,
+        bytes,
+        media="text/html",
+        prefix="",
+    )
+
+
+class ConsoleService:
     """Handlers of `/` and `/console`."""
 
-    def __init__(self) -> None:
+    def __init__(self, context: ApiContext) -> None:
         self._files = load_static_files()
 
-    async def enter(self, call: Call) -> Response:
+    @handles(_console("/", "Redirect to the console", NoParameters))
+    @handles(_console("/console", "Redirect to the console", NoParameters))
+    async def enter(self, call: Call, parameters: NoParameters) -> Response:
         """GET / and GET /console: redirect to the console. The location is relative, so that it
         holds behind a proxy that adds a path."""
         return Response(status_code=307, headers={"Location": "console/"})
 
-    async def serve(self, call: Call) -> Response:
+    @handles(_console("/console/{*rest}", "The console's files", ConsoleFile))
+    async def serve(self, call: Call, parameters: ConsoleFile) -> Response:
         """GET /console/{*rest}"""
-        rest = call.names["rest"]
+        rest = parameters.rest
         if not rest:
             return _send(call, self._files.files[INDEX], AGAIN)
         version, _, name = rest.partition("/")
@@ -168,18 +195,3 @@ def _send(call: Call, file: StaticFile, keep: str) -> Response:
         content = file.packed
         headers["Content-Encoding"] = "gzip"
     return Response(content, headers=headers, media_type=file.media)
-
-
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoints of / and /console."""
-    handlers = ConsoleEndpoints()
-    return [
-        Endpoint(
-            "GET", path, "getConsole", handler, summary, Need.NOTHING, prefix="", media="text/html"
-        )
-        for path, handler, summary in (
-            ("/", handlers.enter, "Redirect to the console"),
-            ("/console", handlers.enter, "Redirect to the console"),
-            ("/console/{*rest}", handlers.serve, "The console's files"),
-        )
-    ]

@@ -1,18 +1,23 @@
-"""Time slices of long requests, so that other requests need not wait for their end."""
+"""Time slices of long operations, and waiting until changes are on disk, before a response is
+sent."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
+from typing import TypeVar
 
 from sluicemq.broker import Broker
+
+ItemT = TypeVar("ItemT")
 
 
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scans.py).
 
-    Callers run `if slices.due: await slices.rest()` after each message or item. State that was read
-    before `rest` may have changed after it.
+    Callers iterate with `over`, or run `if slices.due: await slices.rest()` after each item. State
+    that was read before `rest` may have changed after it.
     """
 
     __slots__ = ("_broker", "_rested", "_scans")
@@ -27,6 +32,13 @@ class TimeSlices:
         """True if the slice is used up. The first slice is empty if other scans are waiting."""
         return self._scans.over() or bool(not self._rested and self._scans.waiting)
 
+    async def over(self, items: Iterable[ItemT], every: int = 1) -> AsyncIterator[ItemT]:
+        """Yield the items; after `every` of them, wait for the next slice if it is due."""
+        for count, item in enumerate(items, 1):
+            yield item
+            if not count % every and self.due:
+                await self.rest()
+
     async def rest(self) -> None:
         """Wait for the next slice."""
         self._rested = True
@@ -39,3 +51,23 @@ class TimeSlices:
 def _resume(turn: asyncio.Future[None]) -> None:
     if not turn.done():  # the request may be cancelled
         turn.set_result(None)
+
+
+async def wait_until_durable(broker: Broker, sequence: int) -> None:
+    """Wait until the record with that sequence number is on disk; 0 = return at once."""
+    await wait_until_called_back(broker, partial(broker.when_durable, sequence))
+
+
+async def wait_until_called_back(
+    broker: Broker, begin: Callable[[Callable[[], None]], None]
+) -> None:
+    """Call `begin` and wait until it calls back. Raises the errors of `begin`."""
+    broker.wake()
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def done() -> None:
+        if not future.done():
+            future.set_result(None)
+
+    begin(done)
+    await future

@@ -18,11 +18,22 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from types import NoneType
 from typing import Any, Final, NamedTuple
+from urllib.parse import quote, urlencode
 
 import msgspec
+from msgspec.structs import fields
 
 from sluicemq.clients import urls
+from sluicemq.management.operation import (
+    BY_BASE64,
+    AnswerT,
+    ApiOperation,
+    ParametersT,
+    is_utf_8,
+    to_base64,
+)
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -37,9 +48,7 @@ PATIENCE: Final = 60.0
 TIMEOUT: Final = 60.0
 """Default timeout in seconds for the next bytes of a response."""
 
-_PLAIN: Final = ("http",)
-_SECURE: Final = ("https", "http+tls")
-_UNIX: Final = "http+unix"
+_OPTIONS: Final[urls.Known] = {"ca": ("ca", urls.text), "insecure": ("insecure", urls.truth)}
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING: Final = frozenset({408, 502, 503, 504})
@@ -74,35 +83,29 @@ def target(options: Mapping[str, str]) -> HttpTarget:
 
     Raises ConfigurationError, whose message contains no secret."""
     url = options.get("url", "")
-    scheme, separator, rest = url.partition("://")
-    scheme = scheme.lower()
-    if not separator or scheme not in (*_PLAIN, *_SECURE, _UNIX):
+    if url[:8].lower() == "https://":
+        url = f"http+tls://{url[8:]}"
+    if not url.lower().startswith(("http://", "http+")):
         raise ConfigurationError(
             "the option url names the HTTP listener of a broker, such as http://localhost:7680"
         )
-    location, _, query = rest.partition("?")
-    user = password = path = ""
-    hosts: urls.Hosts = (("localhost", PORT),)
-    if scheme == _UNIX:
-        path = urls.socket_path(location)
-    else:
-        user, password, location = urls.credentials(location.rstrip("/"))
-        hosts = urls.hosts(location, PORT)
-    if len(hosts) != 1:
+    try:
+        fields = urls.parse(url, "http", PORT, _OPTIONS)
+    except ConfigurationError as error:
+        raise ConfigurationError(f"url: {error}") from None
+    if len(fields["hosts"]) > 1:
         raise ConfigurationError("the option url names one host")
-    given = urls.query(query)
-    settings = {"ca": given.pop("ca", ""), "insecure": given.pop("insecure", "false")}
-    if given:
-        raise ConfigurationError(f"url: there is no option {', '.join(sorted(given))}")
+    host, port = fields["hosts"][0] if fields["hosts"] else ("localhost", PORT)
+    user = options.get("user", fields.get("username", ""))
+    password = options.get("password", fields.get("password", ""))
     return HttpTarget(
-        *hosts[0],
-        scheme in _SECURE,
-        settings["ca"],
-        urls.truth("url: insecure", settings["insecure"]),
-        authorization(
-            options.get("user", user), options.get("password", password), options.get("token", "")
-        ),
-        path,
+        host,
+        port,
+        fields["tls"],
+        fields.get("ca", ""),
+        fields.get("insecure", False),
+        authorization(user, password, options.get("token", "")),
+        fields["path"],
     )
 
 
@@ -212,6 +215,10 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
+Request = tuple[str, str, list[bytes], dict[str, str]]
+"""Method, URL path with the query, parts of the body, and headers."""
+
+
 class HttpClient:
     """Client of a broker, for use by one thread. A context manager."""
 
@@ -235,6 +242,14 @@ class HttpClient:
         """
         self.send(method, path, body, headers)
         return self.receive()
+
+    def call(
+        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
+    ) -> AnswerT:
+        """Carry out an operation of the management API and return its response. Raises as
+        `request`, and ConnectionLost for a response that no broker sends."""
+        response = self.request(*request_of(operation, parameters))
+        return answer_in(operation, self._target, response)
 
     def send(
         self,
@@ -324,3 +339,50 @@ def error_in(answer: HttpResponse) -> tuple[str, str]:
         return str(problem["code"]), str(problem["detail"])
     except (msgspec.MsgspecError, UnicodeError, KeyError):
         return "", answer.body[:_MOST_REASON].decode(errors="replace") or "no reason given"
+
+
+def request_of(operation: ApiOperation[ParametersT, Any], parameters: ParametersT) -> Request:
+    """Encode a request. A name of a destination that is not UTF-8, or that would be resolved as a
+    relative path segment, is sent as a query parameter. Raises UnicodeEncodeError."""
+    values = {name: getattr(parameters, name) for name in parameters.__struct_fields__}
+    query = {
+        each.name: _text(values[each.name])
+        for each in fields(operation.parameters)
+        if each.name in operation.query_names and values[each.name] != each.default
+    }
+    if operation.has_address:
+        values["kind"], name = values["address"].kind.name.lower(), values["address"].name
+        if name in ("", ".", "..") or not is_utf_8(name):
+            query["name_base64"], name = to_base64(name), BY_BASE64
+        values["name"] = name
+    path = operation.full_path
+    for name in operation.path_names:
+        path = path.replace(f"{{{name}}}", quote(values[name], safe="", errors="surrogateescape"))
+    if query:
+        path += f"?{urlencode(query, errors='surrogateescape')}"
+    if operation.body is None:
+        return operation.method, path, [], {"Accept": "application/json"}
+    body = msgspec.json.encode(values["body"])
+    return operation.method, path, [body], {"Content-Type": "application/json"}
+
+
+def answer_in(
+    operation: ApiOperation[Any, AnswerT], target: HttpTarget, response: HttpResponse
+) -> AnswerT:
+    """Decode a response. Raises ConnectionLost if it is not that of a broker."""
+    if operation.answer in (bytes, NoneType):
+        content: Any = response.body if operation.answer is bytes else None
+        return content  # type: ignore[no-any-return]
+    try:
+        return msgspec.json.decode(response.body, type=operation.answer)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise stranger(target) from None
+
+
+def stranger(target: HttpTarget) -> ConnectionLost:
+    """Return the error for a response that no broker sends."""
+    return ConnectionLost(f"what answers at {target} is not a broker's API")
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

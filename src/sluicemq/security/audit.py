@@ -11,9 +11,9 @@ import time
 from collections import deque
 from typing import Any, Final
 
-import msgspec
 import structlog
 
+from sluicemq.management.broker import AuditEntry
 from sluicemq.model.access import is_user_name
 from sluicemq.security.records import Database
 
@@ -24,36 +24,6 @@ _USUAL: Final = ("login", "login failed", "login refused", "denied", "change")
 """Events whose counters exist from the start, so that a monitor sees the first increment."""
 _MOST_KEPT: Final = 1000
 """Lines in memory."""
-
-
-class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A line of the audit log. `time` in ms since the epoch.
-
-    event       login | login failed | login refused | denied | change | user added | user changed |
-                user removed | role added | role changed | role removed
-    peer, user   address and user of the client; for changes of users, `user` is the changed user
-                 and `changed_by` the user who made the change
-    method       password | token | digest
-    reason       reason for a refused login
-    retry_after  seconds until another login attempt is accepted
-    operation    requested operation
-    action       for a change over HTTP, the operation's id in the OpenAPI document
-    result       done, or the status of the error response
-    """
-
-    time: int
-    event: str
-    peer: str = ""
-    user: str = ""
-    method: str = ""
-    reason: str = ""
-    retry_after: float = 0.0
-    operation: str = ""
-    action: str = ""
-    result: str = ""
-    role: str = ""
-    changed: str = ""
-    changed_by: str = ""
 
 
 class Audit:

@@ -17,6 +17,7 @@ disconnected. Listeners of protocols without logins stay open, see `settings.is_
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -29,16 +30,22 @@ import structlog
 
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.security import changes
 from sluicemq.security.access import (
     TOKEN_PREFIX,
     Account,
     Admitted,
+    AuthConfig,
+    ClientConnection,
     Credentials,
     Done,
+    ListenerOptions,
     LoginHandle,
     Users,
+    is_open,
 )
 from sluicemq.security.audit import Audit
+from sluicemq.security.changes import Preparation, UserChange, prepare_user, ready
 from sluicemq.security.login_queue import CallSoon, LoginCheck, Verify
 from sluicemq.security.logins import ADMIN, Logins
 from sluicemq.security.passwords import (
@@ -46,17 +53,9 @@ from sluicemq.security.passwords import (
     read_secret_file,
     verify,
 )
-from sluicemq.security.settings import (
-    AuthConfig,
-    ClientConnection,
-    ListenerOptions,
-    is_open,
-)
+from sluicemq.security.records import Database, UserSnapshot, fingerprint
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import fingerprint
 from sluicemq.security.upgrades import PasswordUpgrades
-from sluicemq.security.user_operations import Preparation, UserChange, UserOperations
-from sluicemq.security.user_snapshot import UserSnapshot
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
@@ -80,11 +79,10 @@ class Authenticator:
         "_store",
         "_under_way",
         "_upgrades",
-        "_user_snapshot",
         "_wall",
         "audit",
-        "operations",
         "required",
+        "user_snapshot",
     )
 
     def __init__(
@@ -112,13 +110,14 @@ class Authenticator:
         self._has_admin_token = bool(admin)
         self._damage = ""
         self._store = UserStore(config.users_file)
-        self._user_snapshot = UserSnapshot(self._store.read())
+        self.user_snapshot = UserSnapshot(self._store.read())
+        """Current users."""
         self._upgrades = PasswordUpgrades(self._store, self._changes, call_soon, self.refresh)
         self._logins = Logins(
             settings,
             call_soon,
             self.audit,
-            lambda: self._user_snapshot,
+            lambda: self.user_snapshot,
             self._upgrades,
             admin=admin,
             clock=clock,
@@ -127,7 +126,6 @@ class Authenticator:
         )
         self.required = False
         """True if clients of protocols with logins have to log in."""
-        self.operations = UserOperations(self.hash, self.now)
         self._decide()
 
     def open(
@@ -149,7 +147,7 @@ class Authenticator:
         except ConfigurationError as error:
             self._stay(str(error))
             return
-        before = self._user_snapshot.database
+        before = self.user_snapshot.database
         if database is before:
             self._damage = ""
             return
@@ -157,24 +155,25 @@ class Authenticator:
             self._stay(f"{self._config.users_file} is gone")
             return
         self._damage = ""
-        self._user_snapshot = UserSnapshot(database)
+        self.user_snapshot = UserSnapshot(database)
         self._upgrades.resume()
         self.audit.changed(before, database)
         self._decide()
 
     @property
-    def user_snapshot(self) -> UserSnapshot:
-        """Current users."""
-        return self._user_snapshot
+    def database(self) -> Database:
+        """Current users and roles, as the file has them."""
+        self.refresh()
+        return self.user_snapshot.database
 
     @property
     def all_by_digest(self) -> bool:
         """True if clients that support one kind of login only should use a digest."""
-        return not self._has_admin_token and self._user_snapshot.all_by_digest
+        return not self._has_admin_token and self.user_snapshot.all_by_digest
 
     def close(self) -> None:
         """Stop checks and changes after those in progress."""
-        self._logins.close()
+        self._logins.queue.close()
         self._upgrades.close()
         self._changes.shutdown()
 
@@ -188,7 +187,7 @@ class Authenticator:
         required = self._config.auth.required
         self.required = required == "always" or (
             required == "auto"
-            and (before or self._has_admin_token or bool(self._user_snapshot.database.users))
+            and (before or self._has_admin_token or bool(self.user_snapshot.database.users))
         )
         if self.required and not before and self._anonymous:
             # later, because one of these connections may be the one that is being served
@@ -214,11 +213,11 @@ class Authenticator:
         if certified:
             if not self.required:
                 return EVERYBODY
-            identity = self._user_snapshot.identity(certified)
+            identity = self.user_snapshot.identity(certified)
             return None if logs_in and identity is ANONYMOUS else identity
         if not logs_in:
             if listener.user:
-                return self._user_snapshot.identity(listener.user)
+                return self.user_snapshot.identity(listener.user)
             insecure = self._config.insecure_public
             required = self._config.auth.required
             return EVERYBODY if is_open(listener.url, "", required, insecure) else ANONYMOUS
@@ -235,7 +234,7 @@ class Authenticator:
 
     def cancel(self, check: LoginCheck) -> None:
         """Remove a login from the queue because its connection has closed."""
-        self._logins.cancel(check)
+        self._logins.queue.cancel(check)
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle that finds the identity of valid credentials again (`Access`)."""
@@ -248,19 +247,19 @@ class Authenticator:
 
         def held() -> Identity | None:
             self.refresh()
-            name = self._user_snapshot.holder(token_fingerprint, self._wall())
-            return self._user_snapshot.identity(name) if name else None
+            name = self.user_snapshot.holder(token_fingerprint, self._wall())
+            return self.user_snapshot.identity(name) if name else None
 
         def known() -> Identity | None:
             self.refresh()
-            identity = self._user_snapshot.identity(user)
+            identity = self.user_snapshot.identity(user)
             same = self._password_mark(user) == password_mark
             return identity if same and identity is not ANONYMOUS else None
 
         return held if token else known
 
     def _password_mark(self, user: str) -> str:
-        return self._upgrades.mark(self._user_snapshot.hash_of(user))
+        return self._upgrades.mark(self.user_snapshot.hash_of(user))
 
     # --- changes -----------------------------------------------------------------------------
 
@@ -281,6 +280,19 @@ class Authenticator:
             return
         self._under_way += 1
         self._changes.submit(self._change, prepare, by, done)
+
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
+        future: asyncio.Future[AccessError | None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: AccessError | None) -> None:
+            if not future.done():
+                future.set_result(outcome)
+
+        self.change(prepare, by, done)
+        outcome = await future
+        if outcome is not None:
+            raise outcome
 
     def _change(self, prepare: Preparation, by: str, done: Done) -> None:
         outcome: AccessError | None = None
@@ -410,41 +422,40 @@ class ConnectionUsers:
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user (`Users`)."""
-        requested = UserChange(password=password, superuser=superuser)
-        self._with_password(self._authenticator.operations.add(name, requested), password, done)
+        self._with_password(name, UserChange(password, superuser), True, done)
 
     def remove(self, name: str, done: Done) -> None:
         """Delete a user (`Users`)."""
-        self._apply(self._authenticator.operations.remove(name), done)
+        self._apply(ready(changes.remove_user, name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         """Change a user's password (`Users`), and the digest form if the user has one."""
-        prepare = self._authenticator.operations.alter(name, UserChange(password))
-        self._with_password(prepare, password, done)
+        self._with_password(name, UserChange(password), False, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """Replace the user's permission for exactly this pattern (`Users`)."""
-        self._apply(self._authenticator.operations.grant(name, permission), done)
+        self._apply(ready(changes.grant, name, permission, self._authenticator.now()), done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """Remove the permission of this pattern, if there is one (`Users`)."""
-        self._apply(self._authenticator.operations.revoke(name, pattern), done)
+        self._apply(ready(changes.revoke, name, pattern, self._authenticator.now()), done)
 
     def accounts(self) -> list[Account]:
         """Return all users, sorted by name (`Users`)."""
-        self._authenticator.refresh()
-        return self._authenticator.user_snapshot.accounts()
+        users = sorted(self._authenticator.database.users.items())
+        return [Account(name, user.superuser, user.created) for name, user in users]
 
     def permissions(self, name: str) -> list[Permission]:
         """Return the permissions of a user, including those of its roles (`Users`)."""
-        self._authenticator.refresh()
-        database = self._authenticator.user_snapshot.database
+        database = self._authenticator.database
         return list(database.rights(name)) if name in database.users else []
 
-    def _with_password(self, prepare: Preparation, password: str, done: Done) -> None:
+    def _with_password(self, name: str, change: UserChange, new: bool, done: Done) -> None:
         """Apply a change with a password; protocols cannot create users without one."""
-        if password:
-            self._apply(prepare, done)
+        if change.password:
+            authenticator = self._authenticator
+            now = authenticator.now()
+            self._apply(prepare_user(name, change, authenticator.hash, now, new=new), done)
         else:
             self._access.answer(partial(done, AccessError("a password cannot be empty")))
 

@@ -1,24 +1,108 @@
 """Changes to the user database: pure functions from one database to another.
 
-They neither access files nor hash passwords, because the file is locked while they run.
+They neither access files nor hash passwords, because the file is locked while they run. A
+`Preparation` does what has to come before, such as hashing a password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Final
+from typing import Concatenate, Final, NamedTuple, ParamSpec
 
-from msgspec.structs import replace
+from msgspec import UNSET
+from msgspec.structs import asdict, replace
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import MAX_PATTERN, Permission, is_pattern, is_user_name
-from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.model.errors import (
+    AccessDenied,
+    AccessError,
+    RoleExists,
+    RoleNotFound,
+    TokenNotFound,
+    UserExists,
+    UserNotFound,
+)
+from sluicemq.security.passwords import digest_form
 from sluicemq.security.records import Database, TokenRecord, UserRecord
 
+P = ParamSpec("P")
 Change = Callable[[Database], Database]
+Preparation = Callable[[], Change]
+"""Prepares a change; raises AccessError. May take long, so it is not called on the event loop."""
 
 MOST_USERS: Final = 10_000
 MOST_PERMISSIONS: Final = 1000
 """Maximum number of permissions of one user or role."""
+
+
+class UserChange(NamedTuple):
+    """Changes to a user; None = unchanged. An empty password removes the password. `allow_digest`:
+    True if the data that digest logins need is stored."""
+
+    password: str | None = None
+    superuser: bool | None = None
+    roles: tuple[str, ...] | None = None
+    allow_digest: bool | None = None
+
+    @classmethod
+    def of(cls, requested: UserRequest) -> UserChange:
+        """Return the change that a request asks for."""
+        given = {name: value for name, value in asdict(requested).items() if value is not UNSET}
+        if "password" in given:
+            given["password"] = given["password"] or ""
+        if "roles" in given:
+            given["roles"] = tuple(dict.fromkeys(given["roles"]))
+        return cls(**given)
+
+
+def ready(
+    change: Callable[Concatenate[Database, P], Database], *args: P.args, **options: P.kwargs
+) -> Preparation:
+    """Return a change with its arguments, which needs no preparation."""
+    return lambda: lambda database: change(database, *args, **options)
+
+
+def prepare_user(
+    name: str, requested: UserChange, hash_password: Callable[[str], str], now: int, *, new: bool
+) -> Preparation:
+    """Return the preparation of an addition (`new`) or of a change of a user.
+
+    `hash_password` raises AccessError for an unacceptable password. A new password keeps the
+    permission for digest logins unless changed.
+    """
+
+    def prepare() -> Change:
+        password = requested.password
+        hashed = hash_password(password) if password else ""
+        digest = digest_form(name, password) if password else ""
+        if new:
+            user = UserRecord(
+                password=hashed,
+                digest=digest if requested.allow_digest else "",
+                superuser=bool(requested.superuser),
+                roles=requested.roles or (),
+                created=now,
+                updated=now,
+            )
+            return lambda database: add_user(database, name, user)
+        return lambda database: _alter(database, name, requested, hashed, digest, now)
+
+    return prepare
+
+
+def _alter(
+    database: Database, name: str, requested: UserChange, hashed: str, digest: str, now: int
+) -> Database:
+    if requested.password is not None:
+        database = set_password(database, name, hashed, digest, now, requested.allow_digest)
+    elif requested.allow_digest is not None:
+        database = allow_digest(database, name, now, requested.allow_digest)
+    if requested.superuser is not None:
+        database = set_superuser(database, name, now, requested.superuser)
+    if requested.roles is not None:
+        database = set_roles(database, name, now, requested.roles)
+    return database
 
 
 def add_user(database: Database, name: str, user: UserRecord) -> Database:
@@ -40,17 +124,17 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
     return replace(database, users={**database.users, name: user})
 
 
-def remove_user(database: Database, name: str) -> Database:
-    """Remove a user. Raises UserNotFound; AccessDenied for the last superuser."""
+def remove_user(database: Database, name: str, force: bool = False) -> Database:
+    """Remove a user. Raises UserNotFound; unless `force`, AccessDenied for the last user and for
+    the last superuser."""
     user = _user(database, name)
-    if user.superuser and sum(each.superuser for each in database.users.values()) == 1:
+    if len(database.users) == 1 and not force:
+        raise AccessDenied(
+            f"{name} is the last user; a broker started without users requires no login"
+        )
+    superusers = sum(each.superuser for each in database.users.values())
+    if user.superuser and superusers == 1 and not force:
         raise AccessDenied(f"{name} is the last superuser and cannot be removed")
-    return without_user(database, name)
-
-
-def without_user(database: Database, name: str) -> Database:
-    """Remove a user, even the last superuser. Raises UserNotFound."""
-    _user(database, name)
     return replace(database, users={n: u for n, u in database.users.items() if n != name})
 
 
@@ -129,13 +213,13 @@ def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
 
 
 def add_role(database: Database, role: str) -> Database:
-    """Add a role. Raises AccessError if it exists or the name is invalid."""
+    """Add a role. Raises RoleExists; AccessError if the name is invalid."""
     if not is_user_name(role):
         raise AccessError(
             f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
         )
     if role in database.roles:
-        raise AccessError(f"there is a role {role} already")
+        raise RoleExists(f"there is a role {role} already")
     return replace(database, roles={**database.roles, role: ()})
 
 
@@ -187,11 +271,11 @@ def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Da
 
 
 def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
-    """Remove a token. Raises UserNotFound; AccessError if the user has no such token."""
+    """Remove a token. Raises UserNotFound, TokenNotFound."""
     tokens = _user(database, name).tokens
     left = tuple(token for token in tokens if token.id != token_id)
     if len(left) == len(tokens):
-        raise AccessError(f"{name} has no token {token_id[:100]!r}")
+        raise TokenNotFound(f"{name} has no token {token_id[:100]!r}")
     return _with(database, name, now, tokens=left)
 
 
@@ -210,7 +294,7 @@ def _user(database: Database, name: str) -> UserRecord:
 def _role(database: Database, role: str) -> tuple[Permission, ...]:
     permissions = database.roles.get(role)
     if permissions is None:
-        raise AccessError(f"there is no role {role[:100]!r}")
+        raise RoleNotFound(f"there is no role {role[:100]!r}")
     return permissions
 
 

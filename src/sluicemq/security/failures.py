@@ -24,28 +24,25 @@ from __future__ import annotations
 import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 
+@dataclass(slots=True)
 class _Entry:
     """Failures in a row, the time of the last one, and until when logins are refused."""
 
-    __slots__ = ("count", "last", "until")
-
-    def __init__(self) -> None:
-        self.count = 0
-        self.last = 0.0
-        self.until = 0.0
+    count: int = 0
+    last: float = 0.0
+    until: float = 0.0
 
 
+@dataclass(slots=True)
 class _AddressEntries:
     """The entries of one address: by user, the latest failure last, or one for all users."""
 
-    __slots__ = ("folded", "last", "users")
-
-    def __init__(self) -> None:
-        self.users: OrderedDict[str, _Entry] = OrderedDict()
-        self.folded: _Entry | None = None
-        self.last = 0.0
+    users: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
+    folded: _Entry | None = None
+    last: float = 0.0
 
     def find(self, user: str) -> _Entry | None:
         return self.folded or self.users.get(user)

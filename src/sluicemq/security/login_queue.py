@@ -21,6 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import structlog
@@ -40,6 +41,7 @@ Verify = Callable[[str, str, int], bool]
 log = structlog.get_logger("sluicemq.identity")
 
 
+@dataclass(slots=True, eq=False)
 class LoginCheck:
     """One attempt to log in that has to be checked.
 
@@ -54,40 +56,16 @@ class LoginCheck:
     answer    called once with the verdict
     """
 
-    __slots__ = (
-        "address",
-        "answer",
-        "conclude",
-        "decide",
-        "highest",
-        "key",
-        "password",
-        "stored",
-        "user",
-    )
-
-    def __init__(
-        self,
-        address: str,
-        user: str,
-        key: bytes,
-        *,
-        stored: str,
-        password: str,
-        highest: int,
-        decide: Callable[[], Verdict | None],
-        conclude: Callable[[bool], bool],
-        answer: Callable[[Verdict], None],
-    ) -> None:
-        self.address = address
-        self.user = user
-        self.key = key
-        self.stored = stored
-        self.password = password
-        self.highest = highest
-        self.decide = decide
-        self.conclude = conclude
-        self.answer = answer
+    address: str
+    user: str
+    key: bytes
+    _: KW_ONLY
+    stored: str
+    password: str
+    highest: int
+    decide: Callable[[], Verdict | None]
+    conclude: Callable[[bool], bool]
+    answer: Callable[[Verdict], None]
 
 
 class LoginQueue:

@@ -37,7 +37,6 @@ from sluicemq.model.errors import (
 from sluicemq.security.access import TOKEN_PREFIX, Admitted, Credentials
 from sluicemq.security.audit import Audit, audited_user
 from sluicemq.security.failures import FailureTable, address_of
-from sluicemq.security.legacy_hashes import bcrypt_cost
 from sluicemq.security.login_queue import (
     CallSoon,
     LoginCheck,
@@ -49,15 +48,16 @@ from sluicemq.security.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
     UNKNOWN,
+    bcrypt_cost,
     digest_answer,
     page_digest_answer,
 )
-from sluicemq.security.tokens import fingerprint
+from sluicemq.security.records import fingerprint
 
 if TYPE_CHECKING:
-    from sluicemq.security.settings import AuthSettings
+    from sluicemq.security.access import AuthSettings
+    from sluicemq.security.records import UserSnapshot
     from sluicemq.security.upgrades import PasswordUpgrades
-    from sluicemq.security.user_snapshot import UserSnapshot
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Name of the client that presents the admin token. No user can have that name."""
@@ -99,17 +99,21 @@ class ProvenDigests:
 
 
 class Logins:
-    """Logins of one broker. All methods are called on the event loop's thread."""
+    """Logins of one broker. All methods are called on the event loop's thread.
+
+    queue          password checks that wait or run
+    user_snapshot  returns the current users
+    """
 
     __slots__ = (
         "_admin",
         "_audit",
         "_failures",
         "_proven",
-        "_queue",
         "_upgrades",
-        "_user_snapshot",
         "_wall",
+        "queue",
+        "user_snapshot",
     )
 
     def __init__(
@@ -132,7 +136,7 @@ class Logins:
         """
         self._admin = admin
         self._audit = audit
-        self._user_snapshot = user_snapshot
+        self.user_snapshot = user_snapshot
         self._upgrades = upgrades
         self._wall = wall
         self._failures = FailureTable(
@@ -143,7 +147,7 @@ class Logins:
             expire=settings.login_failure_window,
             most=settings.max_login_failure_entries,
         )
-        self._queue = LoginQueue(
+        self.queue = LoginQueue(
             call_soon,
             checks=settings.max_concurrent_password_checks,
             most=settings.max_queued_logins,
@@ -173,21 +177,13 @@ class Logins:
             return self._by_digest(login, digest, nonce)
         return self._by_password(login, password)
 
-    def cancel(self, check: LoginCheck) -> None:
-        """Remove a check from the queue because its connection has closed."""
-        self._queue.cancel(check)
-
-    def close(self) -> None:
-        """Stop all checks."""
-        self._queue.close()
-
     def is_admin(self, secret: str) -> bool:
         """Return whether a secret is the admin token."""
         return bool(self._admin) and hmac.compare_digest(self._admin, fingerprint(secret))
 
     def _by_token(self, login: _Login, token: str) -> LoginCheck | None:
-        if name := self._user_snapshot().holder(fingerprint(token), self._wall()):
-            login.admit(self._user_snapshot().identity(name), "token")
+        if name := self.user_snapshot().holder(fingerprint(token), self._wall()):
+            login.admit(self.user_snapshot().identity(name), "token")
             return None
         return login.check("token", self._proven.digest("token", token), lambda: False)
 
@@ -196,7 +192,7 @@ class Logins:
         presented = digest.encode("utf-8", "surrogatepass")
 
         def right() -> bool:
-            form = self._user_snapshot().digest_of(user)
+            form = self.user_snapshot().digest_of(user)
             answers = [
                 answer(form or NO_DIGEST, nonce).encode()
                 for answer in (digest_answer, page_digest_answer)
@@ -204,17 +200,17 @@ class Logins:
             equal = [hmac.compare_digest(answer, presented) for answer in answers]
             return any(equal) and bool(form and nonce)
 
-        form = self._user_snapshot().digest_of(user)
+        form = self.user_snapshot().digest_of(user)
         proven = self._proven.digest("digest at", login.address, user, form)
         if right() and proven in self._proven:
-            login.admit(self._user_snapshot().identity(user), "digest")
+            login.admit(self.user_snapshot().identity(user), "digest")
             return None
         key = self._proven.digest("digest", user, digest, nonce)
         return login.check("digest", key, right, proves=(proven,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
         user = login.given_user
-        stored = self._user_snapshot().hash_of(user)
+        stored = self.user_snapshot().hash_of(user)
         too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
         if too_long and not bcrypt_cost(stored):
             password, stored = "", UNKNOWN
@@ -222,14 +218,14 @@ class Logins:
         here = self._proven.digest("password at", login.address, user, mark, password)
         if here in self._proven:
             self._upgrades.offer(user, stored, password)
-            login.admit(self._user_snapshot().identity(user), "password")
+            login.admit(self.user_snapshot().identity(user), "password")
             return None
         anywhere = self._proven.digest("password", user, mark, password)
 
         def unchanged() -> bool:
             return (
                 stored != UNKNOWN
-                and self._upgrades.mark(self._user_snapshot().hash_of(user)) == mark
+                and self._upgrades.mark(self.user_snapshot().hash_of(user)) == mark
             )
 
         return login.check(
@@ -240,17 +236,10 @@ class Logins:
             password=password,
             valid=unchanged,
             proves=(here, anywhere),
-            proved=lambda: self._upgrades.offer(
-                user, self._user_snapshot().hash_of(user), password
-            ),
+            proved=lambda: self._upgrades.offer(user, self.user_snapshot().hash_of(user), password),
         )
 
     # --- for _Login --------------------------------------------------------------------------
-
-    @property
-    def highest_cost(self) -> int:
-        """Return the highest cost of a bcrypt hash that a user has; 0 if there is none."""
-        return self._user_snapshot().highest_cost
 
     def refusal(self, login: _Login) -> TooManyFailures | None:
         """Return the error with which logins of the pair are refused now, or None."""
@@ -288,14 +277,6 @@ class Logins:
         else:
             why = "connection closed"
         self._audit.refused(login.peer, login.given_user, why)
-
-    def identity(self, name: str) -> Identity:
-        """Return the identity of a user with its current permissions."""
-        return self._user_snapshot().identity(name)
-
-    def submit(self, check: LoginCheck) -> None:
-        """Queue a check."""
-        self._queue.submit(check)
 
 
 class _Login:
@@ -357,12 +338,12 @@ class _Login:
             key,
             stored=stored,
             password=password,
-            highest=logins.highest_cost,
+            highest=logins.user_snapshot().highest_cost,
             decide=decide,
             conclude=conclude,
             answer=partial(self._answer, how),
         )
-        logins.submit(check)
+        logins.queue.submit(check)
         return None if self._answered else check
 
     def admit(self, identity: Identity, how: str) -> None:
@@ -377,7 +358,7 @@ class _Login:
             self._logins.refused(self, verdict)
             self._admitted(verdict)
         elif verdict:
-            self.admit(self._logins.identity(self.given_user), how)
+            self.admit(self._logins.user_snapshot().identity(self.given_user), how)
         else:
             self._logins.failed(self, how)
             self._admitted(AuthenticationFailed("the user name or the password is wrong"))

@@ -13,14 +13,17 @@ why only users who need one have it.
 
 from __future__ import annotations
 
+import hashlib
 import re
+import secrets
 from typing import Final
 
 import msgspec
 
-from sluicemq.model.access import Permission, is_pattern, is_user_name
+from sluicemq.model.access import ANONYMOUS, Identity, Permission, is_pattern, is_user_name
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.legacy_hashes import COSTS, bcrypt_cost
+from sluicemq.security.access import TOKEN_PREFIX
+from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost
 
 VERSION: Final = 1
 
@@ -138,3 +141,86 @@ def _problems(database: Database) -> list[str]:
         if not all(is_pattern(permission.pattern) for permission in permissions):
             found.append(f"{name}: a pattern has 1 to 256 characters")
     return found
+
+
+# --- Tokens ---------------------------------------------------------------------------------------
+#
+# Tokens: random secrets that identify a user. A token is shown once; only its SHA-256 is stored.
+#
+# Tokens have 256 random bits, which cannot be guessed, so that a fast hash is sufficient.
+
+_RANDOM_BYTES: Final = 32
+
+
+def make_token(label: str, now: int, expires: int = 0) -> tuple[str, TokenRecord]:
+    """Return a new token and its record. Times are in seconds since the epoch; 0 = never."""
+    token = TOKEN_PREFIX + secrets.token_urlsafe(_RANDOM_BYTES)
+    record = TokenRecord(
+        id=secrets.token_hex(4),
+        sha256=fingerprint(token),
+        label=label,
+        created=now,
+        expires=expires,
+    )
+    return token, record
+
+
+def fingerprint(token: str) -> str:
+    """Return the SHA-256 in hexadecimal digits. The timing of a look-up by it reveals nothing."""
+    return hashlib.sha256(token.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+# --- Snapshot for logins --------------------------------------------------------------------------
+#
+# The users at one moment, indexed for logins; replaced when the user database has changed.
+
+
+class UserSnapshot:
+    """Snapshot of the user database. Identities are created on first use; connections share
+    them."""
+
+    __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+        users = database.users.values()
+        self.all_by_digest = bool(users) and all(
+            user.digest and not user.tokens for user in users if user.password or user.tokens
+        )
+        """True if every user who can log in can do so with a digest."""
+        self.highest_cost = database.highest_cost
+        """The highest cost of a bcrypt hash; 0 if there is none."""
+        self._identities: dict[str, Identity] = {}
+        self._tokens: dict[str, tuple[str, TokenRecord]] = {
+            token.sha256: (name, token)
+            for name, user in database.users.items()
+            for token in user.tokens
+        }
+
+    def identity(self, name: str) -> Identity:
+        """Return the identity of a user, with its rights; ANONYMOUS if there is no such user."""
+        known = self._identities.get(name)
+        if known is None:
+            user = self.database.users.get(name)
+            if user is None:
+                return ANONYMOUS
+            known = Identity(name, self.database.rights(name), user.superuser)
+            self._identities[name] = known
+        return known
+
+    def hash_of(self, name: str) -> str:
+        """Return the password hash of a user; one that no password matches if there is none."""
+        user = self.database.users.get(name)
+        return (user.password if user is not None else "") or UNKNOWN
+
+    def digest_of(self, name: str) -> str:
+        """Return the digest form of a user; "" if there is none."""
+        user = self.database.users.get(name)
+        return user.digest if user is not None else ""
+
+    def holder(self, fingerprint: str, now: float) -> str:
+        """Return the user of a token; "" if unknown or expired (seconds since the epoch)."""
+        name, token = self._tokens.get(fingerprint, ("", None))
+        if token is None or (token.expires and now >= token.expires):
+            return ""
+        return name

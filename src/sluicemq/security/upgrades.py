@@ -26,9 +26,8 @@ import structlog
 
 from sluicemq.model.errors import AccessError
 from sluicemq.security.changes import MOST_USERS, replace_hashes
-from sluicemq.security.legacy_hashes import bcrypt_cost
 from sluicemq.security.login_queue import CallSoon
-from sluicemq.security.passwords import MAX_PASSWORD, hash_password
+from sluicemq.security.passwords import MAX_PASSWORD, bcrypt_cost, hash_password
 from sluicemq.security.store import UserStore
 
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"

@@ -27,7 +27,7 @@ def exposed() -> Exposition:
     into = Exposition()
     into.add(SENT, 17, "orders")
     into.add(DEPTH, 0.25)
-    into.add_info(BUILD, "1.0")
+    into.add(BUILD, 1, "1.0")
     histogram = Histogram()
     for seconds in (1e-6, 0.001, 0.001, 1000.0):
         histogram.record(seconds)

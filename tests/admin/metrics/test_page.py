@@ -10,11 +10,15 @@ from pathlib import Path
 
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
-from sluicemq.admin.metrics.exposition import OPENMETRICS, TEXT, Exposition
-from sluicemq.admin.metrics.families import ALL
-from sluicemq.admin.metrics.process import Pauses, open_files, usage
-from sluicemq.admin.metrics.requests import RequestCounts
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, ScrapeState
+from sluicemq.admin.metrics.exposition import ALL, OPENMETRICS, TEXT, Exposition
+from sluicemq.admin.metrics.scrape_state import (
+    FRESH_SECONDS,
+    Pauses,
+    RequestCounts,
+    ScrapeState,
+    open_files,
+    usage,
+)
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.model.destination import Address, DestinationSettings, Kind

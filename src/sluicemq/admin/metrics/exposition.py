@@ -13,7 +13,7 @@ and formatting them blocks the event loop. The tests parse the output with that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -83,13 +83,14 @@ class Exposition:
         self._lines: dict[Family, list[bytes]] = {}
 
     def add(self, family: Family, value: float, *labels: str) -> None:
-        """Add one sample of a counter or gauge."""
+        """Add one sample of a counter or gauge, or of an info metric, whose value is 1."""
         around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(family, f"{family.sample}{around} {value}\n")
 
-    def add_info(self, family: Family, *labels: str) -> None:
-        """Add an info metric: value 1, the information is in its labels."""
-        self.add(family, 1, *labels)
+    def add_all(self, samples: Mapping[Family, float], *labels: str) -> None:
+        """Add one sample of each of several counters and gauges, all with these labels."""
+        for family, value in samples.items():
+            self.add(family, value, *labels)
 
     def add_histogram(self, family: Family, seen: Distribution, *labels: str) -> None:
         """Add a histogram of durations."""
@@ -160,3 +161,459 @@ def _weight(parameters: Sequence[str]) -> float:
             except ValueError:
                 return 0.0
     return 1.0
+
+
+# --- Table of all metrics -------------------------------------------------------------------------
+#
+# Table of all metrics, with their types, units, labels and help texts.
+#
+# Tests compare docs/metrics.md, the dashboard and the alert rules with this table.
+
+_COUNTER: Final = Shape.COUNTER
+_GAUGE: Final = Shape.GAUGE
+
+ALL: Final[list[Family]] = []
+"""In the order of the export."""
+
+
+def _family(name: str, shape: Shape, unit: str, labels: tuple[str, ...], help: str) -> Family:
+    family = Family(name, shape, unit, labels, help)
+    ALL.append(family)
+    return family
+
+
+# --- the broker ----------------------------------------------------------------------------------
+
+BUILD: Final = _family(
+    "sluicemq_build",
+    Shape.INFO,
+    "",
+    ("version", "python", "compiled"),
+    "Version of the broker, version of Python, and true if the message path is compiled.",
+)
+DESTINATIONS: Final = _family(
+    "sluicemq_destinations", _GAUGE, "", ("kind", "temporary"), "Queues and topics."
+)
+DESTINATIONS_LIMIT: Final = _family(
+    "sluicemq_destinations_limit",
+    _GAUGE,
+    "",
+    (),
+    "Maximum number of destinations (broker.max_destinations).",
+)
+MESSAGE_MEMORY: Final = _family(
+    "sluicemq_message_memory_bytes", _GAUGE, "bytes", (), "Memory of the messages."
+)
+MESSAGE_BUDGET: Final = _family(
+    "sluicemq_message_memory_budget_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Message memory above which bodies of journaled messages are read from the journal "
+    "(broker.memory_budget).",
+)
+MESSAGE_LIMIT: Final = _family(
+    "sluicemq_message_memory_limit_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Message memory at which messages that are not journaled are rejected (broker.memory_limit).",
+)
+ITERATIONS: Final = _family(
+    "sluicemq_event_loop_iterations", _COUNTER, "", (), "Event loop iterations of the engine."
+)
+LOOP_LAG: Final = _family(
+    "sluicemq_event_loop_lag_seconds",
+    Shape.HISTOGRAM,
+    "seconds",
+    (),
+    "Delay of timers of the event loop.",
+)
+TRANSACTIONS: Final = _family(
+    "sluicemq_transactions", _GAUGE, "", ("state",), "Open and prepared transactions."
+)
+OLDEST_PREPARED: Final = _family(
+    "sluicemq_transactions_oldest_prepared_age_seconds",
+    _GAUGE,
+    "seconds",
+    (),
+    "Age of the oldest prepared transaction; 0 if there is none.",
+)
+
+# --- destinations --------------------------------------------------------------------------------
+
+_DESTINATION: Final = ("destination", "kind")
+
+
+def _destination(name: str, shape: Shape, unit: str, help: str) -> Family:
+    return _family(f"sluicemq_destination_{name}", shape, unit, _DESTINATION, help)
+
+
+DESTINATION_COUNTERS: Final = {
+    "published": _destination("messages_published", _COUNTER, "", "Messages published."),
+    "delivered": _destination(
+        "messages_delivered", _COUNTER, "", "Deliveries to consumers, including redeliveries."
+    ),
+    "redelivered": _destination("messages_redelivered", _COUNTER, "", "Redeliveries to consumers."),
+    "acknowledged": _destination("messages_acknowledged", _COUNTER, "", "Acknowledged deliveries."),
+    "expired": _destination("messages_expired", _COUNTER, "", "Messages that expired."),
+    "dropped": _destination(
+        "messages_dropped",
+        _COUNTER,
+        "",
+        "Messages dropped because of a limit or after the maximum number of attempts, without a "
+        "dead-letter queue.",
+    ),
+    "rejected": _destination(
+        "messages_rejected", _COUNTER, "", "Messages rejected because of a limit."
+    ),
+    "dead_lettered": _destination(
+        "messages_dead_lettered", _COUNTER, "", "Messages moved to a dead-letter queue."
+    ),
+    "published_bytes": _destination(
+        "published_bytes", _COUNTER, "bytes", "Bytes of published bodies."
+    ),
+    "delivered_bytes": _destination(
+        "delivered_bytes", _COUNTER, "bytes", "Bytes of delivered bodies."
+    ),
+}
+"""Keyed by the name of the counter in broker/stats.py."""
+
+READY: Final = _destination(
+    "messages_ready", _GAUGE, "", "Ready messages; for a topic, those of its longest subscription."
+)
+UNACKED: Final = _destination("messages_unacked", _GAUGE, "", "Unacked messages.")
+SCHEDULED: Final = _destination(
+    "messages_scheduled", _GAUGE, "", "Scheduled messages; they are included in the ready messages."
+)
+BYTES: Final = _destination(
+    "messages_bytes", _GAUGE, "bytes", "Bytes of the bodies of ready and unacked messages."
+)
+CONSUMERS: Final = _destination("consumers", _GAUGE, "", "Consumers.")
+SUBSCRIPTIONS: Final = _destination(
+    "subscriptions", _GAUGE, "", "Subscriptions of a topic; 0 for a queue."
+)
+PAUSED: Final = _destination("paused", _GAUGE, "", "1 if delivery is paused.")
+BLOCKED: Final = _destination(
+    "publishes_blocked", _GAUGE, "", "Publishes that wait because the destination is full."
+)
+OLDEST: Final = _destination(
+    "oldest_message_age_seconds",
+    _GAUGE,
+    "seconds",
+    "Age of the message that is delivered next; 0 without ready messages.",
+)
+LIMIT_MESSAGES: Final = _destination(
+    "messages_limit", _GAUGE, "", "Maximum number of ready messages (max_messages); 0 = no limit."
+)
+LIMIT_BYTES: Final = _destination(
+    "messages_limit_bytes",
+    _GAUGE,
+    "bytes",
+    "Maximum size of ready messages (max_bytes); 0 = no limit.",
+)
+DESTINATION_GAUGES: Final = (
+    READY,
+    UNACKED,
+    SCHEDULED,
+    BYTES,
+    CONSUMERS,
+    SUBSCRIPTIONS,
+    PAUSED,
+    BLOCKED,
+    OLDEST,
+    LIMIT_MESSAGES,
+    LIMIT_BYTES,
+)
+
+_SUBSCRIPTION: Final = ("destination", "subscription")
+
+
+def _subscription(name: str, unit: str, help: str) -> Family:
+    return _family(f"sluicemq_subscription_{name}", _GAUGE, unit, _SUBSCRIPTION, help)
+
+
+SUBSCRIPTION_GAUGES: Final = (
+    _subscription("messages_ready", "", "Ready messages of a durable or shared subscription."),
+    _subscription("messages_unacked", "", "Unacked messages of the subscription."),
+    _subscription(
+        "messages_bytes", "bytes", "Bytes of the bodies of its ready and unacked messages."
+    ),
+    _subscription("consumers", "", "Consumers of the subscription."),
+    _subscription(
+        "oldest_message_age_seconds",
+        "seconds",
+        "Age of the message that it delivers next; 0 without ready messages.",
+    ),
+)
+
+DEAD_LETTERS: Final = _family(
+    "sluicemq_dead_letter_messages_ready",
+    _GAUGE,
+    "",
+    (),
+    "Ready messages of all dead-letter queues.",
+)
+
+# --- protocols, listeners, requests --------------------------------------------------------------
+
+PROTOCOL_CONNECTIONS: Final = _family(
+    "sluicemq_protocol_connections", _GAUGE, "", ("protocol",), "Connections."
+)
+PROTOCOL_IN: Final = _family(
+    "sluicemq_protocol_messages_published",
+    _COUNTER,
+    "",
+    ("protocol",),
+    "Messages published by clients of a protocol.",
+)
+PROTOCOL_OUT: Final = _family(
+    "sluicemq_protocol_messages_delivered",
+    _COUNTER,
+    "",
+    ("protocol",),
+    "Deliveries to consumers of a protocol.",
+)
+
+_LISTENER: Final = ("listener", "protocol")
+LISTENER_CONNECTIONS: Final = _family(
+    "sluicemq_listener_connections", _GAUGE, "", _LISTENER, "Connections of a listener."
+)
+LISTENER_LIMIT: Final = _family(
+    "sluicemq_listener_connections_limit",
+    _GAUGE,
+    "",
+    _LISTENER,
+    "Maximum number of connections (max_connections).",
+)
+LISTENER_ACCEPTED: Final = _family(
+    "sluicemq_listener_connections_accepted", _COUNTER, "", _LISTENER, "Accepted connections."
+)
+LISTENER_REFUSED: Final = _family(
+    "sluicemq_listener_connections_refused",
+    _COUNTER,
+    "",
+    _LISTENER,
+    "Connections refused because of the limit.",
+)
+LISTENER_IN: Final = _family(
+    "sluicemq_listener_received_bytes", _COUNTER, "bytes", _LISTENER, "Bytes received from clients."
+)
+LISTENER_OUT: Final = _family(
+    "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent to clients."
+)
+LISTENER_CLOSED: Final = _family(
+    "sluicemq_listener_connections_closed",
+    _COUNTER,
+    "",
+    (*_LISTENER, "reason"),
+    "Connections closed because of a limit or time-out; `reason` is its name.",
+)
+INPUT_BYTES: Final = _family(
+    "sluicemq_input_buffered_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Unfinished input of all connections.",
+)
+INPUT_LIMIT: Final = _family(
+    "sluicemq_input_limit_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Unfinished input above which connections are read one at a time (broker.input_memory_limit).",
+)
+INPUT_SUSPENDED: Final = _family(
+    "sluicemq_input_connections_paused",
+    _GAUGE,
+    "",
+    (),
+    "Connections whose reading is paused until there is memory for their input.",
+)
+
+REQUESTS: Final = _family(
+    "sluicemq_http_requests",
+    _COUNTER,
+    "",
+    ("method", "route", "status"),
+    "Requests to the HTTP API, by route.",
+)
+REQUEST_TIME: Final = _family(
+    "sluicemq_http_request_duration_seconds",
+    Shape.SUMMARY,
+    "seconds",
+    ("method", "route"),
+    "Duration of requests; event streams count until they end.",
+)
+AUDIT: Final = _family(
+    "sluicemq_audit_events", _COUNTER, "", ("event",), "Entries of the audit log, by event."
+)
+
+# --- the journal ---------------------------------------------------------------------------------
+
+JOURNAL_SEGMENTS: Final = _family("sluicemq_journal_segments", _GAUGE, "", (), "Segment files.")
+JOURNAL_BYTES: Final = _family(
+    "sluicemq_journal_size_bytes", _GAUGE, "bytes", (), "Size of all segments."
+)
+JOURNAL_LIVE: Final = _family(
+    "sluicemq_journal_live_records", _GAUGE, "", (), "Records that recovery would need."
+)
+JOURNAL_DURABLE: Final = _family(
+    "sluicemq_journal_durable_sequence",
+    _GAUGE,
+    "",
+    (),
+    "Sequence number up to which all records are on disk.",
+)
+JOURNAL_GROUPS: Final = _family(
+    "sluicemq_journal_group_commits", _COUNTER, "", (), "Group commits."
+)
+JOURNAL_RECORDS: Final = _family(
+    "sluicemq_journal_records_written", _COUNTER, "", (), "Records written."
+)
+JOURNAL_WRITTEN: Final = _family(
+    "sluicemq_journal_written_bytes", _COUNTER, "bytes", (), "Bytes written."
+)
+JOURNAL_SYNC: Final = _family(
+    "sluicemq_journal_fdatasync_duration_seconds",
+    Shape.HISTOGRAM,
+    "seconds",
+    (),
+    "Duration of fdatasync calls.",
+)
+DISK_FREE: Final = _family(
+    "sluicemq_journal_disk_free_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Free space of the journal's file system that the broker's user may use.",
+)
+DISK_SIZE: Final = _family(
+    "sluicemq_journal_disk_size_bytes", _GAUGE, "bytes", (), "Size of the journal's file system."
+)
+DISK_LEVEL: Final = _family(
+    "sluicemq_journal_disk_space_level",
+    _GAUGE,
+    "",
+    (),
+    "0: enough free space; 1: low, persistent messages are rejected; 2: used up, delivery stops.",
+)
+DISK_THRESHOLD: Final = _family(
+    "sluicemq_journal_disk_free_limit_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Free space below which persistent messages are rejected.",
+)
+DISK_RESERVE: Final = _family(
+    "sluicemq_journal_reserve_bytes",
+    _GAUGE,
+    "bytes",
+    (),
+    "Rest of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
+)
+SLOT_POSITION: Final = _family(
+    "sluicemq_journal_slot_sequence",
+    _GAUGE,
+    "",
+    ("slot",),
+    "Sequence number up to which the reader has processed all records.",
+)
+SLOT_LAG: Final = _family(
+    "sluicemq_journal_slot_lag_records",
+    _GAUGE,
+    "",
+    ("slot",),
+    "Records that the reader has not processed.",
+)
+SLOT_BYTES: Final = _family(
+    "sluicemq_journal_slot_lag_bytes",
+    _GAUGE,
+    "bytes",
+    ("slot",),
+    "Size of the segments with records that the reader has not processed.",
+)
+SLOT_LIMIT: Final = _family(
+    "sluicemq_journal_slot_limit_bytes",
+    _GAUGE,
+    "bytes",
+    ("slot",),
+    "Maximum size of segments that are kept for this slot alone; beyond it the slot is lost.",
+)
+SLOT_IDLE: Final = _family(
+    "sluicemq_journal_slot_idle_seconds",
+    _GAUGE,
+    "seconds",
+    ("slot",),
+    "Time since the reader last used the slot, while it retains segments.",
+)
+SLOT_IDLE_TIMEOUT: Final = _family(
+    "sluicemq_journal_slot_idle_timeout_seconds",
+    _GAUGE,
+    "seconds",
+    ("slot",),
+    "Idle time after which the slot is lost (journal.slot_idle_timeout); absent if there is no "
+    "limit.",
+)
+SLOT_LOST: Final = _family(
+    "sluicemq_journal_slot_lost",
+    _GAUGE,
+    "",
+    ("slot",),
+    "1 if segments that the slot needs have been deleted.",
+)
+
+# --- the process ---------------------------------------------------------------------------------
+
+CPU: Final = _family("process_cpu_seconds", _COUNTER, "seconds", (), "CPU time, user and system.")
+RESIDENT: Final = _family(
+    "process_resident_memory_bytes", _GAUGE, "bytes", (), "Resident memory of the process."
+)
+STARTED: Final = _family(
+    "process_start_time_seconds",
+    _GAUGE,
+    "seconds",
+    (),
+    "Start time of the process since the epoch.",
+)
+FILES: Final = _family("process_open_fds", _GAUGE, "", (), "Open file descriptors.")
+FILES_LIMIT: Final = _family(
+    "process_max_fds", _GAUGE, "", (), "Maximum number of open file descriptors."
+)
+THREADS: Final = _family("process_threads", _GAUGE, "", (), "Threads.")
+COLLECTIONS: Final = _family(
+    "python_gc_collections",
+    _COUNTER,
+    "",
+    ("generation",),
+    "Garbage collections.",
+)
+PAUSES: Final = _family(
+    "sluicemq_gc_pause_seconds",
+    Shape.HISTOGRAM,
+    "seconds",
+    (),
+    "Pauses of the process by the garbage collector.",
+)
+SPANS: Final = _family(
+    "sluicemq_tracing_spans",
+    _COUNTER,
+    "",
+    ("result",),
+    "Spans that were exported, rejected by the collector (failed), or dropped because it was too "
+    "slow.",
+)
+SCRAPE: Final = _family(
+    "sluicemq_scrape_duration_seconds",
+    _GAUGE,
+    "seconds",
+    (),
+    "Time to collect the metrics of this response.",
+)
+SERIES_LIMIT: Final = _family(
+    "sluicemq_metrics_destinations_limit",
+    _GAUGE,
+    "",
+    (),
+    "Maximum number of destinations with time series of their own (metrics.max_destinations).",
+)

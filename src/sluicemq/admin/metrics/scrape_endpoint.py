@@ -10,26 +10,40 @@ import asyncio
 import os
 import platform
 import time
+from typing import Final
 
 from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.metrics import families as f
-from sluicemq.admin.metrics.exported_destinations import OTHERS
+from sluicemq.admin.metrics import exposition as f
+from sluicemq.admin.metrics.destinations import OTHERS
 from sluicemq.admin.metrics.exposition import (
     OPENMETRICS,
     TEXT,
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.process import add_process
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS
-from sluicemq.admin.routing import Call, Endpoint, Need
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, add_process
+from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.lag import records_after
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.slots import wall
+from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
+
+GET_METRICS: Final = ApiOperation(
+    "getMetrics",
+    "GET",
+    "/metrics",
+    Need.USER,
+    "Figures for Prometheus",
+    NoParameters,
+    bytes,
+    media=TEXT,
+    prefix="",
+)
+"""Needs no login if `http.public_metrics` is set, see `Application`."""
 
 
 class MetricsPage:
@@ -39,7 +53,8 @@ class MetricsPage:
         self._context = context
         self._figures = context.figures
 
-    async def show(self, call: Call) -> Response:
+    @handles(GET_METRICS)
+    async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
         figures = self._figures
         if not figures.open:
@@ -73,13 +88,17 @@ class MetricsPage:
         vitals = self._context.vitals
         broker = self._context.broker
         compiled = "true" if vitals.compiled else "false"
-        into.add_info(f.BUILD, vitals.version, platform.python_version(), compiled)
-        into.add(f.DESTINATIONS_LIMIT, broker.settings.max_destinations)
-        into.add(f.SERIES_LIMIT, self._figures.exported.limit)
-        into.add(f.MESSAGE_MEMORY, broker.memory)
-        into.add(f.MESSAGE_BUDGET, broker.settings.memory_budget)
-        into.add(f.MESSAGE_LIMIT, broker.settings.memory_limit)
-        into.add(f.ITERATIONS, broker.iterations)
+        into.add(f.BUILD, 1, vitals.version, platform.python_version(), compiled)
+        into.add_all(
+            {
+                f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
+                f.SERIES_LIMIT: self._figures.exported.limit,
+                f.MESSAGE_MEMORY: broker.memory,
+                f.MESSAGE_BUDGET: broker.settings.memory_budget,
+                f.MESSAGE_LIMIT: broker.settings.memory_limit,
+                f.ITERATIONS: broker.iterations,
+            },
+        )
         into.add_histogram(f.LOOP_LAG, vitals.lag.read())
         transactions = broker.transactions
         into.add(f.TRANSACTIONS, len(transactions.open), "open")
@@ -97,31 +116,44 @@ class MetricsPage:
             into.add(f.PROTOCOL_OUT, traffic.delivered, protocol)
         for listener in context.connections.listeners():
             labels = listener.url, listener.protocol
-            into.add(f.LISTENER_CONNECTIONS, listener.connections, *labels)
-            into.add(f.LISTENER_LIMIT, listener.max_connections, *labels)
-            into.add(f.LISTENER_ACCEPTED, listener.accepted, *labels)
-            into.add(f.LISTENER_REFUSED, listener.refused, *labels)
-            into.add(f.LISTENER_IN, listener.received_bytes, *labels)
-            into.add(f.LISTENER_OUT, listener.sent_bytes, *labels)
+            into.add_all(
+                {
+                    f.LISTENER_CONNECTIONS: listener.connections,
+                    f.LISTENER_LIMIT: listener.max_connections,
+                    f.LISTENER_ACCEPTED: listener.accepted,
+                    f.LISTENER_REFUSED: listener.refused,
+                    f.LISTENER_IN: listener.received_bytes,
+                    f.LISTENER_OUT: listener.sent_bytes,
+                },
+                *labels,
+            )
             for reason, count in sorted(listener.closed.items()):
                 into.add(f.LISTENER_CLOSED, count, *labels, reason)
         held = context.connections.input()
-        into.add(f.INPUT_BYTES, held.buffered_bytes)
-        into.add(f.INPUT_LIMIT, held.limit_bytes)
-        into.add(f.INPUT_SUSPENDED, held.paused)
+        into.add_all(
+            {
+                f.INPUT_BYTES: held.buffered_bytes,
+                f.INPUT_LIMIT: held.limit_bytes,
+                f.INPUT_SUSPENDED: held.paused,
+            },
+        )
         for event, count in context.audit.counts.items():
             into.add(f.AUDIT, count, event)
 
     async def _add_journal(self, into: Exposition) -> None:
         journal = self._context.broker.journal
         stats = journal.stats()
-        into.add(f.JOURNAL_SEGMENTS, stats.segments)
-        into.add(f.JOURNAL_BYTES, stats.bytes)
-        into.add(f.JOURNAL_LIVE, stats.live)
-        into.add(f.JOURNAL_DURABLE, stats.durable)
-        into.add(f.JOURNAL_GROUPS, stats.groups)
-        into.add(f.JOURNAL_RECORDS, stats.records)
-        into.add(f.JOURNAL_WRITTEN, stats.written_bytes)
+        into.add_all(
+            {
+                f.JOURNAL_SEGMENTS: stats.segments,
+                f.JOURNAL_BYTES: stats.bytes,
+                f.JOURNAL_LIVE: stats.live,
+                f.JOURNAL_DURABLE: stats.durable,
+                f.JOURNAL_GROUPS: stats.groups,
+                f.JOURNAL_RECORDS: stats.records,
+                f.JOURNAL_WRITTEN: stats.written_bytes,
+            },
+        )
         into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
         if not isinstance(journal, FileJournal):
             return
@@ -129,22 +161,31 @@ class MetricsPage:
         segments = list(journal.segments)
         sealed = [segment for segment in segments if segment.sealed]
         disk, slots, idle, lags = await asyncio.to_thread(_on_disk, journal, segments)
-        into.add(f.DISK_FREE, disk.f_bavail * disk.f_frsize)
-        into.add(f.DISK_SIZE, disk.f_blocks * disk.f_frsize)
         space = journal.space_state()
-        into.add(f.DISK_LEVEL, int(space.level))
-        into.add(f.DISK_THRESHOLD, space.threshold)
-        into.add(f.DISK_RESERVE, space.reserve)
+        into.add_all(
+            {
+                f.DISK_FREE: disk.f_bavail * disk.f_frsize,
+                f.DISK_SIZE: disk.f_blocks * disk.f_frsize,
+                f.DISK_LEVEL: int(space.level),
+                f.DISK_THRESHOLD: space.threshold,
+                f.DISK_RESERVE: space.reserve,
+            },
+        )
         filling = stats.bytes - sum(segment.size for segment in sealed)
         for name, slot in slots.items():
             behind = stats.durable > slot.position
             lag = sum(each.size for each in sealed if each.last > slot.position)
-            into.add(f.SLOT_POSITION, slot.position, name)
-            into.add(f.SLOT_LAG, lags[name], name)
-            into.add(f.SLOT_BYTES, lag + filling if behind else 0, name)
-            into.add(f.SLOT_LIMIT, slot.limit_bytes, name)
-            into.add(f.SLOT_LOST, int(slot.lost), name)
-            into.add(f.SLOT_IDLE, idle.get(name, 0) / 1000, name)
+            into.add_all(
+                {
+                    f.SLOT_POSITION: slot.position,
+                    f.SLOT_LAG: lags[name],
+                    f.SLOT_BYTES: lag + filling if behind else 0,
+                    f.SLOT_LIMIT: slot.limit_bytes,
+                    f.SLOT_LOST: int(slot.lost),
+                    f.SLOT_IDLE: idle.get(name, 0) / 1000,
+                },
+                name,
+            )
             if journal.options.slot_idle_timeout:
                 into.add(f.SLOT_IDLE_TIMEOUT, journal.options.slot_idle_timeout / 1000, name)
 
@@ -164,20 +205,3 @@ def _on_disk(
         if held is not None and not slot.lost:
             idle[name] = slot.idle(journal.completed(held), now)
     return os.statvfs(journal.directory), slots, idle, lags
-
-
-def endpoints(context: ApiContext) -> list[Endpoint]:
-    """Return the endpoint of /metrics."""
-    page = MetricsPage(context)
-    return [
-        Endpoint(
-            "GET",
-            "/metrics",
-            "getMetrics",
-            page.show,
-            "Figures for Prometheus",
-            Need.NOTHING if context.figures.open else Need.USER,
-            media=TEXT,
-            prefix="",
-        )
-    ]

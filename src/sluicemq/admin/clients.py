@@ -1,0 +1,374 @@
+"""Services of what clients hold: connections, subscriptions, consumers and transactions."""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from operator import attrgetter
+from typing import Final
+from urllib.parse import unquote
+
+from msgspec.structs import replace
+
+from sluicemq.admin.api_context import AttachedConsumer, Service
+from sluicemq.admin.destinations import sees
+from sluicemq.admin.errors import ApiError, base64_of, printable
+from sluicemq.admin.routing import Call, handles, named
+from sluicemq.admin.time_slices import TimeSlices, wait_until_called_back, wait_until_durable
+from sluicemq.broker import Destination, Subscription, Transaction, TransactionState
+from sluicemq.management.clients import (
+    CLOSE_CONNECTION,
+    COMMIT_TRANSACTION,
+    DELETE_SUBSCRIPTION,
+    GET_CONNECTION,
+    LIST_CONNECTIONS,
+    LIST_CONSUMERS,
+    LIST_SUBSCRIPTIONS,
+    LIST_TRANSACTIONS,
+    ROLL_BACK_TRANSACTION,
+    CloseConnection,
+    ConnectionItem,
+    ConnectionQuery,
+    ConsumerItem,
+    ConsumerQuery,
+    DeleteSubscription,
+    SubscriptionItem,
+    SubscriptionQuery,
+    TransactionItem,
+    TransactionQuery,
+    XidView,
+)
+from sluicemq.management.operation import KINDS, IdPath, Page, kind_name
+from sluicemq.model.access import Identity, Operation
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.jmq.fields import decode_xid
+from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
+
+# --- Connections ----------------------------------------------------------------------------------
+#
+# Endpoints that list and close connections.
+#
+# A superuser sees all connections; other users see those with their own user name.
+
+_CLOSE_REASON: Final = "closed by an administrator"
+
+
+class ConnectionService(Service):
+    """Handlers of `/connections`."""
+
+    @handles(LIST_CONNECTIONS)
+    async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
+        """GET /connections"""
+        slices = TimeSlices(self._broker)
+        found: list[ConnectionItem] = []
+        async for view in slices.over(self._context.connections):
+            if may_see(call.identity, view) and _selects_connection(query, view):
+                found.append(view)
+        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        return query.page_with([_connection_item(view) for view in found[query.part]], len(found))
+
+    @handles(GET_CONNECTION)
+    async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
+        """GET /connections/{id}"""
+        view = self._context.connections.get(_number(call))
+        if view is None or not may_see(call.identity, view):
+            raise _no_connection()
+        return _connection_item(view)
+
+    @handles(CLOSE_CONNECTION)
+    async def close(self, call: Call, parameters: CloseConnection) -> None:
+        """DELETE /connections/{id}"""
+        reason = " ".join(printable(parameters.reason).split())
+        number = _number(call)
+        view = self._context.connections.get(number)
+        message = f"{_CLOSE_REASON}: {reason}" if reason else _CLOSE_REASON
+        if view is None or not self._context.connections.close(number, message):
+            raise _no_connection()
+        user = printable(view.user) or "an anonymous client"
+        call.note = f"{view.protocol} of {user} at {view.peer} {reason}"
+
+
+def may_see(identity: Identity, view: ConnectionItem) -> bool:
+    """Return whether the user may see the connection."""
+    return identity.superuser or (bool(identity.name) and view.user == identity.name)
+
+
+def _selects_connection(query: ConnectionQuery, view: ConnectionItem) -> bool:
+    if query.protocol and view.protocol != query.protocol:
+        return False
+    substring = query.filter
+    return not substring or any(
+        substring in text for text in (view.peer, view.user, view.client_id)
+    )
+
+
+def _connection_item(view: ConnectionItem) -> ConnectionItem:
+    return replace(view, user=printable(view.user), client_id=printable(view.client_id))
+
+
+def _number(call: Call) -> int:
+    text = call.names["id"]
+    if not (text.isascii() and text.isdecimal() and len(text) < 20):
+        raise _no_connection()
+    return int(text)
+
+
+def _no_connection() -> ApiError:
+    return ApiError(404, "connection-not-found", "there is no such connection, or not any more")
+
+
+# --- Subscriptions and consumers ------------------------------------------------------------------
+#
+# Endpoints that list and delete subscriptions of topics, and list consumers.
+#
+# A list contains those of the destinations that the caller may see. Durable subscriptions are
+# visible only to their owner and to users who may manage the topic (protocols/ownership.py). The
+# same users may delete them, which drops their messages.
+
+_OF_JMS: Final = re.compile(r"(?:shared-)?(?:durable|group|shared|consumer):([^/ ]*)/([^ ]*)")
+"""Names of JMQ subscriptions: client id and name, percent-encoded."""
+
+
+class SubscriptionService(Service):
+    """Handlers of `/subscriptions`."""
+
+    @handles(LIST_SUBSCRIPTIONS)
+    async def list(self, call: Call, query: SubscriptionQuery) -> Page[SubscriptionItem]:
+        """GET /subscriptions"""
+        topic_name = named(query.destination, "destination_base64", query.destination_base64)
+        if topic_name:
+            topic = self._broker.destinations.find(Address(Kind.TOPIC, topic_name))
+            topics = [] if topic is None else [topic]
+        else:
+            topics = list(self._broker.destinations.values())
+        slices = TimeSlices(self._broker)
+        found: list[SubscriptionItem] = []
+        async for topic in slices.over(topics):
+            topic_is_visible = sees(call.identity, topic)
+            async for subscription in slices.over(list(topic.subscriptions.values())):
+                if (
+                    (topic_is_visible or subscription.durable)  # the owner may lack permissions
+                    and _selects_subscription(query, topic, subscription)
+                    and sees_subscription(call.identity, subscription)
+                ):
+                    found.append(_subscription_item(topic, subscription))
+        key = attrgetter(query.sort, "destination", "name")
+        found.sort(key=key, reverse=query.order == "desc")
+        return query.page(found)
+
+    @handles(DELETE_SUBSCRIPTION)
+    async def delete(self, call: Call, query: DeleteSubscription) -> None:
+        """DELETE /subscriptions"""
+        name = named(query.destination, "destination_base64", query.destination_base64)
+        call.note = f"{printable(query.name)} of {printable(name)}"
+        broker = self._broker
+        topic = broker.destinations.find(Address(Kind.TOPIC, name))
+        subscription = None if topic is None else topic.subscriptions.get(query.name)
+        if (
+            subscription is None
+            or not subscription.durable
+            or not may_administer_subscription(call.identity, subscription)
+        ):
+            call.demand(Operation.MANAGE, name)
+        if subscription is None:
+            raise ApiError(404, "subscription-not-found", "there is no such subscription")
+        if subscription.consumers and not query.force:
+            raise ApiError(
+                409,
+                "subscription-in-use",
+                f"it has {len(subscription.consumers)} consumers; delete it with force=true",
+            )
+        kept = subscription.durable
+        broker.unsubscribe(subscription)
+        if kept:
+            await wait_until_durable(broker, broker.last_ack_record)
+
+    @handles(LIST_CONSUMERS)
+    async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
+        """GET /consumers"""
+        name = named(query.destination, "destination_base64", query.destination_base64)
+        kind = KINDS.get(query.kind)
+        slices = TimeSlices(self._broker)
+        found: list[ConsumerItem] = []
+        async for attached in slices.over(self._context.connections.consumers()):
+            destination = attached.consumer.subscription.destination
+            address = destination.address
+            if (
+                (not name or address.name == name)
+                and (kind is None or address.kind is kind)
+                and (not query.connection or attached.connection == query.connection)
+                and sees(call.identity, destination)
+            ):
+                found.append(_consumer_item(attached))
+        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        return query.page(found)
+
+
+def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
+    """Return whether the user may browse the subscription; the user sees its topic or owns it."""
+    return not subscription.durable or may_administer_subscription(identity, subscription)
+
+
+def _selects_subscription(
+    query: SubscriptionQuery, topic: Destination, subscription: Subscription
+) -> bool:
+    if query.durable is not None and subscription.durable != query.durable:
+        return False
+    substring = query.filter
+    return (
+        not substring
+        or substring in topic.name
+        or substring in subscription.name
+        or substring in unquote(subscription.name)
+    )
+
+
+def _subscription_item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
+    client_id, label = "", subscription.name
+    found = _OF_JMS.match(subscription.name)
+    if found is not None:
+        client_id, label = unquote(found[1]), unquote(found[2])
+    selector = subscription.selector
+    return SubscriptionItem(
+        destination=printable(topic.name),
+        destination_base64=base64_of(topic.name),
+        kind="topic",
+        name=printable(subscription.name),
+        client_id=printable(client_id),
+        display_name=printable(label),
+        durable=subscription.durable,
+        shared=subscription.shared,
+        selector="" if selector is None else printable(selector.text),
+        ready=subscription.waiting,
+        unacked=subscription.unacked,
+        bytes=subscription.waiting_bytes + subscription.unacked_bytes,
+        consumers=len(subscription.consumers),
+        owner=subscription.owner if subscription.durable else "",
+    )
+
+
+def _consumer_item(attached: AttachedConsumer) -> ConsumerItem:
+    consumer = attached.consumer
+    subscription = consumer.subscription
+    destination = subscription.destination
+    selector = consumer.pending_queue.selector or subscription.selector
+    return ConsumerItem(
+        id=consumer.number,
+        destination=printable(destination.name),
+        destination_base64=base64_of(destination.name),
+        kind=kind_name(destination.address.kind),
+        subscription=printable(subscription.name),
+        connection=attached.connection,
+        protocol=attached.protocol,
+        selector="" if selector is None else printable(selector.text),
+        credit=max(0, consumer.window.credit),
+        unacked=len(consumer.unacked),
+        delivered=consumer.delivered,
+        active=consumer.active,
+    )
+
+
+# --- Transactions ---------------------------------------------------------------------------------
+#
+# Endpoints that list open and prepared transactions, and commit or roll them back.
+#
+# A prepared transaction waits for the decision of its transaction manager, also after restarts. If
+# the decision never arrives, an operator can make it (heuristic completion). The broker reports the
+# outcome to a manager that asks later, as long as the same process runs or the manager has asked
+# before; otherwise it reports an unknown transaction.
+#
+# Users see and end their own transactions, and those whose destinations they may all manage
+# (protocols/ownership.py). Other transactions do not exist for them.
+#
+# An open transaction belongs to a connected client. It can be rolled back, as after a time-out, but
+# not committed.
+
+_PROTOCOL = "jmq"
+"""Protocol of all transactions: only JMQ has transactions that last longer than a request."""
+
+
+class TransactionService(Service):
+    """Handlers of `/transactions`."""
+
+    @handles(LIST_TRANSACTIONS)
+    async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
+        """GET /transactions"""
+        transactions = self._broker.transactions
+        slices = TimeSlices(self._broker)
+        found: list[TransactionItem] = []
+        there = (*transactions.prepared.values(), *transactions.open.values())
+        async for each in slices.over(there):
+            if (
+                each.state is not TransactionState.ENDED
+                and query.state in ("", each.state.value)
+                and may_administer_transaction(call.identity, each)
+            ):
+                found.append(_transaction_item(each))
+        found.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
+        return query.page(found)
+
+    @handles(COMMIT_TRANSACTION)
+    async def commit(self, call: Call, parameters: IdPath) -> None:
+        """POST /transactions/{id}/commit"""
+        transaction = self._find(call, parameters)
+        if transaction.state is not TransactionState.PREPARED:
+            raise ApiError(
+                409,
+                "transaction-open",
+                "its client has not prepared it, and may not have sent everything yet; it can only "
+                "be rolled back",
+            )
+        await wait_until_called_back(
+            self._broker, partial(self._broker.transactions.commit, transaction)
+        )
+
+    @handles(ROLL_BACK_TRANSACTION)
+    async def roll_back(self, call: Call, parameters: IdPath) -> None:
+        """POST /transactions/{id}/rollback"""
+        transaction = self._find(call, parameters)
+        await wait_until_durable(self._broker, self._broker.transactions.rollback(transaction))
+
+    def _find(self, call: Call, parameters: IdPath) -> Transaction:
+        transaction_id = parameters.id
+        transactions = self._broker.transactions
+        for each in (*transactions.prepared.values(), *transactions.open.values()):
+            if id_of(each) == transaction_id and may_administer_transaction(call.identity, each):
+                call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
+                if each.xid:
+                    xid = _xid(each.xid)
+                    call.note += (
+                        f", xid {xid.format_id}:{xid.global_transaction_id}:{xid.branch_qualifier}"
+                    )
+                return each
+        raise ApiError(
+            404, "transaction-not-found", "there is no such transaction, or not any more"
+        )
+
+
+def id_of(transaction: Transaction) -> str:
+    """Return a unique id of the transaction; for a prepared one, it survives restarts."""
+    if transaction.state is TransactionState.PREPARED:
+        return f"p{transaction.record}"
+    return f"o{transaction.created}.{transaction.number}"
+
+
+def _transaction_item(transaction: Transaction) -> TransactionItem:
+    return TransactionItem(
+        id=id_of(transaction),
+        state=transaction.state.value,
+        protocol=_PROTOCOL,
+        xid=_xid(transaction.xid) if transaction.xid else None,
+        publishes=len(transaction.sends),
+        acks=len(transaction.acks),
+        started=transaction.created,
+        owner=transaction.owner,
+    )
+
+
+def _xid(raw: bytes) -> XidView:
+    try:
+        xid = decode_xid(raw)
+    except ProtocolError:
+        return XidView(0, "", raw.hex())
+    return XidView(xid.format_id, xid.bqual.hex(), xid.gtrid.hex())

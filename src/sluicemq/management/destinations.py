@@ -1,0 +1,292 @@
+"""Operations on queues and topics, and the list of dead-letter queues."""
+
+from __future__ import annotations
+
+from types import NoneType
+from typing import Annotated, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sluicemq.management.operation import ApiOperation, Need, Page, SortedPageQuery
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address, Overflow
+
+MOST: Final = (1 << 53) - 1
+"""Largest integer that every JSON reader represents exactly."""
+Count = Annotated[int, Meta(ge=0, le=MOST)] | UnsetType | None
+Flag = bool | UnsetType | None
+Sort = Literal[
+    "name",
+    "kind",
+    "ready",
+    "unacked",
+    "scheduled",
+    "bytes",
+    "consumers",
+    "subscriptions",
+    "published",
+    "delivered",
+    "dead_lettered",
+    "publish_rate",
+    "deliver_rate",
+]
+
+
+class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
+    """Selection and order of destinations."""
+
+    kind: Annotated[
+        Literal["queue", "topic"] | None, Meta(description="Only destinations of this kind.")
+    ] = None
+    filter: Annotated[
+        str, Meta(description="Text anywhere in the name; with `*`, a pattern for the whole name.")
+    ] = ""
+    temporary: Annotated[
+        bool | None, Meta(description="Only temporary destinations, or only others.")
+    ] = None
+    sort: Sort = "name"
+
+
+class AddressView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A destination's kind and name."""
+
+    kind: str
+    name: str
+    name_base64: str | None = None
+
+
+class Counters(msgspec.Struct, kw_only=True, frozen=True):
+    """Numbers of messages since the start of the broker, bytes of bodies, and rates in
+    messages/s."""
+
+    published: int
+    delivered: int
+    redelivered: int
+    acknowledged: int
+    expired: int
+    dropped: int
+    rejected: int
+    dead_lettered: int
+    published_bytes: int
+    delivered_bytes: int
+    publish_rate: float
+    deliver_rate: float
+
+
+class DestinationItem(Counters, kw_only=True, frozen=True, omit_defaults=True):
+    """A destination and its figures. For a topic, `ready` is that of its longest subscription.
+
+    auto_created    created by use, and removed when it is not used any more
+    durable  its settings survive a restart
+    oldest_ms       age of the oldest message that waits; null if none does
+    """
+
+    kind: str
+    name: str
+    name_base64: str | None = None
+    temporary: bool
+    auto_created: bool
+    durable: bool
+    paused: bool
+    ready: int
+    unacked: int
+    scheduled: int
+    bytes: int
+    consumers: int
+    subscriptions: int
+    oldest_ms: int | None
+
+
+class EffectiveSettings(msgspec.Struct, kw_only=True, frozen=True):
+    """Effective policy: the dead-letter queue, "" if dead letters are disabled."""
+
+    dead_letter_queue: str
+
+
+class DestinationView(DestinationItem, kw_only=True, frozen=True, omit_defaults=True):
+    """A destination with its settings. Times in ms, sizes in bytes; 0 = no limit, never.
+
+    configured   true if the configuration file declares it, which restores its settings at the
+                 next start
+    created      time of creation in ms since the epoch
+    created_by   broker, configuration, management, or the protocol of the client
+    explicit     names of the settings that were set explicitly; the others are defaults of the
+                 broker or of that protocol
+    blocked_publishes  number of messages of publishers that are blocked by its limits
+    """
+
+    settings: dict[str, int | bool | str | None]
+    effective: EffectiveSettings
+    configured: bool
+    created: int
+    created_by: str
+    explicit: list[str]
+    blocked_publishes: int
+
+
+class DestinationRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Settings of a destination, named as in the configuration; times in ms, sizes in bytes.
+    Omitted settings stay unchanged; `null` selects the broker's default."""
+
+    max_messages: Count = UNSET
+    max_bytes: Count = UNSET
+    max_message_bytes: Count = UNSET
+    overflow: Overflow | UnsetType | None = UNSET
+    message_ttl: Count = UNSET
+    ack_timeout: Count = UNSET
+    max_attempts: Count = UNSET
+    retry_delay: Count = UNSET
+    retry_delay_max: Count = UNSET
+    dead_letter: Flag = UNSET
+    dead_letter_queue: str | UnsetType | None = UNSET
+    max_consumers: Count = UNSET
+    active_consumers: Count = UNSET
+    max_subscriptions: Count = UNSET
+    retain_without_subscriptions: Flag = UNSET
+    priority_ordering: Flag = UNSET
+    auto_ack: Flag = UNSET
+    idle_timeout: Count = UNSET
+
+
+class DestinationPath(msgspec.Struct, kw_only=True, frozen=True):
+    """A destination."""
+
+    address: Address
+
+
+class PutDestination(DestinationPath, kw_only=True, frozen=True):
+    """Settings of a destination, and the precondition of the request."""
+
+    expect: Annotated[
+        Literal["new", "existing"] | None,
+        Meta(
+            description="Required state: `new` only creates a destination, `existing` only changes "
+            "one."
+        ),
+    ] = None
+    body: DestinationRequest = DestinationRequest()
+
+
+class DeleteDestination(DestinationPath, kw_only=True, frozen=True):
+    """Options for deleting a destination."""
+
+    force: Annotated[bool, Meta(description="Delete it even if it has consumers.")] = False
+
+
+class PurgeRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """Messages to drop: all ready and scheduled ones; with `unacked`, unacked ones as well."""
+
+    unacked: bool = False
+
+
+class PurgeDestination(DestinationPath, kw_only=True, frozen=True):
+    """A destination, and the messages to drop."""
+
+    body: PurgeRequest = PurgeRequest()
+
+
+class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
+    """Number of messages dropped."""
+
+    purged: int
+
+
+class DeadLetterQuery(SortedPageQuery, kw_only=True, frozen=True):
+    """Order of the dead-letter queues."""
+
+    sort: Literal["name", "ready"] = "name"
+
+
+class DeadLetterItem(AddressView, kw_only=True, frozen=True, omit_defaults=True):
+    """A dead-letter queue.
+
+    reasons    number of messages by reason, among at most the first thousand
+    scanned    number of messages examined
+    oldest_ms  age of the oldest message; null if the queue is empty
+    sources    destinations that use this dead-letter queue and are visible to the caller
+    """
+
+    ready: int
+    reasons: dict[str, int]
+    scanned: int
+    oldest_ms: int | None
+    sources: list[str]
+
+
+_ONE: Final = "/destinations/{kind}/{name}"
+
+LIST_DESTINATIONS: Final = ApiOperation(
+    "listDestinations",
+    "GET",
+    "/destinations",
+    Need.VISIBLE,
+    "List the queues and topics",
+    DestinationQuery,
+    Page[DestinationItem],
+)
+GET_DESTINATION: Final = ApiOperation(
+    "getDestination",
+    "GET",
+    _ONE,
+    Operation.BROWSE,
+    "Show a destination with its settings",
+    DestinationPath,
+    DestinationView,
+)
+PUT_DESTINATION: Final = ApiOperation(
+    "putDestination",
+    "PUT",
+    _ONE,
+    (Operation.CREATE, Operation.MANAGE),
+    "Create a destination or change its settings",
+    PutDestination,
+    DestinationView,
+    created=True,
+)
+DELETE_DESTINATION: Final = ApiOperation(
+    "deleteDestination",
+    "DELETE",
+    _ONE,
+    Operation.DELETE,
+    "Delete a destination and its messages",
+    DeleteDestination,
+    NoneType,
+    status=204,
+)
+PURGE_DESTINATION: Final = ApiOperation(
+    "purgeDestination",
+    "POST",
+    f"{_ONE}/purge",
+    Operation.MANAGE,
+    "Purge a destination",
+    PurgeDestination,
+    PurgeResult,
+)
+PAUSE_DESTINATION: Final = ApiOperation(
+    "pauseDestination",
+    "POST",
+    f"{_ONE}/pause",
+    Operation.MANAGE,
+    "Pause delivery, also after a restart",
+    DestinationPath,
+    DestinationItem,
+)
+RESUME_DESTINATION: Final = ApiOperation(
+    "resumeDestination",
+    "POST",
+    f"{_ONE}/resume",
+    Operation.MANAGE,
+    "Resume delivery",
+    DestinationPath,
+    DestinationItem,
+)
+LIST_DEAD_LETTER_QUEUES: Final = ApiOperation(
+    "listDeadLetterQueues",
+    "GET",
+    "/dead-letters",
+    Need.VISIBLE,
+    "List the dead-letter queues with the reasons of their messages",
+    DeadLetterQuery,
+    Page[DeadLetterItem],
+)

@@ -1,0 +1,317 @@
+"""Operations on the messages of a destination: browsing, publishing, and actions.
+
+The value of a body depends on its encoding:
+
+    encoding  value
+    text      text
+    json      text that is JSON, as it was sent
+    map       {"name": {"type": …, "value": …}}
+    stream    [{"type": …, "value": …}]
+    object    base64 of a Java serialisation stream, which is not decoded; `class` is its class name
+    base64    any other bytes, and bodies that are too long to be decoded as a map or a stream
+
+Values that not every JSON reader can represent are text: integers beyond 2^53, NaN and infinities.
+Bytes are in base64.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from sluicemq.management.destinations import AddressView, DestinationPath
+from sluicemq.management.operation import (
+    OCTETS,
+    ApiOperation,
+    KindName,
+    Page,
+    PageQuery,
+    is_utf_8,
+    kind_name,
+    to_base64,
+)
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import Address
+
+LARGEST_VIEW: Final = 1 << 20
+MessageState = Literal["ready", "unacked", "scheduled"]
+
+
+class PropertyView(msgspec.Struct, kw_only=True, frozen=True):
+    """A property, or a value in a map or a stream.
+
+    type   boolean, int, float, string, bytes, null; in maps and streams also byte, short, char,
+           long, double and map
+    value  text for integers beyond 2^53, NaN and infinities; base64 for bytes
+    """
+
+    type: str
+    value: Any
+
+
+class BodyView(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A body, or its beginning.
+
+    kind       none, text, json, bytes, map, stream, object
+    class_     of an object
+    """
+
+    kind: str
+    encoding: str
+    value: Any
+    truncated: bool
+    class_: str = msgspec.field(name="class", default="")
+
+
+class DeadLetterView(msgspec.Struct, kw_only=True, frozen=True):
+    """Origin of a dead letter, and the reason why it became one.
+
+    original_destination  destination that it was published to
+    subscription          subscription of a topic that it was in; otherwise ""
+    time                  time at which it became a dead letter, in ISO 8601
+    """
+
+    reason: str
+    original_destination: AddressView | None
+    subscription: str
+    attempts: int | None
+    time: str
+
+
+class MessageQuery(PageQuery, kw_only=True, frozen=True):
+    """Selection of messages."""
+
+    address: Address
+    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
+    selector: Annotated[str, Meta(description="Only messages that match this JMS selector.")] = ""
+    state: MessageState = "ready"
+    cursor: Annotated[
+        str, Meta(description="`next_cursor` of the previous page; replaces `offset`.")
+    ] = ""
+    body: Annotated[bool, Meta(description="Include the beginning of each body.")] = False
+
+
+class MessagePath(DestinationPath, kw_only=True, frozen=True):
+    """A message."""
+
+    id: str
+    subscription: Annotated[str, Meta(description="Of a topic: the name of its subscription.")] = ""
+
+
+class MessageLookup(MessagePath, kw_only=True, frozen=True):
+    """A message to be read."""
+
+    max_body_bytes: Annotated[
+        int, Meta(ge=0, le=LARGEST_VIEW, description="Maximum bytes of the body.")
+    ] = 65536
+
+
+class MessageItem(msgspec.Struct, kw_only=True, frozen=True, omit_defaults=True):
+    """A message in a list. Times in ms since the epoch, 0 = none; sizes in bytes.
+
+    id          number in the journal; with the prefix `m` if the message is in memory only
+    position    position among the messages of its state, from 0; null if unknown
+    protocol    protocol it was published with; `http` for this API and batches
+    body_kind   none, text, json, bytes, map, stream, object
+    timestamp   time by the client's clock if its protocol has a timestamp; otherwise `published`
+    published   time at which the broker accepted the message, by the broker's clock
+    deliver_at  earliest time of delivery; for a scheduled message, the end of the delay
+    attempts    number of deliveries so far
+    unacked_by  holder of an unacked message: a consumer, or a transaction that has not ended
+    """
+
+    id: str
+    position: int | None
+    state: MessageState
+    subscription: str
+    unacked_by: Literal["consumer", "transaction"] | None
+    protocol: str
+    body_kind: str
+    size: int
+    priority: int
+    timestamp: int
+    published: int
+    expiration: int
+    deliver_at: int
+    attempts: int
+    redelivered: bool
+    durability: str
+    message_id: str
+    correlation_id: str
+    reply_to: AddressView | None
+    type: str
+    property_count: int
+    damaged: bool = False
+    body: BodyView | None = None
+
+
+class MessagePage(Page[MessageItem], kw_only=True, frozen=True):
+    """A page of messages: `total` is the number of messages in the requested state, null with a
+    selector; `scanned` the number of messages examined."""
+
+    scanned: int
+
+
+class MessageView(MessageItem, kw_only=True, frozen=True, omit_defaults=True):
+    """A whole message."""
+
+    properties: dict[str, PropertyView]
+    dead_letter: DeadLetterView | None
+
+
+Milliseconds = Annotated[int, Meta(ge=0, le=10 * 365 * 86_400_000)]
+Text = Annotated[str, Meta(max_length=65_535)]
+
+
+class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A destination, by its name or by the name's bytes in base64."""
+
+    kind: KindName
+    name: str = ""
+    name_base64: str = ""
+
+    @classmethod
+    def of(cls, address: Address) -> MessageTarget:
+        """Return the target for an address."""
+        kind = kind_name(address.kind)
+        if is_utf_8(address.name):
+            return cls(kind=kind, name=address.name)
+        return cls(kind=kind, name_base64=to_base64(address.name))
+
+
+class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """A message. At most one of the three bodies is given.
+
+    properties  by name: a value, or `{"type": …, "value": …}` as messages are shown
+    """
+
+    body: str | UnsetType = UNSET
+    body_base64: str | UnsetType = UNSET
+    body_json: msgspec.Raw | UnsetType = UNSET
+    body_kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
+    properties: dict[str, Any] = {}
+    priority: Annotated[int, Meta(ge=0, le=9)] = 4
+    ttl_ms: Milliseconds = 0
+    delay_ms: Milliseconds = 0
+    correlation_id: Text = ""
+    reply_to: MessageTarget | None = None
+    type: Text = ""
+    message_id: Text = ""
+    durability: Literal["none", "lazy", "sync"] = "sync"
+
+
+class PublishMessage(DestinationPath, kw_only=True, frozen=True):
+    """A destination, and a message for it."""
+
+    body: PublishRequest = PublishRequest()
+
+
+class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
+    """Its id, by which it is found as long as it waits."""
+
+    id: str
+
+
+MOST_IDS: Final = 1000
+Action = Literal["delete", "move", "copy", "redeliver", "redrive"]
+
+
+class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
+    """An action, and its messages: given by `ids`, `selector` or `all`.
+
+    target  destination of move and copy
+    state   with `selector` or `all`: only ready messages, or only scheduled ones
+    cursor  `next_cursor` of the previous response
+    limit   maximum number of messages; 0 = all
+    """
+
+    action: Action
+    ids: Annotated[list[str], Meta(max_length=MOST_IDS)] | None = None
+    selector: str = ""
+    all: bool = False
+    target: MessageTarget | None = None
+    subscription: str = ""
+    state: Literal["ready", "scheduled"] = "ready"
+    cursor: str = ""
+    limit: Annotated[int, Meta(ge=0)] = 0
+
+
+class ApplyMessageAction(DestinationPath, kw_only=True, frozen=True):
+    """A destination, and an action on its messages."""
+
+    body: MessageActionRequest
+
+
+class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
+    """A message that the action could not be applied to, and the reason."""
+
+    id: str
+    reason: str
+
+
+class MessageActionResult(msgspec.Struct, kw_only=True, frozen=True):
+    """Result of an action.
+
+    processed    number of messages that the action was applied to
+    scanned      number of messages examined
+    next_cursor  cursor to send to continue; null if there are no more messages
+    """
+
+    processed: int
+    failed: list[MessageActionFailure]
+    scanned: int
+    next_cursor: str | None
+
+
+_ALL: Final = "/destinations/{kind}/{name}/messages"
+
+LIST_MESSAGES: Final = ApiOperation(
+    "listMessages",
+    "GET",
+    _ALL,
+    Operation.BROWSE,
+    "List ready, unacked or scheduled messages",
+    MessageQuery,
+    MessagePage,
+)
+GET_MESSAGE: Final = ApiOperation(
+    "getMessage",
+    "GET",
+    f"{_ALL}/{{id}}",
+    Operation.BROWSE,
+    "Show a message",
+    MessageLookup,
+    MessageView,
+)
+GET_MESSAGE_BODY: Final = ApiOperation(
+    "getMessageBody",
+    "GET",
+    f"{_ALL}/{{id}}/body",
+    Operation.BROWSE,
+    "Download the body of a message",
+    MessagePath,
+    bytes,
+    media=OCTETS,
+)
+PUBLISH_MESSAGE: Final = ApiOperation(
+    "publishMessage",
+    "POST",
+    _ALL,
+    Operation.PRODUCE,
+    "Publish a message",
+    PublishMessage,
+    PublishResult,
+    status=201,
+    audited=False,
+)
+APPLY_MESSAGE_ACTION: Final = ApiOperation(
+    "applyMessageAction",
+    "POST",
+    f"{_ALL}/actions",
+    (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
+    "Delete, move, copy, redeliver or redrive messages",
+    ApplyMessageAction,
+    MessageActionResult,
+)

@@ -1,0 +1,304 @@
+"""Operations on users, roles and tokens: one implementation for the HTTP API of a running broker
+and for the command line, which changes the file of a stopped one.
+
+`changes` defines what each change does and which errors it raises.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from typing import Concatenate, ParamSpec, Protocol
+
+from msgspec.structs import asdict
+
+from sluicemq.management.operation import NamePath, Page, implements
+from sluicemq.management.users import (
+    ASSIGN_ROLE,
+    CREATE_TOKEN,
+    DELETE_ROLE,
+    DELETE_TOKEN,
+    DELETE_USER,
+    GET_ROLE,
+    GET_USER,
+    GRANT_ROLE_PERMISSION,
+    GRANT_USER_PERMISSION,
+    LIST_ROLES,
+    LIST_USERS,
+    PUT_ROLE,
+    PUT_USER,
+    REVOKE_ROLE_PERMISSION,
+    REVOKE_USER_PERMISSION,
+    WITHDRAW_ROLE,
+    AccountQuery,
+    AssignedRole,
+    CreateToken,
+    DeleteUser,
+    GrantPermission,
+    PermissionView,
+    PutRole,
+    PutUser,
+    RevokePermission,
+    RoleView,
+    TokenPath,
+    TokenResult,
+    TokenView,
+    UserResult,
+    UserView,
+)
+from sluicemq.model.access import Operation, Permission
+from sluicemq.model.errors import AccessError, RoleExists, RoleNotFound, UserExists, UserNotFound
+from sluicemq.security import changes
+from sluicemq.security.changes import Preparation, UserChange, prepare_user
+from sluicemq.security.passwords import password_warnings, scheme_of
+from sluicemq.security.records import Database, UserRecord, make_token
+
+P = ParamSpec("P")
+
+
+class UserDirectory(Protocol):
+    """User database of a broker."""
+
+    @property
+    def database(self) -> Database:
+        """Current users and roles."""
+
+    def hash(self, password: str) -> str:
+        """Return the hash of a new password. Slow on purpose. Raises AccessError."""
+
+    def now(self) -> int:
+        """Return the time in seconds since the epoch."""
+
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        """Apply a change and wait until it is on disk; `by` is its author for the audit log.
+        Raises the errors of the change."""
+
+
+class UserCall(Protocol):
+    """Call of an operation.
+
+    by      author of a change, for the audit log
+    note    text for the audit log, set by the operation
+    status  status of the response, set by the operation
+    """
+
+    note: str
+    status: int
+
+    @property
+    def by(self) -> str: ...
+
+
+class UserService:
+    """Operations on users, roles and tokens."""
+
+    def __init__(self, directory: UserDirectory) -> None:
+        self._directory = directory
+
+    @property
+    def database(self) -> Database:
+        """Current users and roles."""
+        return self._directory.database
+
+    def rights(self, name: str) -> list[PermissionView]:
+        """Return a user's permissions, including those of its roles."""
+        database = self.database
+        return permission_views(database.rights(name)) if name in database.users else []
+
+    async def alter(self, call: UserCall, name: str, change: UserChange, *, new: bool) -> None:
+        """Add or change a user. Raises AccessError."""
+        directory = self._directory
+        prepare = prepare_user(name, change, directory.hash, directory.now(), new=new)
+        await directory.apply(prepare, call.by)
+
+    # --- users -------------------------------------------------------------------------------
+
+    @implements(LIST_USERS)
+    async def list_users(self, call: UserCall, query: AccountQuery) -> Page[UserView]:
+        """Return a page of the users."""
+        users = self.database.users
+        page = _chosen(users, query)
+        found = [user_view(name, users[name]) for name in page.items]
+        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+
+    @implements(GET_USER)
+    async def get_user(self, call: UserCall, parameters: NamePath) -> UserView:
+        """Return a user."""
+        return self._user(parameters.name)
+
+    @implements(PUT_USER)
+    async def put_user(self, call: UserCall, parameters: PutUser) -> UserResult:
+        """Add a user or change its settings."""
+        name, expect = parameters.name, parameters.expect
+        change = UserChange.of(parameters.body)
+        there = name in self.database.users
+        if there and expect == "new":
+            raise UserExists(f"there is a user {name} already")
+        new = not there and expect != "existing"
+        await self.alter(call, name, change, new=new)
+        call.status = 201 if new else 200
+        warnings = password_warnings(change.password) if change.password else []
+        return UserResult(**asdict(self._user(name)), warnings=warnings)
+
+    @implements(DELETE_USER)
+    async def delete_user(self, call: UserCall, parameters: DeleteUser) -> None:
+        """Remove a user."""
+        await self._change(call, changes.remove_user, parameters.name, parameters.force)
+
+    @implements(GRANT_USER_PERMISSION)
+    async def grant(self, call: UserCall, parameters: GrantPermission) -> UserView:
+        """Grant a user a permission."""
+        name, body = parameters.name, parameters.body
+        call.note = body.pattern
+        await self._change(call, changes.grant, name, body.permission, self._directory.now())
+        return self._user(name)
+
+    @implements(REVOKE_USER_PERMISSION)
+    async def revoke(self, call: UserCall, parameters: RevokePermission) -> None:
+        """Revoke a user's permission."""
+        name, call.note = parameters.name, parameters.pattern
+        await self._change(call, changes.revoke, name, call.note, self._directory.now())
+
+    @implements(ASSIGN_ROLE)
+    async def assign(self, call: UserCall, parameters: AssignedRole) -> UserView:
+        """Assign a role to a user."""
+        name, role = parameters.name, parameters.role
+        await self._change(call, changes.assign, role, name, self._directory.now())
+        return self._user(name)
+
+    @implements(WITHDRAW_ROLE)
+    async def withdraw(self, call: UserCall, parameters: AssignedRole) -> None:
+        """Withdraw a role from a user."""
+        name, role = parameters.name, parameters.role
+        await self._change(call, changes.withdraw, role, name, self._directory.now())
+
+    @implements(CREATE_TOKEN)
+    async def create_token(self, call: UserCall, parameters: CreateToken) -> TokenResult:
+        """Create a token, which is returned only once."""
+        now, requested = self._directory.now(), parameters.body
+        if requested.expires and requested.expires <= now:
+            raise AccessError("the token would have expired already")
+        token, record = make_token(requested.label, now, requested.expires)
+        await self._change(call, changes.add_token, parameters.name, record, now)
+        call.note = record.id
+        return TokenResult(id=record.id, token=token, expires=requested.expires)
+
+    @implements(DELETE_TOKEN)
+    async def delete_token(self, call: UserCall, parameters: TokenPath) -> None:
+        """Delete a token."""
+        name, number = parameters.name, parameters.id
+        await self._change(call, changes.remove_token, name, number, self._directory.now())
+
+    # --- roles -------------------------------------------------------------------------------
+
+    @implements(LIST_ROLES)
+    async def list_roles(self, call: UserCall, query: AccountQuery) -> Page[RoleView]:
+        """Return a page of the roles."""
+        page = _chosen(self.database.roles, query)
+        found = role_views(self.database, page.items)
+        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+
+    @implements(GET_ROLE)
+    async def get_role(self, call: UserCall, parameters: NamePath) -> RoleView:
+        """Return a role."""
+        return self._role(parameters.name)
+
+    @implements(PUT_ROLE)
+    async def put_role(self, call: UserCall, parameters: PutRole) -> RoleView:
+        """Create a role without permissions, unless it exists."""
+        name, expect = parameters.name, parameters.expect
+        if name not in self.database.roles and expect != "existing":
+            await self._change(call, changes.add_role, name)
+            call.status = 201
+        elif expect == "new":
+            raise RoleExists(f"there is a role {name} already")
+        return self._role(name)
+
+    @implements(DELETE_ROLE)
+    async def delete_role(self, call: UserCall, parameters: NamePath) -> None:
+        """Delete a role that is assigned to no user."""
+        await self._change(call, changes.remove_role, parameters.name)
+
+    @implements(GRANT_ROLE_PERMISSION)
+    async def grant_role(self, call: UserCall, parameters: GrantPermission) -> RoleView:
+        """Grant a role a permission."""
+        name, body = parameters.name, parameters.body
+        call.note = body.pattern
+        await self._change(call, changes.grant_role, name, body.permission)
+        return self._role(name)
+
+    @implements(REVOKE_ROLE_PERMISSION)
+    async def revoke_role(self, call: UserCall, parameters: RevokePermission) -> None:
+        """Revoke a role's permission."""
+        call.note = parameters.pattern
+        await self._change(call, changes.revoke_role, parameters.name, parameters.pattern)
+
+    async def _change(
+        self,
+        call: UserCall,
+        change: Callable[Concatenate[Database, P], Database],
+        *args: P.args,
+        **options: P.kwargs,
+    ) -> None:
+        await self._directory.apply(changes.ready(change, *args, **options), call.by)
+
+    def _user(self, name: str) -> UserView:
+        user = self.database.users.get(name)
+        if user is None:
+            raise UserNotFound(f"there is no user {name[:100]!r}")
+        return user_view(name, user)
+
+    def _role(self, name: str) -> RoleView:
+        database = self.database
+        if name not in database.roles:
+            raise RoleNotFound(f"there is no role {name[:100]!r}")
+        return role_views(database, [name])[0]
+
+
+def _chosen(names: Iterable[str], query: AccountQuery) -> Page[str]:
+    """Return the requested page of the names that match the filter."""
+    found = [name for name in names if query.filter in name]
+    return query.page(sorted(found, reverse=query.order == "desc"))
+
+
+def user_view(name: str, user: UserRecord) -> UserView:
+    """Return a user without its secrets."""
+    return UserView(
+        name=name,
+        superuser=user.superuser,
+        has_password=bool(user.password),
+        password_scheme=scheme_of(user.password),
+        allow_digest=bool(user.digest),
+        roles=list(user.roles),
+        permissions=permission_views(user.permissions),
+        tokens=[
+            TokenView(id=each.id, label=each.label, created=each.created, expires=each.expires)
+            for each in user.tokens
+        ],
+        created=user.created,
+        updated=user.updated,
+    )
+
+
+def role_views(database: Database, names: Collection[str]) -> list[RoleView]:
+    """Return the roles of these names, which exist, in the same order."""
+    holders: dict[str, list[str]] = {name: [] for name in names}
+    for user, record in sorted(database.users.items()):
+        for role in record.roles:
+            if role in holders:
+                holders[role].append(user)
+    return [
+        RoleView(name=name, permissions=permission_views(database.roles[name]), users=users)
+        for name, users in holders.items()
+    ]
+
+
+def permission_views(permissions: Iterable[Permission]) -> list[PermissionView]:
+    """Return permissions with their operations in the order of `Operation`."""
+    return [
+        PermissionView(
+            each.pattern,
+            [one for one in Operation if one in each.operations],
+            each.ignore_case,
+        )
+        for each in permissions
+    ]
