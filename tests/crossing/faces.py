@@ -19,6 +19,7 @@ from sluicemq.protocols.phpmq import mapping as phpmq
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire as vibemq_wire
+from sluicemq.protocols.vibemq.decoder import Decoder as VibemqDecoder
 
 NOW = 1_700_000_000_000
 IDENTITY = bytes(range(8))
@@ -114,14 +115,14 @@ class Vibe:
         return self.published(vibemq_wire.encode(frame))
 
     def published(self, data: bytes) -> Message:
-        decoder = vibemq_wire.Decoder()
+        decoder = VibemqDecoder()
         (frame,) = decoder.feed(data)
         assert decoder.error is None
         return vibemq.to_message(ADDRESS, frame, Durability.SYNC, NOW)
 
     def received(self, message: Message) -> ClientMessage:
         identity = vibemq.wire_id(message, IDENTITY).encode()
-        decoder = vibemq_wire.Decoder()
+        decoder = VibemqDecoder()
         (frame,) = decoder.feed(vibemq.to_deliver(message, identity, b"q", 1))
         assert decoder.error is None
         headers = dict(frame.headers)

@@ -100,7 +100,6 @@ async def use(client: JmqClient) -> None:
     transacted = await client.session(transacted=True)
     await (await transacted.producer("hostile.a")).send(b"bytes")
     await transacted.commit()
-    await client.unique_ids(1)
     await client.ping()
 
 

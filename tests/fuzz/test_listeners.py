@@ -19,6 +19,8 @@ from sluicemq.cli.api import Api
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.http import HttpTarget
 from sluicemq.journal.inspect import check
+from sluicemq.management.broker import GET_OVERVIEW, GET_STATUS, OverviewQuery
+from sluicemq.management.operation import NoParameters
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.campaign import Campaign, flood_case, mutated_case, noise_case
@@ -158,8 +160,8 @@ def _figures(broker: LocalBroker) -> Figures:
     closed the sockets of all that have asked before."""
     target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
     with Api(target, PATIENCE) as api:
-        api.get("/status")
-        memory = api.get("/overview", fresh=True)["resident_memory_bytes"]
+        api.call(GET_STATUS, NoParameters())
+        memory = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).resident_memory_bytes
         sockets = files = 0
         for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
             try:

@@ -43,7 +43,7 @@ def prepared_with(peer: Peer, text: str) -> None:
 def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
     prepared_with(peer, "a")
     transactions = harness.broker.transactions
-    transactions.commit(transactions.find_prepared(xid("x")))
+    transactions.commit(transactions.prepared[xid("x")])
     harness.turn()
     assert harness.bodies("q") == [b"a"]
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
@@ -54,7 +54,7 @@ def test_its_manager_finds_it_committed(harness: Harness, peer: Peer) -> None:
 def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
     prepared_with(peer, "a")
     transactions = harness.broker.transactions
-    transactions.rollback(transactions.find_prepared(xid("x")))
+    transactions.rollback(transactions.prepared[xid("x")])
     harness.turn()
     peer.ask(ROLLBACK, {"JMQXAFlags": 0}, xid("x"), expect=Status.OK)
     peer.ask(COMMIT, {"JMQXAFlags": 0}, xid("x"), expect=Status.PRECONDITION_FAILED)
@@ -64,7 +64,7 @@ def test_its_manager_finds_it_rolled_back(harness: Harness, peer: Peer) -> None:
 def test_the_name_may_be_used_again(harness: Harness, peer: Peer) -> None:
     prepared_with(peer, "a")
     transactions = harness.broker.transactions
-    transactions.rollback(transactions.find_prepared(xid("x")))
+    transactions.rollback(transactions.prepared[xid("x")])
     to_state(peer, S.PREPARED)
     assert list(transactions.prepared) == [xid("x")]
 
@@ -96,7 +96,7 @@ def test_a_disconnected_client_is_not_notified(harness: Harness, peer: Peer) -> 
     prepared_with(peer, "a")
     peer.session.closed()
     transactions = harness.broker.transactions
-    transactions.commit(transactions.find_prepared(xid("x")))
+    transactions.commit(transactions.prepared[xid("x")])
     harness.turn()
     assert harness.bodies("q") == [b"a"]
     other = harness.connect()
@@ -112,7 +112,7 @@ def test_after_a_restart(tmp_path: Path, asked: bool) -> None:
     harness = harness.restart()
     peer = harness.connect()
     transactions = harness.broker.transactions
-    found = transactions.find_prepared(xid("x"))
+    found = transactions.prepared[xid("x")]
     assert found.created == before.created
     if asked:
         recovered = peer.ask(

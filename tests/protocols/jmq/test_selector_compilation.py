@@ -190,7 +190,7 @@ def test_a_connection_that_goes_takes_its_job_along(harness: ThreadHarness) -> N
     harness.turn()
     assert harness.queue("q").consumers == 0
     assert isinstance(peer.session, JmqSession)
-    assert peer.session._held_back is None
+    assert peer.session._connection.channel.held is None
     assert peer.session._compilation is None
 
 
@@ -199,6 +199,8 @@ def test_rights_are_asked_for_again_when_the_selector_is_there(harness: ThreadHa
     peer = harness.connect(access=RecordedAccess("q: browse"))
     peer.put(request(peer, H.BROWSE, JMQSelector=long_selector()))
     assert isinstance(peer.session, JmqSession)
-    peer.session._connection.identity = ANONYMOUS  # the permission has been revoked meanwhile
+    peer.session._connection.channel.identity = (
+        ANONYMOUS  # the permission has been revoked meanwhile
+    )
     harness.finish()
     assert [status(packet) for packet in peer.receive()] == [403]

@@ -10,9 +10,11 @@ from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
+from sluicemq.protocols.vibemq.connection import SessionOptions
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.session import SessionOptions, VibemqSession
+from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Access, Open
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
@@ -97,7 +99,7 @@ class Peer(SessionPeer):
         self, harness: Harness, transport: RecordedTransport, session: VibemqSession
     ) -> None:
         super().__init__(harness, transport, session)
-        self.decoder = wire.Decoder()
+        self.decoder = Decoder()
         self.numbers = 0
 
     def next_id(self) -> str:

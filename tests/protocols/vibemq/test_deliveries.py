@@ -11,8 +11,7 @@ from sluicemq.broker import Delivery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import SessionOptions
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
+from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 

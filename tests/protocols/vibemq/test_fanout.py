@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import SessionOptions
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
+from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
 from tests.protocols.vibemq.harness import Harness, Peer
 
 

@@ -11,10 +11,11 @@ from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import outgoing, wire
 from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.decoder import Decoder, Limits
 from sluicemq.protocols.vibemq.offload import PARALLEL
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED, SessionOptions
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
-from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED
+from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
 ORDERS = json.dumps(

@@ -16,8 +16,9 @@ from sluicemq.protocols import java
 from sluicemq.protocols.msglite import mapping as msglite
 from sluicemq.protocols.phpmq import mapping as phpmq
 from sluicemq.protocols.vibemq import mapping, wire
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
-from sluicemq.protocols.vibemq.wire import Decoder, Frame
+from sluicemq.protocols.vibemq.wire import Frame
 
 NOW = 1_700_000_000_123
 Q = Address(Kind.QUEUE, "q")

@@ -9,8 +9,8 @@ import pytest
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import queues, wire
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
-from sluicemq.protocols.vibemq.session import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness
 

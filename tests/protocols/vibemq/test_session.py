@@ -28,8 +28,8 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.session import MOST_UNPACKED, SessionOptions
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
+from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.session import MOST_UNPACKED
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Access, Admitted, Credentials, Users
 from tests.protocols.vibemq.harness import Harness
@@ -561,6 +561,9 @@ def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness
     assert sorted(answers) == [(wire.PUBLISH_ACK, "3"), (wire.DELIVER, "2")]
     answers = [(frame.type, frame.id) for frame in peer.acknowledge("2")]
     assert sorted(answers) == [(wire.PUBLISH_ACK, "4"), (wire.DELIVER, "3")]
+    # messages that have waited are counted, too
+    traffic = harness.broker.traffic_of("vibemq")
+    assert (traffic.published, traffic.delivered) == (5, 3)
 
 
 def test_block_publisher_gives_up_before_the_client_does(harness: Harness) -> None:

@@ -10,7 +10,7 @@ import pytest
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Admitted, Credentials
 from tests.protocols.vibemq.harness import Harness, Peer

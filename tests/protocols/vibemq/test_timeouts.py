@@ -7,8 +7,7 @@ from collections import Counter, deque
 import pytest
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.session import SessionOptions
-from sluicemq.protocols.vibemq.subscriber import DeliveryTerms
+from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 

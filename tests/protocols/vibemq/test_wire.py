@@ -7,7 +7,8 @@ import pytest
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits, encode
+from sluicemq.protocols.vibemq.decoder import Decoder, Limits, decode_headers
+from sluicemq.protocols.vibemq.wire import Frame, encode
 
 HELLO = Frame(wire.PUBLISH, "msg_123", "notifications", b'{"title":"Hello"}')
 
@@ -143,7 +144,7 @@ def test_a_header_without_key_or_value_is_dropped_and_does_not_come_back() -> No
 def test_the_last_of_two_equal_keys_wins_in_the_place_of_the_first() -> None:
     (frame,) = decoded(framed(body(headers=((b"a", b"1"), (b"A", b"2"), (b"a", b"3")))))
     assert list(frame.headers.items()) == [("a", "3"), ("A", "2")]
-    assert wire.decode_headers(frame.raw_headers) == frame.headers
+    assert decode_headers(frame.raw_headers) == frame.headers
     assert frame.raw_headers[:2] == b"\0\2"
 
 

@@ -190,7 +190,7 @@ class Browsing:
     def _step(self) -> None:
         self._running = False
         while self._waiting and not self._ended:
-            if self._connection.outbound.congested:
+            if self._connection.channel.congested:
                 return  # until `go_on`
             if next(self._waiting[0], self) is self:
                 if self._waiting:
@@ -280,7 +280,7 @@ class Browsing:
     def _write(self, message: Message, consumer_id: int, flags: int) -> int:
         """Write a message and return the size of its body."""
         connection = self._connection
-        if not connection.closed:
+        if not connection.channel.closed:
             connection.transport.write(
                 deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
             )

@@ -27,9 +27,10 @@ from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
-from sluicemq.model.access import ANONYMOUS, Identity, Operation
+from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
+from sluicemq.protocols.channel.connection import Channel
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
@@ -45,7 +46,7 @@ from sluicemq.protocols.jmq.packets import (
 )
 from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_packet, encode_reply
 from sluicemq.protocols.transport import Background, Transport
-from sluicemq.security.access import Access, Credentials, demand
+from sluicemq.security.access import Access, Credentials
 
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
@@ -97,9 +98,6 @@ class SessionOptions(NamedTuple):
     detached_timeout: int = 600_000
     refusal: str = ""
 
-
-MOST_UNREAD: Final = 1 << 20
-"""Bytes of unsent replies at which the session stops reading from the client."""
 
 _NEVER_ANSWERED: Final = frozenset(
     {
@@ -174,44 +172,37 @@ class Compiled(NamedTuple):
 class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
+    channel      transport, user and replies
     number       JMQConnectionID
-    identity     identity of the client since its login
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
     outbound     deliveries to this client
-    pressed      called when `unread` may have changed
     close        closes the connection; called with the reason
     background   compiles long selectors; None = they are compiled on the event loop
     owns         True if it has had temporary destinations
-    unread       bytes of replies since the client stopped reading
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
-    closed       True once nothing more is sent
     compiled     result of a pending selector, until its request is processed again
     """
 
     __slots__ = (
-        "access",
         "background",
         "broker",
+        "channel",
         "close",
-        "closed",
         "compiled",
         "consumers",
-        "identity",
         "level",
         "number",
         "options",
         "outbound",
         "owns",
-        "pressed",
         "reconnectable",
         "reconnected",
         "sender",
         "sessions",
         "transport",
-        "unread",
     )
 
     def __init__(
@@ -222,37 +213,34 @@ class JmqConnection:
         access: Access,
         options: SessionOptions,
         background: Background | None,
-        pressed: Callable[[], None],
         close: Callable[[str], None],
     ) -> None:
+        self.channel: Channel[Packet | Oversized] = Channel(
+            transport, broker, access, "jmq", ANONYMOUS
+        )
         self.transport = transport
         self.broker = broker
-        self.access = access
         self.options = options
         self.background = background
-        self.pressed = pressed
         self.close = close
         self.number = number
-        self.identity: Identity = ANONYMOUS
         self.level = Level.HIGHEST
         self.sender = Sender()
-        self.outbound = Outbound(broker, transport, options.held)
+        self.outbound = Outbound(self.channel, options.held)
         self.sessions: dict[int, JmsSession] = {}
         self.consumers: dict[int, JmsConsumer] = {}
         self.owns = False
-        self.unread = 0
         self.reconnectable = False
         self.reconnected = False
-        self.closed = False
         self.compiled: Compiled | None = None
 
-    def demand(self, operation: Operation, name: str) -> None:
-        """Raise AccessDenied unless the user may perform the operation."""
-        demand(self.access, self.transport.peer, self.identity, operation, name)
+    @property
+    def identity(self) -> Identity:
+        """User of the connection: anonymous until the login."""
+        return self.channel.identity
 
     def release(self) -> None:
-        """Drop the references to the session, after its end."""
-        self.pressed = _nothing
+        """Drop the reference to the session, after its end."""
         self.close = _nothing
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
@@ -302,15 +290,10 @@ class JmqConnection:
 
     def write(self, data: bytes) -> None:
         """Write bytes that are not a delivery."""
-        if self.closed:
-            return
-        self.transport.write((data,))
-        if self.outbound.congested:
-            self.unread += len(data)
-            self.pressed()
+        self.channel.write([data])
 
 
-def _nothing(reason: str = "") -> None:
+def _nothing(reason: str) -> None:
     """Do nothing: the callback of a closed session."""
 
 

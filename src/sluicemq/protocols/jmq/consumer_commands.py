@@ -244,7 +244,7 @@ class ConsumerCommands:
             if find_or_create(self._broker, address, None).owner is not connection:
                 raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
         elif not owns(connection, self._broker.destinations.find(address)):
-            connection.demand(Operation.CONSUME, address.name.replace(">", "*"))
+            connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
     def _queue(
         self, packet: Packet, address: Address, selector: Selector | None
@@ -350,10 +350,10 @@ class ConsumerCommands:
             full = subscription_name(sort, client_id, name)
             if not durables.may_use(full, connection.identity):
                 peer = connection.transport.peer
-                connection.access.denied(peer, connection.identity, f"unsubscribe {full}")
+                connection.channel.access.denied(peer, connection.identity, f"unsubscribe {full}")
                 raise AccessDenied(f"{name} belongs to another user")
             for subscription in durables.find(full):
-                connection.demand(Operation.CONSUME, subscription.destination.name)
+                connection.channel.demand(Operation.CONSUME, subscription.destination.name)
             if durables.is_known(full):
                 expect_unused(full, durables.find(full), leaving)
                 return full
@@ -471,7 +471,7 @@ class ConsumerCommands:
 
     def _forget(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
-        if consumer.closed and not consumer.held:
+        if consumer.closed and not consumer.held.first:
             self._consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 

@@ -44,13 +44,14 @@ from collections.abc import Iterable
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Window
 from sluicemq.model.errors import BrokerError, ProtocolError
+from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.consumer import DeliveryPauses, SentDeliveries, Unacked
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
-from sluicemq.protocols.transport import Transport
 
 UNLIMITED: Final = 1 << 40
 """Number of messages beyond every count."""
@@ -84,8 +85,7 @@ class Outbound:
     """Flow of deliveries to the client of one connection.
 
     most_held    maximum number of unacked messages of a consumer
-    traffic      traffic counters of all JMQ clients
-    unsent       deliveries that are settled when their bytes have been sent
+    sent         deliveries of sessions that do not acknowledge
     consumers    open consumers, the one least recently sent a message first: they continue in this
                  order after a pause, so that every consumer has its turn even if only some of them
                  receive messages before the next pause
@@ -103,7 +103,7 @@ class Outbound:
         "broker",
         "byte_credit",
         "capacity",
-        "congested",
+        "channel",
         "consumers",
         "counts_bytes",
         "credit",
@@ -112,18 +112,15 @@ class Outbound:
         "most_held",
         "outstanding",
         "safe",
+        "sent",
         "started",
-        "traffic",
-        "transport",
-        "unsent",
     )
 
-    def __init__(self, broker: Broker, transport: Transport, most_held: int) -> None:
-        self.broker = broker
-        self.transport = transport
+    def __init__(self, channel: Channel[Any], most_held: int) -> None:
+        self.channel = channel
+        self.broker = channel.broker
         self.most_held = most_held
-        self.traffic = broker.traffic_of("jmq")
-        self.unsent: list[tuple[JmsConsumer, Delivery]] = []
+        self.sent = SentDeliveries(channel.broker, refill=True)
         self.consumers: OrderedDict[JmsConsumer, None] = OrderedDict()
         self.capacity = 0
         self.limit = 0
@@ -134,12 +131,11 @@ class Outbound:
         self.safe = False
         self.outstanding = False
         self.started = False
-        self.congested = False
 
     def measure(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
         capacity = 0
-        paused = self.congested or self.outstanding or self.byte_credit.left <= 0
+        paused = self.channel.congested or self.outstanding or self.byte_credit.left <= 0
         if self.started and not paused:
             capacity = min(self.credit, 1) if self.safe else self.credit
         before, self.capacity = self.capacity, capacity
@@ -197,7 +193,8 @@ MOST_REROUTED: Final = 20
 MOST_KNOWN: Final = 1000
 """Maximum number of closed consumers that a session knows."""
 _EVERYTHING: Final = 1 << 62
-_SPARE: Final = 64
+_PAUSED: Final = 1
+"""The reason for a pause: this consumer or its connection may not receive more now."""
 
 
 class JmqSubscription(Protocol):
@@ -226,8 +223,9 @@ class JmsConsumer:
 
     number   JMQConsumerID
     prefetch maximum number of messages sent until RESUME_FLOW
-    engines  consumers of the engine: one, or one for each topic that a wildcard matches
-    held     by SysMessageID: delivery index within this consumer, and the delivery
+    pauses   consumers of the engine: one, or one for each topic that a wildcard matches
+    held     by SysMessageID: delivery index within this consumer, and the delivery. A sender may
+             have used an id twice
     passed   highest delivery index that has been acknowledged
     known    True once the client knows its number, which must precede the first delivery
     closed   True after DELETE_CONSUMER, while it still holds messages
@@ -239,19 +237,16 @@ class JmsConsumer:
         "_full",
         "_most_held",
         "_outbound",
-        "_suspended",
-        "_trim_at",
-        "_twins",
         "_written",
         "byte_credit",
         "closed",
         "credit",
-        "engines",
         "held",
         "holds",
         "known",
         "number",
         "passed",
+        "pauses",
         "pending",
         "prefetch",
         "session",
@@ -285,18 +280,14 @@ class JmsConsumer:
         self.holds = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
-        self.engines: list[Consumer] = []
-        self.held: dict[bytes, tuple[int, Delivery]] = {}
-        self._twins: dict[bytes, list[tuple[int, Delivery]]] = {}
-        """Further messages of an id that is held: a sender may have used it twice."""
+        self.pauses = DeliveryPauses(outbound.broker, _PAUSED)
+        self.held: Unacked[bytes, tuple[int, Delivery]] = Unacked()
         self.pending: deque[Delivery] = deque()
         self.passed = 0
         self._written = 0
-        self._trim_at = _SPARE
         self._most_held = outbound.most_held
         self._full = False
         """True if it holds the maximum number of messages."""
-        self._suspended = True
         self.known = False
         self.closed = False
 
@@ -314,42 +305,31 @@ class JmsConsumer:
             self.end()
             raise
 
-    def add(self, engine: Consumer) -> None:
-        """Add a consumer of the engine that was attached with `window` and holds no messages."""
-        self.engines.append(engine)
-        if self._suspended:
-            self._broker.suspend(engine)
+    @property
+    def engines(self) -> list[Consumer]:
+        """Its consumers of the engine."""
+        return self.pauses.engines
 
     def level(self) -> None:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
         if self.closed or not self.known:
             return
-        self._full = len(self.held) >= self._most_held
+        self._full = len(self.held.first) >= self._most_held
         paused = self._full or self.session.stopped or self.byte_credit.left <= 0
         if paused or not self._outbound.capacity:
-            self._suspend()
+            self.pauses.pause(_PAUSED)
             return
         if self.pending:
-            self._suspend()
+            self.pauses.pause(_PAUSED)
             if not self._drain():
                 return
         window = self.window
         more = self.credit - window.credit
         if more < 0:
             window.credit = self.credit
-        broker = self._broker
-        if self._suspended:
-            self._suspended = False
-            for engine in self.engines:
-                broker.resume(engine)
+        self.pauses.resume(_PAUSED)
         if more > 0:
-            broker.grant(window, more)
-
-    def _suspend(self) -> None:
-        if not self._suspended:
-            self._suspended = True
-            for engine in self.engines:
-                self._broker.suspend(engine)
+            self._broker.grant(window, more)
 
     def resume(self, size: int, byte_limit: int | None) -> None:
         """Handle RESUME_FLOW: the client accepts `size` more messages, < 0 = the prefetch limit,
@@ -365,10 +345,11 @@ class JmsConsumer:
         outbound = self._outbound
         capacity = outbound.capacity
         counts_bytes = outbound.counts_bytes or self.byte_credit.limited
-        if self._suspended or capacity < len(deliveries) or counts_bytes:
+        paused = self.pauses.reasons
+        if paused or capacity < len(deliveries) or counts_bytes:
             self.pending.extend(deliveries)
-            if not self._suspended and not self._drain():
-                self._suspend()
+            if not paused and not self._drain():
+                self.pauses.pause(_PAUSED)
         else:
             self._write(deliveries)
 
@@ -402,7 +383,7 @@ class JmsConsumer:
         outbound = self._outbound
         number = self.number
         identity = self._broker.identity
-        held = self.held
+        held = self.held.first
         credit = self.credit
         written = self._written
         chunks: list[bytes] = []
@@ -437,25 +418,26 @@ class JmsConsumer:
             written += 1
             if self.holds:
                 sysid = parts[0][20:52]
-                if sysid in held:
-                    self._hold_twin(sysid, delivery)
-                held[sysid] = (written, delivery)
-            else:
-                outbound.unsent.append((self, delivery))
+                entry = (written, delivery)
+                existing = held.setdefault(sysid, entry)
+                if existing[1] is not delivery:
+                    self.held.add_again(sysid, entry)
+                elif existing is not entry:
+                    held[sysid] = entry
+            elif delivery.consumer is not None:
+                outbound.sent.unsent.append((delivery.consumer, delivery))
         self.credit = credit
         count, self._written = written - self._written, written
-        outbound.traffic.delivered += count
-        outbound.transport.write(chunks)
+        transport = outbound.channel.transport
+        outbound.channel.traffic.delivered += count
+        transport.write(chunks)
         if unspeakable:
-            outbound.transport.call_later(0, lambda: self._move_to_dead_letters(unspeakable))
-        if len(held) > self._trim_at:
-            self._trim()
-        if len(held) >= self._most_held:
-            self._full = True
-            self._suspend()
+            transport.call_later(0, lambda: self._move_to_dead_letters(unspeakable))
+        self.held.trim(self._holds)
+        self._full = len(held) >= self._most_held
         self.byte_credit.left -= size
-        if self.byte_credit.left <= 0:
-            self._suspend()
+        if self._full or self.byte_credit.left <= 0:
+            self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
     def _size_if_taken(self, delivery: Delivery, parts: Iterable[bytes]) -> int:
@@ -463,7 +445,7 @@ class JmsConsumer:
         message is rerouted."""
         size = sum(map(len, parts))
         if size > self._outbound.max_packet:
-            self._outbound.transport.call_later(0, partial(self._pass_on, delivery))
+            self._outbound.channel.transport.call_later(0, partial(self._pass_on, delivery))
             return 0
         return size
 
@@ -471,11 +453,6 @@ class JmsConsumer:
         """Return the flags C and F for a packet of `size` bytes if it reaches a limit of bytes."""
         flags = C if self.byte_credit.left <= size else 0
         return flags | F if self._outbound.byte_credit.left <= size else flags
-
-    def _hold_twin(self, sysid: bytes, delivery: Delivery) -> None:
-        entry = self.held[sysid]
-        if entry[1] is not delivery:
-            self._twins.setdefault(sysid, []).append(entry)
 
     def _move_to_dead_letters(self, unspeakable: list[Delivery]) -> None:
         for delivery in unspeakable:
@@ -492,31 +469,19 @@ class JmsConsumer:
             reroute(self._broker, holder, delivery, force=True)
         self.level()
 
-    def _trim(self) -> None:
-        """Remove messages that ended elsewhere: purged, or acknowledged by another session."""
-        for sysid in [sysid for sysid, (_, d) in self.held.items() if not self._has(d)]:
-            self._pop(sysid)
-        self._trim_at = 2 * len(self.held) + _SPARE
+    def _holds(self, entry: tuple[int, Delivery]) -> bool:
+        """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
+        return self._has(entry[1])
 
     def _has(self, delivery: Delivery) -> bool:
         holder = delivery.consumer
         return not delivery.ended and holder is not None and holder.sink is self
 
-    def _pop(self, sysid: bytes) -> tuple[int, Delivery] | None:
-        entry = self.held.pop(sysid, None)
-        if entry is not None and self._twins:
-            twins = self._twins.get(sysid)
-            if twins:
-                self.held[sysid] = twins.pop()
-                if not twins:
-                    del self._twins[sysid]
-        return entry
-
     # --- acknowledgements --------------------------------------------------------------------
 
     def acknowledge(self, sysid: bytes) -> bool:
         """Acknowledge a message; ignore one that is not unacked. Return whether to journal it."""
-        entry = self._pop(sysid)
+        entry = self.held.take(sysid)
         if entry is None:
             return False
         written, delivery = entry
@@ -533,7 +498,7 @@ class JmsConsumer:
 
     def take(self, sysid: bytes) -> tuple[Consumer, Delivery] | None:
         """Remove an unacked message, and return its delivery for the caller to acknowledge."""
-        entry = self._pop(sysid)
+        entry = self.held.take(sysid)
         if entry is None:
             return None
         written, delivery = entry
@@ -553,15 +518,9 @@ class JmsConsumer:
 
         The application has already received it.
         """
-        if sysid in self.held:
-            self._hold_twin(sysid, delivery)
-        self.held[sysid] = (0, delivery)
-
-    def sent(self, delivery: Delivery) -> None:
-        """Complete a delivery without acknowledgements: its bytes have been sent."""
-        holder = delivery.consumer
-        if holder is not None and holder.sink is self:
-            self._broker.settle(holder, delivery.sequence)
+        entry = (0, delivery)
+        if self.held.first.setdefault(sysid, entry) is not entry:
+            self.held.add_again(sysid, entry)
 
     # --- redelivery --------------------------------------------------------------------------
 
@@ -570,7 +529,7 @@ class JmsConsumer:
         calls `level` afterwards."""
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
-            entry = self._pop(sysid)
+            entry = self.held.take(sysid)
             if entry is None:
                 continue
             holder = entry[1].consumer
@@ -598,33 +557,28 @@ class JmsConsumer:
         none. Without either it may have received all messages.
         """
         boundary = self.passed
-        if last is not None and last in self.held:
-            boundary = self.held[last][0]
+        if last is not None and last in self.held.first:
+            boundary = self.held.first[last][0]
         elif last is None:
             boundary = 0 if none else _EVERYTHING
-        self.held = {s: e for s, e in self.held.items() if e[0] <= boundary and self._has(e[1])}
-        kept: dict[Consumer, list[int]] = {engine: [] for engine in self.engines}
-        for _, delivery in self._all_held():
+        self.held.keep(lambda entry: entry[0] <= boundary and self._has(entry[1]))
+        engines = self.pauses.take()
+        kept: dict[Consumer, list[int]] = {engine: [] for engine in engines}
+        for _, (_, delivery) in self.held.entries():
             holder = delivery.consumer
             if holder in kept:
                 kept[holder].append(delivery.sequence)
         self.pending.clear()
         self.closed = True
-        engines, self.engines = self.engines, []
         del self._outbound.consumers[self]
         for engine in engines:
             self._broker.retire(engine, kept[engine])
         self.subscription.left(engines)
 
-    def _all_held(self) -> Iterable[tuple[int, Delivery]]:
-        yield from self.held.values()
-        for twins in self._twins.values():
-            yield from twins
-
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        held = sorted(self._all_held(), key=itemgetter(0))
+        held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
         holders = dict.fromkeys(self.engines)
         for _, delivery in held:
@@ -638,19 +592,17 @@ class JmsConsumer:
             broker.release(holder)
             broker.detach(holder)
         self.held.clear()
-        self._twins.clear()
         self.pending.clear()
         if not self.closed:
             self.closed = True
             del self._outbound.consumers[self]
-            engines, self.engines = self.engines, []
-            self.subscription.left(engines)
+            self.subscription.left(self.pauses.take())
 
     def detached(self, consumer: Consumer) -> None:
         """Drop the held messages of a deleted destination or subscription."""
         if consumer in self.engines:
             self.engines.remove(consumer)
-            self._trim()
+            self.held.keep(self._holds)
             self.subscription.lost(self, consumer)
 
 

@@ -261,7 +261,7 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
     if owns(connection, destination):
         return destination
     if not is_temporary(address.name):
-        connection.demand(Operation.BROWSE, address.name.replace(">", "*"))
+        connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
     if destination is not None and destination.temporary:
         raise missing(connection.broker, address)
     return destination
@@ -332,7 +332,7 @@ class Destinations:
         if is_wildcard(address.name) or is_reserved(address):
             raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
         if not is_temporary(address.name):
-            self._connection.demand(Operation.CREATE, address.name)
+            self._connection.channel.demand(Operation.CREATE, address.name)
         connection = self._connection
         settings = _flavoured(DEFAULTS, address, bits)
         self._broker.destinations.check_temporary(connection)
@@ -353,7 +353,7 @@ class Destinations:
             identity.may(Operation.PRODUCE, address.name)
             or identity.may(Operation.CONSUME, address.name)
         ):
-            self._connection.demand(Operation.CREATE, address.name)
+            self._connection.channel.demand(Operation.CREATE, address.name)
         _flavoured(DEFAULTS, address, bits)  # refused before anything is created
         exists = self._broker.destinations.find(address) is not None
         try:
@@ -375,7 +375,7 @@ class Destinations:
         elif is_reserved(address):
             raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
         else:
-            self._connection.demand(Operation.DELETE, address.name)
+            self._connection.channel.demand(Operation.DELETE, address.name)
         self._broker.remove(destination)
         self._connection.reply(packet)
 

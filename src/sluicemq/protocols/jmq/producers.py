@@ -15,14 +15,14 @@ requested reply wait for capacity even if their connection has closed.
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Final
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
+from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
+from sluicemq.protocols.channel.publisher import Publisher, cache_target
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.coordinator import Coordinator
@@ -59,13 +59,9 @@ from sluicemq.protocols.jmq.wire import (
     encode_reply,
 )
 
-MOST_UNCONFIRMED: Final = 16 << 20
-"""Bytes of messages with pending SEND_REPLYs above which the session pauses reading."""
 MOST_PARKED: Final = 10_000
 """Maximum number of messages that wait for room; the next one is rejected at once."""
 
-_MOST_TARGETS: Final = 1024
-"""Maximum number of cached headers per connection. The cache is cleared when it is full."""
 _MOST_SEARCHES: Final = 100
 """Maximum number of searches for re-sent messages per connection."""
 _MOST_SEARCHED: Final = 10_000
@@ -78,18 +74,15 @@ _LARGEST_SEQUENCE: Final = (1 << 62) - 1
 
 
 class Producers:
-    """Producers of one connection.
+    """Producers of one connection. Implements `channel.PublishingSession`.
 
-    last_sync    sequence number of the last message that has to become durable
-    unconfirmed  bytes of messages with pending SEND_REPLYs
+    publisher  accepts the messages; `confirm` has to be called after the packets of a read
     """
 
     __slots__ = (
         "_broker",
         "_connection",
         "_coordinator",
-        "_parked",
-        "_pending",
         "_persistent",
         "_producers",
         "_queues",
@@ -97,15 +90,14 @@ class Producers:
         "_topics",
         "_traffic",
         "_transient",
-        "last_sync",
-        "unconfirmed",
+        "publisher",
     )
 
     def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
         self._connection = connection
         self._coordinator = coordinator
         self._broker = connection.broker
-        self._traffic = connection.outbound.traffic
+        self._traffic = connection.channel.traffic
         durability = connection.options.durability
         self._persistent = Durability.SYNC if durability is None else durability
         self._transient = Durability.NONE if durability is None else durability
@@ -114,13 +106,8 @@ class Producers:
         self._queues: dict[VariableHeader, Destination] = {}
         """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
-        self._pending: list[bytes] = []
-        """Replies to the packets of the current read."""
-        self._parked: dict[Message, tuple[Destination, Packet]] = {}
-        """Destination and packet of each message that waits for room."""
         self._searches = 0
-        self.last_sync = 0
-        self.unconfirmed = 0
+        self.publisher: Publisher[Packet] = Publisher(connection.channel, self)
 
     # --- producers ---------------------------------------------------------------------------
 
@@ -165,12 +152,12 @@ class Producers:
         if not is_temporary(address.name) and not accepts_replies(
             self._broker.destinations.find(address)
         ):
-            self._connection.demand(Operation.PRODUCE, address.name.replace(">", "*"))
+            self._connection.channel.demand(Operation.PRODUCE, address.name.replace(">", "*"))
 
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> None:
-        """Process a message. The caller calls `confirm` after the packets of the same read."""
+        """Process a message."""
         flags = packet.flags
         try:
             message = message_of(packet, self._connection.sender, self._persistent, self._transient)
@@ -189,11 +176,8 @@ class Producers:
             self.resume(packet)
             return
         self._traffic.published += 1
-        if taken:
-            if flags & A:
-                self._pending.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
-            if flags & (C | F):
-                self.resume(packet)
+        if taken and flags & (A | C | F):
+            self.publisher.accepted.append(packet)
 
     def _take(
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
@@ -207,14 +191,7 @@ class Producers:
             return True
         if packet.flags & I and self._is_there(destination, message):
             raise RejectedRequest(Status.NOT_MODIFIED, "this message is there already")
-        if destination.settings.overflow is Overflow.BLOCK:
-            if not self._publish_or_park(destination, message, packet):
-                return False
-        else:
-            self._broker.publish(destination, message)
-        if message.durability is Durability.SYNC:
-            self.last_sync = message.sequence
-        return True
+        return self.publisher.publish(destination, message, packet)
 
     def _find(self, header: VariableHeader, address: Address) -> Destination:
         """Return the destination of a message.
@@ -227,9 +204,7 @@ class Producers:
         creator = self._connection.identity.creator
         destination = find_or_create(self._broker, address, creator)
         targets = self._queues if address.kind is Kind.QUEUE else self._topics
-        if len(targets) >= _MOST_TARGETS:
-            targets.clear()
-        targets[header] = destination
+        cache_target(targets, header, destination)
         return destination
 
     def _copy(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
@@ -311,12 +286,12 @@ class Producers:
     # --- flow --------------------------------------------------------------------------------
 
     def resume(self, packet: Packet | Oversized) -> None:
-        """Let a client that paused after this packet go on, with the replies of this read."""
-        self._pending += self._resuming(packet)
+        """Let a client go on that paused after this packet, which was refused."""
+        self._connection.channel.write(self._resuming(packet))
 
     def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
         """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
-        answers = []
+        answers: list[bytes] = []
         if packet.flags & C:
             try:
                 producer = packet.variable.producer_id
@@ -332,56 +307,31 @@ class Producers:
             answers.append(encode_packet(PacketType.RESUME_FLOW, properties={"JMQSize": -1}))
         return answers
 
-    # --- confirming --------------------------------------------------------------------------
+    # --- for the publisher -------------------------------------------------------------------
 
-    def confirm(self, size: int) -> None:
-        """Send the pending replies, after all packets of `size` bytes are processed."""
-        pending = self._pending
-        if pending:
-            self._pending = []
-            self.unconfirmed += size
-            self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
+    def encode_confirms(self, batch: list[Packet]) -> list[bytes]:
+        """Return the SEND_REPLYs and RESUME_FLOWs of durable messages."""
+        answers: list[bytes] = []
+        for packet in batch:
+            flags = packet.flags
+            if flags & A:
+                answers.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
+            if flags & (C | F):
+                answers += self._resuming(packet)
+        return answers
 
-    def _confirm(self, answers: list[bytes], size: int) -> None:
-        self.unconfirmed -= size
-        self._connection.write(b"".join(answers))
-        self._connection.pressed()
+    def may_park(self, destination: Destination) -> bool:
+        """Return whether one more message may wait for capacity."""
+        return len(destination.parked) < MOST_PARKED
 
-    # --- waiting for room --------------------------------------------------------------------
-
-    def _publish_or_park(self, destination: Destination, message: Message, packet: Packet) -> bool:
-        """Publish; return False if the message waits for room. Raises as `Broker.publish`."""
-        callback = None
-        if len(destination.parked) < MOST_PARKED:
-            callback = partial(self._unblocked, message)
-        if self._broker.publish(destination, message, callback):
-            return True
-        self._parked[message] = (destination, packet)
-        return False
-
-    def _unblocked(self, message: Message) -> None:
-        """Reply to a message that has waited: it is published, or its destination is deleted."""
-        parked = self._parked.pop(message, None)
-        if parked is None:
-            return
-        packet = parked[1]
-        connection = self._connection
-        if not message.sequence:
-            why = "the destination has been removed, and another may not be created"
-            connection.refuse(packet, RejectedRequest(Status.NOT_FOUND, why))
-            connection.write(b"".join(self._resuming(packet)))
-            return
-        if message.durability is Durability.SYNC:
-            self.last_sync = max(self.last_sync, message.sequence)
-        self._broker.when_durable(self.last_sync, partial(self._answer, packet))
-
-    def _answer(self, packet: Packet) -> None:
-        self._connection.reply(packet)
-        self._connection.write(b"".join(self._resuming(packet)))
+    def finish_parked(self, request: Packet, error: BrokerError | None) -> None:
+        """Reply to a message that has waited for capacity."""
+        if error is None:
+            self.publisher.confirm_parked(request)
+        else:
+            self._connection.refuse(request, RejectedRequest(Status.NOT_FOUND, str(error)))
+            self.resume(request)
 
     def end(self) -> None:
         """Withdraw messages that wait for capacity and whose sender waits for a reply."""
-        for message, (destination, packet) in list(self._parked.items()):
-            if packet.flags & A:
-                del self._parked[message]
-                self._broker.withdraw(destination, message)
+        self.publisher.end(lambda packet: not packet.flags & A)

@@ -21,12 +21,12 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
-from sluicemq.model.errors import AccessError, TooManyConnections
+from sluicemq.model.errors import AccessError
+from sluicemq.protocols.channel.login import LoginCheck
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
-    MOST_UNREAD,
     Challenge,
     Compiled,
     JmqConnection,
@@ -52,7 +52,7 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     status_of,
 )
-from sluicemq.protocols.jmq.producers import MOST_UNCONFIRMED, Producers
+from sluicemq.protocols.jmq.producers import Producers
 from sluicemq.protocols.jmq.transactions import TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
@@ -66,8 +66,6 @@ from sluicemq.protocols.jmq.wire import (
 from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
 from sluicemq.security.access import OPEN, Access, Credentials
 
-REFUSED_SECONDS: Final = 0.25
-"""Delay between a failed login and the close of the connection."""
 MOST_IDS: Final = 10_000
 """Maximum number of unique ids in one GENERATE_UID_REPLY."""
 
@@ -77,6 +75,9 @@ _INFO_CONSUMERS: Final = 3
 """Values of JMQRequestType."""
 _OPERATING: Final = 1
 _ACKNOWLEDGE: Final = PacketType.ACKNOWLEDGE.value
+_BEFORE_LOGIN: Final = frozenset(
+    {PacketType.HELLO, PacketType.AUTHENTICATE, PacketType.GOODBYE, PacketType.PING}
+)
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
@@ -90,23 +91,17 @@ class JmqSession:
         "_at_end",
         "_browsing",
         "_challenge",
+        "_channel",
         "_compilation",
         "_connection",
         "_consumer_commands",
         "_coordinator",
         "_decoder",
-        "_ended",
         "_handlers",
         "_heard",
-        "_held_back",
-        "_held_bytes",
-        "_late",
-        "_logged_in",
         "_login",
         "_missed",
-        "_paused",
         "_producers",
-        "_refused",
         "_timer",
         "_transport",
     )
@@ -131,38 +126,24 @@ class JmqSession:
             access,
             options,
             coordinator.background,
-            self._read_or_not,
             self._close,
         )
         self._connection = connection
+        self._channel = connection.channel
         self._producers = Producers(connection, coordinator)
         self._consumer_commands = ConsumerCommands(connection, coordinator)
         self._browsing = Browsing(connection, coordinator.uid)
         self._challenge: Challenge | None = None
         """Login challenge, set after HELLO."""
-        self._login: Packet | None = None
-        """AUTHENTICATE packet whose login is being checked."""
-        self._held_back: list[Packet | Oversized] | None = None
-        """Packets that wait for the login check, or for the compilation of a selector, including
-        its request; None if neither is in progress."""
-        self._held_bytes = 0
-        """Bytes of input from which these packets were decoded."""
+        self._login = LoginCheck(self._channel, self)
         self._compilation: Job | None = None
         """Compilation job of the selector."""
         self._at_end = False
-        """True after EOF; the session still processes the packets in `_held_back`."""
-        self._late = False
-        """True if the login check ends in a later event loop iteration."""
-        self._logged_in = False
-        self._refused: Timer | None = None
-        """Timer that closes the connection after a failed login."""
+        """True after EOF; the session still processes the packets that are held."""
         self._timer: Timer | None = None
         """Timer of the next check for an idle client."""
         self._heard = True
         self._missed = 0
-        self._paused = False
-        self._ended = False
-        """True if the session ignores all further input."""
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Callable[[Packet], None]]:
@@ -211,20 +192,20 @@ class JmqSession:
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client."""
-        if self._ended:
+        channel = self._channel
+        if channel.ended:
             return
         self._heard = True
         packets = self._decoder.feed(data)
-        if self._held_back is not None:
-            self._held_back += packets
-            self._held_bytes += len(data)
+        if channel.held is not None:
+            channel.hold(packets, len(data))
         else:
             self._handle(packets, len(data))
 
     @property
     def buffered(self) -> int:
         """Bytes of input that are not processed yet."""
-        return self._decoder.buffered + self._held_bytes
+        return self._decoder.buffered + self._channel.held_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -234,9 +215,7 @@ class JmqSession:
     @property
     def login(self) -> Login:
         """State of the client's login."""
-        if self._logged_in or self._connection.closed:
-            return Login.DONE
-        return Login.DUE if self._login is None else Login.CHECKING
+        return self._login.state
 
     def discard_input(self) -> None:
         """Drop the unfinished packet."""
@@ -248,42 +227,31 @@ class JmqSession:
         A login check in progress is cancelled, because the client has most likely closed.
         """
         self._at_end = True
-        self._connection.access.cancel_login()
-        if self._held_back is None:
+        self._channel.access.cancel_login()
+        if self._channel.held is None:
             self._leave()
 
     def flushed(self) -> None:
         """Acknowledge the sent messages of consumers that do not acknowledge."""
-        outbound = self._connection.outbound
-        unsent = outbound.unsent
-        if unsent:
-            outbound.unsent = []
-            for consumer, delivery in unsent:
-                consumer.sent(delivery)
-            # the engine's flush of this iteration is over: schedule another
-            outbound.broker.wake()
+        self._connection.outbound.sent.acknowledge()
 
     def pause_delivery(self) -> None:
         """Pause deliveries to a slow client. The session still sends replies."""
-        outbound = self._connection.outbound
-        outbound.congested = True
-        outbound.measure()
+        self._channel.fall_behind()
+        self._connection.outbound.measure()
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
-        connection = self._connection
-        connection.unread = 0
-        connection.outbound.congested = False
-        connection.outbound.measure()
+        self._channel.catch_up()
+        self._connection.outbound.measure()
         self._browsing.go_on()
-        self._read_or_not()
+        self._channel.update_reading()
 
     def closed(self) -> None:
         """Requeue the unacked messages and release all resources."""
         self._stop()
-        self._connection.access.cancel_login()
-        if self._refused is not None:
-            self._refused.cancel()
+        self._login.release()
+        self._producers.publisher.release()
         self._handlers.clear()
         self._connection.release()
 
@@ -296,7 +264,7 @@ class JmqSession:
         self._take_leave(GoodbyeReason.ADMIN_KILLED, reason)
 
     def _take_leave(self, kind: GoodbyeReason, reason: str) -> None:
-        if self._connection.closed:
+        if self._channel.closed:
             return
         if self._challenge is not None:
             properties: dict[str, object] = {
@@ -309,11 +277,12 @@ class JmqSession:
 
     def session_info(self) -> SessionInfo:
         """Return protocol, user, client id and state of the connection."""
-        connection = self._connection
-        state: State = "open" if self._logged_in else "connecting"
-        if self._ended or self._at_end:
+        channel = self._channel
+        state: State = "open" if self._login.logged_in else "connecting"
+        if channel.ended or self._at_end:
             state = "closing"
-        return SessionInfo("jmq", connection.identity.name, connection.sender.client_id, state)
+        client_id = self._connection.sender.client_id
+        return SessionInfo("jmq", channel.identity.name, client_id, state)
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
@@ -324,17 +293,16 @@ class JmqSession:
     def _handle(self, packets: Packets, size: int = 0) -> None:
         """Process packets of `size` bytes, up to a login or selector that takes time."""
         connection = self._connection
+        channel = self._channel
         send = self._producers.send
         acknowledge = self._consumer_commands.acknowledge
         for place, packet in enumerate(packets):
             kind = packet.type
-            if not self._logged_in or isinstance(packet, Oversized):
+            if not self._login.logged_in or isinstance(packet, Oversized):
                 self._handle_other(packet)
-                if self._held_back is not None:
-                    self._late = True
+                if channel.held is not None:
                     if behind := packets[place + 1 :]:
-                        self._held_back += behind
-                        self._held_bytes = size
+                        channel.hold(list(behind), size)
                     break
             elif 0 < kind <= LAST_MESSAGE_TYPE:
                 send(packet)
@@ -355,70 +323,63 @@ class JmqSession:
                 except SelectorPending as pending:
                     self._compile(pending.text, packets[place:], size)
                     break
-            if connection.closed or self._ended:
+            if channel.ended:
                 break
-        self._producers.confirm(size)
+        self._producers.publisher.confirm(size)
         self._consumer_commands.confirm()
-        if connection.closed:
+        if channel.closed:
             return
-        if self._held_back is None:
-            if self._ended or self._at_end:
+        if channel.held is None:
+            if channel.ended or self._at_end:
                 self._leave()
             elif self._decoder.error is not None:
                 self._leave(str(self._decoder.error))
-        self._read_or_not()
+        self._channel.update_reading()
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
         """Compile a selector in another thread, then process the packets of `size` bytes."""
         background = self._coordinator.background
         assert background is not None
-        self._held_back = list(packets)
-        self._held_bytes = size
+        self._channel.hold(list(packets), size)
         work = partial(Compiled.of, self._connection.broker, text)
         self._compilation = background.submit(work, self._compiled)
 
     def _compiled(self, compiled: Compiled) -> None:
         """Process the packets that wait for the selector."""
         self._compilation = None
-        held_back, self._held_back = self._held_back, None
-        size, self._held_bytes = self._held_bytes, 0
+        size = self._channel.held_bytes
+        held = self._channel.release()
         connection = self._connection
-        if held_back is None or connection.closed:
-            return
         connection.broker.wake()
         connection.compiled = compiled
-        self._handle(held_back, size)
+        self._handle(held, size)
 
     def _handle_other(self, packet: Packet | Oversized) -> None:
         """Process a packet received before the login, or a packet above a limit."""
         connection = self._connection
+        if isinstance(packet, Oversized):
+            self._refuse_oversized(packet)
+            return
         try:
-            if isinstance(packet, Oversized):
-                options = connection.options
-                limit = f"{options.packet} bytes"
-                if not self._logged_in:
-                    limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
-                raise RejectedRequest(
-                    Status.ENTITY_TOO_LARGE,
-                    f"packets have up to {limit}, this one {packet.size}",
-                )
-            if packet.type == PacketType.HELLO:
-                self._hello(packet)
-            elif packet.type == PacketType.AUTHENTICATE:
-                self._authenticate(packet)
-            elif packet.type == PacketType.GOODBYE:
-                self._goodbye(packet)
-            elif packet.type == PacketType.PING:
-                connection.reply(packet)
-            else:
+            if packet.type not in _BEFORE_LOGIN:
                 raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
+            self._handlers[packet.type](packet)
         except ANSWERED as error:
             connection.refuse(packet, error)
-            if isinstance(packet, Oversized):
-                if 0 < packet.type <= LAST_MESSAGE_TYPE:
-                    self._producers.resume(packet)
-                if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
-                    self._coordinator.branches.fail(packet, connection, error)
+
+    def _refuse_oversized(self, packet: Oversized) -> None:
+        connection = self._connection
+        options = connection.options
+        limit = f"{options.packet} bytes"
+        if not self._login.logged_in:
+            limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
+        why = f"packets have up to {limit}, this one {packet.size}"
+        error = RejectedRequest(Status.ENTITY_TOO_LARGE, why)
+        connection.refuse(packet, error)
+        if 0 < packet.type <= LAST_MESSAGE_TYPE:
+            self._producers.resume(packet)
+        if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
+            self._coordinator.branches.fail(packet, connection, error)
 
     # --- login -------------------------------------------------------------------------------
 
@@ -441,62 +402,51 @@ class JmqSession:
             self._timer = self._transport.call_later(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
-        """Check the login; later packets wait in `_held_back` until the check ends."""
+        """Check the login; later packets wait until the check ends."""
         challenge = self._challenge
         if challenge is None:
             raise RejectedRequest(Status.ERROR, "say HELLO first")
-        if self._logged_in:
+        if self._login.logged_in:
             raise RejectedRequest(Status.ERROR, "this connection has logged in already")
-        self._login = packet
-        self._held_back = []
         try:
             credentials = challenge.credentials(packet)
         except RejectedRequest as error:
-            if self._connection.access.guest is None:
-                self._admitted(error)
+            if self._channel.access.guest is None:
+                self._refuse_login(packet, error, Status.INVALID_LOGIN)
                 return
             # the client may be anonymous: nothing needs to be shown
             credentials = Credentials(nonce=challenge.nonce)
-        self._connection.access.login(self._transport.peer, credentials, self._admitted)
+        self._login.check(packet, credentials)
 
-    def _admitted(self, identity: Identity | AccessError | RejectedRequest) -> None:
-        """Handle the result of the login check: send the reply, process the held packets."""
-        packet, self._login = self._login, None
-        held_back, self._held_back = self._held_back, None
-        self._held_bytes = 0
+    def _refuse_login(
+        self, packet: Packet, error: AccessError | RejectedRequest, status: Status
+    ) -> None:
+        self._connection.reply(packet, status, {"JMQReason": str(error)})
+        self._stop()
+        self._login.close_later(str(error))
+
+    def answer_login(self, request: Packet | Oversized, result: Identity | AccessError) -> None:
+        """Reply to AUTHENTICATE."""
+        assert isinstance(request, Packet)
+        if not isinstance(result, Identity):
+            self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
+            return
         connection = self._connection
-        if packet is None or connection.closed:
-            return
-        if isinstance(identity, Identity):
-            try:
-                self._transport.claim_user(identity.name)
-            except TooManyConnections as error:
-                identity = error
-        if not isinstance(identity, Identity):
-            status = Status.INVALID_LOGIN
-            if isinstance(identity, AccessError):
-                status = status_of(identity, status)
-            connection.reply(packet, status, {"JMQReason": str(identity)})
-            self._stop()
-            close = partial(self._transport.close, str(identity))
-            self._refused = self._transport.call_later(REFUSED_SECONDS, close)
-            return
-        connection.identity = identity
-        self._logged_in = True
         self._decoder.allow(Limits(packet=connection.options.packet))
         self._supersede()
         self._coordinator.connections[connection.number] = connection
-        connection.reply(packet)
-        if self._late:
-            self._late = False
-            self._handle(held_back or [])
+        connection.reply(request)
+
+    def process_held(self, frames: list[Packet | Oversized]) -> None:
+        """Process the packets behind an AUTHENTICATE whose check took time."""
+        self._handle(frames)
 
     def _supersede(self) -> None:
         """Close the previous connection of this client, if it is still open."""
         assert self._challenge is not None
         old = self._coordinator.connections.get(self._challenge.before)
-        user = self._connection.identity.name
-        if old is not None and old.reconnectable and old.identity.name == user:
+        user = self._channel.identity.name
+        if old is not None and old.reconnectable and old.channel.identity.name == user:
             old.close("the client has connected again")
 
     # --- other requests ---------------------------------------------------------------------
@@ -506,11 +456,13 @@ class JmqSession:
         connection = self._connection
         client_ids = self._coordinator.client_ids
         if "JMQClientID" in packet.properties:
-            identity = connection.identity
+            identity = self._channel.identity
             durables = self._coordinator.durables
             client_id = expanded(text(packet, "JMQClientID"), identity.name)
             if not durables.may_have(client_id, identity):
-                connection.access.denied(self._transport.peer, identity, f"client id {client_id}")
+                connection.channel.access.denied(
+                    self._transport.peer, identity, f"client id {client_id}"
+                )
                 raise in_use(client_id)
             client_ids.take(
                 connection.number,
@@ -577,7 +529,7 @@ class JmqSession:
         """Send PING to an idle client. Any received packet proves that it is alive."""
         self._timer = None
         connection = self._connection
-        if connection.closed:
+        if self._channel.closed:
             return
         if self._heard:
             self._heard = False
@@ -585,13 +537,13 @@ class JmqSession:
         elif self._missed >= MISSED_PINGS:
             self._close("the client has not been heard of for too long")
             return
-        elif self._logged_in and connection.level < Level.MQ_3_6_SP4:
+        elif self._login.logged_in and connection.level < Level.MQ_3_6_SP4:
             # these clients do not answer PING; the bytes only let the operating system detect a
             # lost peer
             connection.write(encode_packet(PacketType.PING))
         else:
             self._missed += 1
-            if self._logged_in:
+            if self._login.logged_in:
                 connection.write(encode_packet(PacketType.PING, A))
         self._timer = self._transport.call_later(connection.options.ping_interval, self._ring)
 
@@ -599,36 +551,23 @@ class JmqSession:
 
     def _goodbye(self, packet: Packet) -> None:
         """Handle GOODBYE: release all resources, then reply."""
-        self._ended = True
+        self._channel.end()
         self._give_back()
         if packet.flags & A:
             self._when_on_disk(partial(self._connection.reply, packet))
 
-    def _read_or_not(self) -> None:
-        """Pause or resume reading, depending on the limits for pending work."""
-        connection = self._connection
-        wait = (
-            self._held_back is not None
-            or self._producers.unconfirmed > MOST_UNCONFIRMED
-            or connection.unread > MOST_UNREAD
-        )
-        if wait != self._paused and not connection.closed:
-            self._paused = wait
-            if wait:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
-
     def _leave(self, reason: str = "") -> None:
         """Ignore further input, and close when all requests are answered."""
-        self._ended = True
+        self._channel.end()
         self._give_back()
         self._when_on_disk(partial(self._close, reason))
 
     def _when_on_disk(self, callback: Callable[[], None]) -> None:
         """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
-        broker.when_completed(partial(broker.when_durable, self._producers.last_sync, callback))
+        broker.when_completed(
+            partial(broker.when_durable, self._producers.publisher.last_sync, callback)
+        )
 
     def _give_back(self) -> None:
         """Release transactions, then sessions.
@@ -650,20 +589,18 @@ class JmqSession:
 
     def _stop(self) -> None:
         """Stop processing input and sending output, and release all resources."""
-        self._ended = True
-        self._connection.closed = True
+        self._channel.close()
         if self._compilation is not None:
             self._compilation.cancel()
             self._compilation = None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._held_back = None
-        self._held_bytes = 0
+        self._channel.release()
         self._give_back()
 
     def _close(self, reason: str) -> None:
-        if not self._connection.closed:
+        if not self._channel.closed:
             self._stop()
             self._transport.close(reason)
 

@@ -120,7 +120,7 @@ class QueueSubscription:
             ack_timeout=0,
             owner=self._connection,
         )
-        consumer.add(engine)
+        consumer.pauses.add(engine)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
         """Attach the consumer again after its queue was deleted, unless the broker refuses that."""
@@ -194,7 +194,7 @@ class TopicSubscription:
         engine = self._broker.attach(
             subscription, consumer, consumer.window, ack_timeout=0, owner=self._connection
         )
-        consumer.add(engine)
+        consumer.pauses.add(engine)
 
     def _created(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if the wildcard matches it."""

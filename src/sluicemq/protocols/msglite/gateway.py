@@ -27,6 +27,8 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
+from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.consumer import SentDeliveries
 from sluicemq.protocols.msglite.http import (
     GatewayRequest,
     HttpLimits,
@@ -37,7 +39,7 @@ from sluicemq.protocols.msglite.http import (
 from sluicemq.protocols.msglite.mapping import to_message, wire_body
 from sluicemq.protocols.msglite.replies import ReplyAddresses
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
-from sluicemq.security.access import OPEN, Access, demand
+from sluicemq.security.access import OPEN, Access
 
 ADDRESS: Final = "msglite.httpRequests"
 TIMEOUT: Final = 180
@@ -58,18 +60,17 @@ class GatewaySession:
     """HTTP gateway session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_access",
         "_address",
         "_alarm",
         "_broker",
+        "_channel",
         "_deadline",
         "_owned",
         "_reader",
         "_replies",
+        "_sent",
         "_state",
-        "_traffic",
         "_transport",
-        "_unsettled",
     )
 
     def __init__(
@@ -83,17 +84,19 @@ class GatewaySession:
         limits: HttpLimits | None = None,
     ) -> None:
         """Requests are published to `address`. All sessions share `replies`."""
+        assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._access = access
-        self._traffic = broker.traffic_of("msglite-http")
+        self._channel: Channel[None] = Channel(
+            transport, broker, access, "msglite-http", access.guest
+        )
         self._replies = replies
         self._address = address
         self._reader = RequestReader(limits or HttpLimits())
         self._state = _State.READING
         self._owned: list[Destination] = []
         """Temporary queues R and B."""
-        self._unsettled: list[tuple[Consumer, Delivery]] = []
+        self._sent = SentDeliveries(broker, refill=True)
         self._alarm: Timer
         self._put_off()
         self._set_alarm()
@@ -138,13 +141,8 @@ class GatewaySession:
 
     def flushed(self) -> None:
         """Acknowledge the sent messages, which makes room for more deliveries."""
-        if self._unsettled:
-            for consumer, delivery in self._unsettled:
-                self._broker.settle(consumer, delivery.sequence)
-            self._unsettled.clear()
+        if self._sent.acknowledge():
             self._put_off()
-            # the flush of this iteration has already run, and more messages may be ready
-            self._broker.wake()
 
     def pause_delivery(self) -> None:
         """Do nothing: the window limits unsent output."""
@@ -156,7 +154,7 @@ class GatewaySession:
         """Delete the temporary queues; later messages to them are dropped."""
         self._state = _State.CLOSED
         self._alarm.cancel()
-        self._unsettled.clear()
+        self._sent.unsent.clear()
         owned, self._owned = self._owned, []
         for destination in owned:
             if not destination.removed:
@@ -175,10 +173,8 @@ class GatewaySession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. HTTP clients have no client id."""
-        guest = self._access.guest
-        assert guest is not None
         state: State = "closing" if self._state is _State.CLOSED else "open"
-        return SessionInfo("msglite-http", guest.name, state=state)
+        return SessionInfo("msglite-http", self._channel.identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumer of the response."""
@@ -206,12 +202,11 @@ class GatewaySession:
     def _forward(self, request: GatewayRequest) -> None:
         """Publish the two messages and wait for the reply. Raises BrokerError, AccessDenied."""
         broker = self._broker
-        guest = self._access.guest
-        assert guest is not None  # the protocol has no logins
-        demand(self._access, self._transport.peer, guest, Operation.PRODUCE, self._address)
-        target = broker.destinations.queue(self._address, guest.creator, CreatedBy.MSGLITE)
-        reply = self._create(self, guest.creator)
-        content = self._create(self._replies, guest.creator)
+        self._channel.demand(Operation.PRODUCE, self._address)
+        creator = self._channel.identity.creator
+        target = broker.destinations.queue(self._address, creator, CreatedBy.MSGLITE)
+        reply = self._create(self, creator)
+        content = self._create(self._replies, creator)
         announcement = {
             "method": request.method,
             "url": request.url,
@@ -226,7 +221,7 @@ class GatewaySession:
         broker.attach(reply.queue, self, Window(_WINDOW, True), owner=self)
         broker.publish(content, self._message(content, request.body))
         broker.publish(target, head, _nothing)
-        self._traffic.published += 2
+        self._channel.traffic.published += 2
         self._reader.discard()
 
     def _create(self, owner: object, creator: str | None) -> Destination:
@@ -242,12 +237,12 @@ class GatewaySession:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Send the reply, then the parts of the body, up to the empty one."""
-        self._traffic.delivered += len(deliveries)
+        self._channel.traffic.delivered += len(deliveries)
         for delivery in deliveries:
             if self._state is _State.CLOSED:
                 return
             assert delivery.message is not None  # unacked
-            self._unsettled.append((consumer, delivery))
+            self._sent.unsent.append((consumer, delivery))
             body = wire_body(delivery.message)
             if self._state is _State.WAITING:
                 self._begin(body)

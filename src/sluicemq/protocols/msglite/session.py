@@ -29,16 +29,12 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import (
-    Address,
-    CreatedBy,
-    Kind,
-    decode_name,
-    encode_name,
-    is_temporary,
-)
+from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError
-from sluicemq.model.message import Durability, Message
+from sluicemq.model.message import Durability
+from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.consumer import SentDeliveries
+from sluicemq.protocols.channel.publisher import Publisher, cache_target, find_target
 from sluicemq.protocols.msglite.mapping import (
     ANSWER,
     read_address,
@@ -61,7 +57,7 @@ from sluicemq.protocols.msglite.wire import (
     message_head,
 )
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
-from sluicemq.security.access import OPEN, Access, demand
+from sluicemq.security.access import OPEN, Access
 
 __all__ = ["MsgliteSession", "ReplyAddresses"]
 
@@ -75,8 +71,6 @@ _MOST_UNSENT: Final = 256 * 1024
 """Bytes written but not sent from which on the session processes no further command."""
 _MOST_HELD_BACK: Final = 256 * 1024
 """Bytes received behind a waiting command from which on reading pauses."""
-_MOST_DESTINATIONS: Final = 1024
-"""Destinations cached per connection. The cache is cleared when it is full."""
 _LONGEST_ALARM: Final = 86_400.0
 """Seconds. Event loops limit timers, the protocol does not limit timeouts: the session sets a timer
 that fires early again."""
@@ -87,32 +81,27 @@ class MsgliteSession:
     """msglite session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_access",
         "_addresses",
         "_alarm",
         "_alarm_at",
         "_broker",
+        "_channel",
         "_deadline",
         "_decoder",
         "_destinations",
         "_durability",
-        "_ended",
-        "_gone",
         "_held_bytes",
         "_holds",
-        "_identity",
-        "_last",
-        "_paused",
         "_pending",
+        "_publisher",
         "_query",
         "_replies",
         "_retired",
         "_running",
+        "_sent",
         "_spent",
-        "_traffic",
         "_transport",
         "_unsent",
-        "_unsettled",
         "_window",
     )
 
@@ -131,9 +120,8 @@ class MsgliteSession:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._access = access
-        self._identity = access.guest
-        self._traffic = broker.traffic_of("msglite")
+        self._channel: Channel[Frame] = Channel(transport, broker, access, "msglite", access.guest)
+        self._publisher = Publisher(self._channel, self)
         self._replies = replies
         self._durability = durability
         self._decoder = Decoder(limits or Limits())
@@ -141,13 +129,8 @@ class MsgliteSession:
         self._holds = 0
         self._running = False
         self._held_bytes = 0
-        self._paused = False
-        self._ended = False
-        self._gone = False
         self._destinations: dict[bytes, Destination] = {}
         """Destinations that this connection may publish to, by address."""
-        self._last: Message | None = None
-        """Last published message that has to reach the disk."""
         self._addresses: tuple[bytes, ...] = ()
         """Addresses of the queues in which `_window` has its consumers."""
         self._window = Window(0, False)
@@ -157,7 +140,7 @@ class MsgliteSession:
         self._alarm: Timer | None = None
         self._alarm_at = 0
         self._unsent = 0
-        self._unsettled: list[tuple[Consumer, Delivery]] = []
+        self._sent = SentDeliveries(broker, refill=False)
         self._retired: list[Consumer] = []
         """Consumers of earlier addresses with deliveries that are not sent yet."""
         self._spent: list[Destination] = []
@@ -180,9 +163,8 @@ class MsgliteSession:
                 self._transport.quick_ack()
         elif self._pending or not decoder.idle:
             self._held_bytes += len(data)
-            if self._held_bytes > _MOST_HELD_BACK and not self._paused:
-                self._paused = True
-                self._transport.pause_reading()
+            if self._held_bytes > _MOST_HELD_BACK:
+                self._channel.pause_reading(True)
 
     @property
     def buffered(self) -> int:
@@ -206,7 +188,7 @@ class MsgliteSession:
 
     def end_of_input(self) -> None:
         """Cancel the waiting command, process the remaining ones, then close."""
-        self._ended = True
+        self._channel.end()
         if self._holds & WAITING:
             self._give_up()
         self._run()
@@ -215,15 +197,14 @@ class MsgliteSession:
         """Acknowledge the sent deliveries and process the commands that waited for them."""
         self._unsent = 0
         self._holds &= ~FULL
-        if self._unsettled:
-            self._settle()
+        self._sent.acknowledge()
         if self._retired:
             for consumer in self._retired:
                 self._broker.detach(consumer)
             self._retired.clear()
         if self._spent:
             self._remove_spent()
-        if not self._holds and (self._held_bytes or self._ended):
+        if not self._holds and (self._held_bytes or self._channel.ended):
             # this iteration's flush has already run, and pending commands may publish
             self._broker.wake()
             self._run()
@@ -236,9 +217,9 @@ class MsgliteSession:
 
     def closed(self) -> None:
         """Requeue unsent deliveries. Received messages are still published."""
-        self._gone = True
+        self._channel.close()
         self._set_no_alarm()
-        self._unsettled.clear()
+        self._sent.unsent.clear()
         for consumer in (*self._retired, *self._window.consumers):
             self._broker.detach(consumer)
         self._retired.clear()
@@ -248,6 +229,7 @@ class MsgliteSession:
         self._remove_spent()
         self._holds &= ~(WAITING | FULL)
         self._run()
+        self._publisher.release()
 
     def shutdown(self) -> None:
         """Close the connection: the protocol has no message for it."""
@@ -261,8 +243,8 @@ class MsgliteSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
-        state: State = "closing" if self._holds & CLOSED or self._ended else "open"
-        return SessionInfo("msglite", self._identity.name, state=state)
+        state: State = "closing" if self._holds & CLOSED or self._channel.ended else "open"
+        return SessionInfo("msglite", self._channel.identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of the waiting ready or query."""
@@ -286,9 +268,11 @@ class MsgliteSession:
                 kind, timeout, addresses, body = pending.popleft()
                 if kind == MESSAGE:
                     self._send(timeout, body, *addresses)
-                elif self._gone:
+                elif self._channel.closed:
                     continue
-                elif self._last is None or self._on_disk((kind, timeout, addresses, body)):
+                elif not self._publisher.last_sync or self._on_disk(
+                    (kind, timeout, addresses, body)
+                ):
                     if kind == READY:
                         self._ready(timeout, addresses)
                     elif kind == QUERY:
@@ -299,7 +283,7 @@ class MsgliteSession:
             self._refuse(str(error))
         finally:
             self._running = False
-        if not self._holds and not self._gone:
+        if not self._holds and not self._channel.closed:
             self._run_dry()
 
     def _run_dry(self) -> None:
@@ -308,18 +292,16 @@ class MsgliteSession:
         decoder = self._decoder
         if decoder.error is not None:
             self._refuse(str(decoder.error))
-        elif self._ended:
+        elif self._channel.ended:
             if decoder.incomplete:
                 self._refuse("the input ends within a command")
             elif self._on_disk(None):
                 self._close("")
-        elif self._paused:
-            self._paused = False
-            self._transport.resume_reading()
+        else:
+            self._channel.pause_reading(False)
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
         """Process `>`: publish to the longest-waiting consumer, else to the end of the queue."""
-        broker = self._broker
         destination = self._destinations.get(to)
         correlation = ""
         if destination is None or destination.removed:
@@ -332,15 +314,23 @@ class MsgliteSession:
             return
         # a temporary queue does not survive its connection, so the journal does not record it
         durability = Durability.NONE if destination.temporary else self._durability
-        message = to_message(
-            destination.address, body, timeout, reply, durability, broker.clock.wall
-        )
+        self._publish(destination, body, timeout, reply, durability, correlation)
+
+    def _publish(
+        self,
+        destination: Destination,
+        body: bytes,
+        timeout: int,
+        reply: bytes,
+        durability: Durability,
+        correlation: str,
+    ) -> None:
+        now = self._broker.clock.wall
+        message = to_message(destination.address, body, timeout, reply, durability, now)
         if correlation:
             message.correlation_id = correlation
-        if durability is Durability.SYNC:
-            self._last = message
-        self._traffic.published += 1
-        if not broker.publish(destination, message, self._unblocked):
+        self._channel.traffic.published += 1
+        if not self._publisher.publish(destination, message, None):
             self._holds |= PARKED
 
     def _send_now(
@@ -353,14 +343,7 @@ class MsgliteSession:
         broker.dispatch(queue)
         if not destination.topic and not queue.hungry:
             return
-        message = to_message(
-            destination.address, body, 0, reply, Durability.NONE, broker.clock.wall
-        )
-        if correlation:
-            message.correlation_id = correlation
-        self._traffic.published += 1
-        if not broker.publish(destination, message, self._unblocked):
-            self._holds |= PARKED
+        self._publish(destination, body, 0, reply, Durability.NONE, correlation)
         broker.dispatch(queue)
 
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
@@ -375,7 +358,7 @@ class MsgliteSession:
     def _ask(self, timeout: int, to: bytes, body: bytes) -> None:
         """Process `?`: publish with a new reply address, then wait for a message there."""
         broker = self._broker
-        self._query = reply = self._replies.create(broker, self, self._identity.creator)
+        self._query = reply = self._replies.create(broker, self, self._channel.identity.creator)
         broker.attach(reply.queue, self, Window(1, False), owner=self)
         self._holds |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
@@ -384,7 +367,7 @@ class MsgliteSession:
 
     def _wait(self, timeout: int) -> None:
         """Wait up to `timeout` seconds for the message of the current command."""
-        if not timeout or self._ended:
+        if not timeout or self._channel.ended:
             self._give_up()
             return
         self._deadline = self._broker.clock.steady + timeout * 1000
@@ -414,7 +397,8 @@ class MsgliteSession:
         """
         broker = self._broker
         for address in addresses:
-            self._demand(Operation.CONSUME, address)
+            if not self._replies.issued(address):  # those need no permission
+                self._channel.demand(Operation.CONSUME, decode_name(address))
         for consumer in list(self._window.consumers):
             if consumer.unacked:
                 self._retired.append(consumer)
@@ -439,7 +423,7 @@ class MsgliteSession:
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """
         queue = self._broker.destinations.queue(
-            name, self._identity.creator, CreatedBy.MSGLITE
+            name, self._channel.identity.creator, CreatedBy.MSGLITE
         ).queue
         self._broker.attach(queue, self, self._window, owner=self._replies)
 
@@ -449,28 +433,14 @@ class MsgliteSession:
         `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
         LimitExceeded.
         """
-        broker = self._broker
-        raw = encode_name(address.name)
-        destination = broker.destinations.find(address)
-        if destination is None and (self._replies.issued(raw) or is_temporary(address.name)):
+        missing = self._broker.destinations.find(address) is None
+        if missing and self._replies.issued(encode_name(address.name)):
             return None
-        if destination is None or not destination.temporary:  # temporary ones need no permission
-            self._demand(Operation.PRODUCE, raw)
-            destination = broker.destinations.resolve(
-                address, creator=self._identity.creator, by=CreatedBy.MSGLITE
-            )
-        if destination.temporary or to.startswith(ANSWER):
-            return destination  # it receives only one message
-        if len(self._destinations) >= _MOST_DESTINATIONS:
-            self._destinations.clear()
-        self._destinations[to] = destination
+        destination = find_target(self._channel, address, CreatedBy.MSGLITE)
+        # a temporary destination receives only one message
+        if destination is not None and not destination.temporary and not to.startswith(ANSWER):
+            cache_target(self._destinations, to, destination)
         return destination
-
-    def _demand(self, operation: Operation, address: bytes) -> None:
-        """Raise AccessDenied unless the user may use the address. Reply addresses are free."""
-        if not self._replies.issued(address):
-            name = decode_name(address)
-            demand(self._access, self._transport.peer, self._identity, operation, name)
 
     # --- from the broker ---------------------------------------------------------------------
 
@@ -492,9 +462,9 @@ class MsgliteSession:
             else:
                 head = message_head(length, wire_timeout(message), to, reply)
                 self._transport.write((head, body, b"\r\n"))
-            self._unsettled.append((consumer, delivery))
+            self._sent.unsent.append((consumer, delivery))
             self._unsent += len(to) + len(reply) + length
-        self._traffic.delivered += len(deliveries)
+        self._channel.traffic.delivered += len(deliveries)
         if self._query is not None:
             self._spent.append(self._query)
             self._query = None
@@ -517,24 +487,22 @@ class MsgliteSession:
         except BrokerError as error:
             self._refuse(str(error))
 
-    def _settle(self) -> None:
-        journaled = 0
-        for consumer, delivery in self._unsettled:
-            journaled |= delivery.journaled
-            self._broker.settle(consumer, delivery.sequence)
-        self._unsettled.clear()
-        if journaled:
-            # the flush of this event loop iteration has already run; do not delay the journal
-            self._broker.wake()
-
     def _remove_spent(self) -> None:
         for destination in self._spent:
             if not destination.removed:
                 self._broker.remove(destination, force=True)
         self._spent.clear()
 
-    def _unblocked(self) -> None:
-        """Continue after the message that waited for room has been accepted."""
+    def encode_confirms(self, batch: list[None]) -> list[bytes]:
+        """Return nothing: the protocol confirms nothing."""
+        return []
+
+    def may_park(self, destination: Destination) -> bool:
+        """Return True: no further command is processed while a message waits."""
+        return True
+
+    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+        """Continue after the message that waited for room is accepted, or its queue deleted."""
         self._holds &= ~PARKED
         self._run()
 
@@ -544,14 +512,13 @@ class MsgliteSession:
         Otherwise a client could miss the message that it has just published. Closing waits as well:
         it is the only confirmation that a client can get.
         """
-        last = self._last
-        if last is None or last.sequence <= self._broker.journal.durable:
-            self._last = None
+        published = self._publisher.last_sync
+        if published <= self._broker.journal.durable:
             return True
         if frame is not None:
             self._pending.appendleft(frame)
         self._holds |= SYNCING
-        self._broker.when_durable(last.sequence, self._durable)
+        self._broker.when_durable(published, self._durable)
         return False
 
     def _durable(self) -> None:
@@ -587,7 +554,7 @@ class MsgliteSession:
 
     def _refuse(self, text: str) -> None:
         """Send the error and close. Commands behind it are dropped."""
-        if not self._gone and not self._holds & CLOSED:
+        if not self._channel.closed and not self._holds & CLOSED:
             self._transport.write((encode_error(text),))
         self._close(text)
 
@@ -598,5 +565,5 @@ class MsgliteSession:
         self._pending.clear()
         self._set_no_alarm()
         self._cancel_waiting()
-        if not self._gone:
+        if self._channel.close():
             self._transport.close(reason)

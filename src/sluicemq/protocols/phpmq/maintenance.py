@@ -23,10 +23,11 @@ from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
+from sluicemq.protocols.channel.connection import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
-from sluicemq.security.access import OPEN, Access, demand
+from sluicemq.security.access import OPEN, Access
 
 REFRESH_SECONDS: Final = 0.5
 LINE_LIMIT: Final = 4096
@@ -52,13 +53,9 @@ class MaintenanceSession:
     """Maintenance session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_access",
         "_broker",
-        "_closing",
-        "_congested",
-        "_ended",
+        "_channel",
         "_held_bytes",
-        "_identity",
         "_ids",
         "_line",
         "_lines",
@@ -76,8 +73,7 @@ class MaintenanceSession:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._access = access
-        self._identity = access.guest
+        self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
         self._line = b""
@@ -89,25 +85,20 @@ class MaintenanceSession:
         self._unsent = False
         self._purging = 0
         """Queues of the latest command that are not purged yet; its response and others wait."""
-        self._ended = False
         self._page: Callable[[], str] | None = None
         self._timer: Timer | None = None
-        self._congested = False
-        self._closing = False
         self._write(screen.welcome(vitals.version) + screen.PROMPT)
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client."""
-        waiting = bool(self._lines)
         *lines, self._line = (self._line + data).split(b"\n")
         self._lines.extend(lines)
         self._run()
         if self._lines:
             self._held_bytes += len(data)
-            if not waiting:
-                self._transport.pause_reading()
+            self._channel.pause_reading(True)
 
     @property
     def buffered(self) -> int:
@@ -130,7 +121,7 @@ class MaintenanceSession:
 
     def end_of_input(self) -> None:
         """Process the waiting commands, then close: the client can no longer stop a refresh."""
-        self._ended = True
+        self._channel.end()
         if not self._lines and not self._purging:
             self._close("")
 
@@ -139,23 +130,23 @@ class MaintenanceSession:
         self._unsent = False
         if self._lines:
             self._run()
-        if not self._lines and not self._closing and not self._purging:
-            if self._ended:
+        if not self._lines and not self._channel.closed and not self._purging:
+            if self._channel.ended:
                 self._close("")
             else:
-                self._transport.resume_reading()
+                self._channel.pause_reading(False)
 
     def pause_delivery(self) -> None:
         """Stop refreshing until the terminal has read the last pages."""
-        self._congested = True
+        self._channel.fall_behind()
 
     def resume_delivery(self) -> None:
         """Resume refreshing."""
-        self._congested = False
+        self._channel.catch_up()
 
     def closed(self) -> None:
         """Stop refreshing."""
-        self._closing = True
+        self._channel.close()
         self._lines.clear()
         self._line = b""
         self._stop()
@@ -166,15 +157,15 @@ class MaintenanceSession:
 
     def disconnect(self, reason: str) -> None:
         """Write the administrator's reason and close."""
-        if not self._closing:
+        if not self._channel.closed:
             text = screen.printable(reason[:1].upper() + reason[1:])
             self._write(f"\n{text.rstrip('.')}.\n")
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
         """Return the session info."""
-        state: State = "closing" if self._closing else "open"
-        return SessionInfo("phpmq-maintenance", self._identity.name, state=state)
+        state: State = "closing" if self._channel.closed else "open"
+        return SessionInfo("phpmq-maintenance", self._channel.identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """Return no consumers: the session only browses."""
@@ -185,7 +176,7 @@ class MaintenanceSession:
     def _run(self) -> None:
         """Process waiting commands, up to one with a response."""
         lines = self._lines
-        while lines and not self._unsent and not self._closing and not self._purging:
+        while lines and not self._unsent and not self._channel.closed and not self._purging:
             line = lines.popleft()
             if len(line) > LINE_LIMIT:
                 self._refuse()
@@ -193,7 +184,7 @@ class MaintenanceSession:
                 self._command(decode_name(line))
         if not lines:
             self._held_bytes = 0
-        if not lines and len(self._line) > LINE_LIMIT and not self._closing:
+        if not lines and len(self._line) > LINE_LIMIT and not self._channel.closed:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -252,14 +243,14 @@ class MaintenanceSession:
     def _purged(self, count: int) -> None:
         """Write the response once the last queue is purged."""
         self._purging -= 1
-        if not self._purging and not self._closing:
+        if not self._purging and not self._channel.closed:
             self._write("OK\n" + screen.PROMPT)
 
     def _demand(self, operation: Operation, argument: str) -> None:
         """Raise AccessDenied unless the user may perform the operation on the queue."""
         destination = self._find(argument)
         name = argument if destination is None else destination.name
-        demand(self._access, self._transport.peer, self._identity, operation, name)
+        self._channel.demand(operation, name)
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
         # Not a regular expression: with many asterisks its running time is unbounded. The parts of
@@ -287,7 +278,7 @@ class MaintenanceSession:
     def _draw(self) -> None:
         page = self._page
         if page is not None:
-            if not self._congested:
+            if not self._channel.congested:
                 self._write(page())
             self._timer = self._transport.call_later(REFRESH_SECONDS, self._draw)
 
@@ -328,14 +319,14 @@ class MaintenanceSession:
             if (
                 destination.address.kind is Kind.QUEUE
                 and (destination.waiting or destination.unacked)
-                and self._identity.sees(destination.name)
+                and self._channel.identity.sees(destination.name)
                 and self._is_visible(destination)
             ):
                 yield destination
 
     def _is_visible(self, destination: Destination) -> bool:
         """Return whether the user may see it: temporary queues belong to their connections."""
-        return not destination.temporary or self._identity.superuser
+        return not destination.temporary or self._channel.identity.superuser
 
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, which may be escaped as on the pages; or None."""
@@ -355,8 +346,7 @@ class MaintenanceSession:
         self._transport.write((text.encode(),))
 
     def _close(self, reason: str) -> None:
-        if not self._closing:
-            self._closing = True
+        if self._channel.close():
             self._lines.clear()
             self._stop()
             self._transport.close(reason)

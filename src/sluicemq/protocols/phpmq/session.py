@@ -41,9 +41,12 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, is_temporary
+from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.consumer import CONGESTED, DeliveryPauses
+from sluicemq.protocols.channel.publisher import Publisher, cache_target, find_target
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     PROBE,
@@ -68,24 +71,22 @@ from sluicemq.protocols.phpmq.wire import (
 )
 from sluicemq.protocols.transcoding import answer_correlation
 from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
-from sluicemq.security.access import OPEN, Access, demand
+from sluicemq.security.access import OPEN, Access
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""
 WAITING_OVERHEAD: Final = 512
 """Bytes that a waiting send counts in addition to its content."""
-_MOST_DESTINATIONS: Final = 1024
-"""Destinations cached per connection. The cache is cleared when it is full."""
+_UNSENT: Final = 2
+"""Reason for a pause: the subscription was made while output was unsent."""
 
 
 class PhpmqSession:
     """PHPMQ session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_access",
         "_broker",
-        "_closing",
-        "_congested",
+        "_channel",
         "_consumer",
         "_count",
         "_decoder",
@@ -93,20 +94,14 @@ class PhpmqSession:
         "_durability",
         "_encoders",
         "_form",
-        "_gone",
-        "_held_bytes",
-        "_identity",
         "_ids",
-        "_last_sync",
-        "_parked",
-        "_put_off",
+        "_pauses",
+        "_publisher",
         "_queue",
-        "_traffic",
         "_transport",
         "_unsent",
         "_waiting",
         "_waiting_bytes",
-        "_waiting_frames",
         "_waiting_probe",
     )
 
@@ -127,9 +122,8 @@ class PhpmqSession:
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
-        self._access = access
-        self._identity = access.guest
-        self._traffic = broker.traffic_of("phpmq")
+        self._channel: Channel[Frame] = Channel(transport, broker, access, "phpmq", access.guest)
+        self._publisher = Publisher(self._channel, self)
         self._form = 0 if dispatch_version == "auto" else dispatch_version
         """Version of all dispatches; 0 = version of each message."""
         self._durability = durability
@@ -138,48 +132,36 @@ class PhpmqSession:
         self._destinations: dict[bytes, Destination] = {}
         """Destinations that this connection may publish to, by queue name."""
         self._consumer: Consumer | None = None
+        self._pauses = DeliveryPauses(broker)
         self._queue = b""
         self._count = 0
         self._encoders = _NO_ENCODERS
         """Encoders of dispatches without and with a TTL packet."""
-        self._waiting_frames: list[Frame] | None = None
-        """Frames behind a send that waits for room in its queue; None if no send waits."""
-        self._held_bytes = 0
-        """Size of the contents of those frames, in bytes."""
-        self._parked: Message | None = None
-        """Send that waits for room in its queue."""
         self._waiting: deque[tuple[Destination, Message]] = deque()
         """Sends that wait for disk space, and sends behind them."""
         self._waiting_bytes = 0
         self._waiting_probe = b""
         """Queue of the probe to answer once they are durable; b"" if there is none."""
-        self._last_sync = 0
-        """Sequence number of the last message published with durability sync."""
-        self._congested = False
         self._unsent = False
         """Dispatches are written that are not sent yet."""
-        self._put_off = False
-        """The subscription was made while output was unsent, and starts after the flush."""
-        self._closing = False
-        self._gone = False
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client. Malformed input closes after the frames before it."""
-        if self._closing:
+        channel = self._channel
+        if channel.closed:
             return
         frames = self._decoder.feed(data)
-        if self._waiting_frames is not None:
-            self._waiting_frames += frames
-            self._held_bytes += _size(frames)
+        if channel.held is not None:
+            channel.hold(frames, _size(frames))
         else:
             self._handle(frames)
 
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input."""
-        return self._decoder.buffered + self._held_bytes
+        return self._decoder.buffered + self._channel.held_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -201,42 +183,36 @@ class PhpmqSession:
         The protocol confirms nothing, but a client that waits for the close knows that its messages
         are stored.
         """
-        self._gone = True
+        self._channel.end()
         self._unsubscribe()
-        if self._waiting_frames is None and not self._waiting:
+        if self._channel.held is None and not self._waiting:
             self._close_when_durable()
 
     def flushed(self) -> None:
         """Start a subscription that was made while output was unsent."""
         self._unsent = False
-        if self._put_off:
-            self._put_off = False
-            if self._consumer is not None and not self._congested:
-                self._broker.resume(self._consumer)
-                # the flush of this event loop iteration has already run
-                self._broker.wake()
+        if self._pauses.reasons & _UNSENT:
+            self._pauses.resume(_UNSENT)
+            # the flush of this event loop iteration has already run
+            self._broker.wake()
 
     def pause_delivery(self) -> None:
         """Stop deliveries, so that no message is sent in part."""
-        self._congested = True
-        if self._consumer is not None:
-            self._broker.suspend(self._consumer)
+        self._pauses.pause(CONGESTED)
 
     def resume_delivery(self) -> None:
         """Resume deliveries."""
-        self._congested = False
-        if self._consumer is not None:
-            self._broker.resume(self._consumer)
+        self._pauses.resume(CONGESTED)
 
     def closed(self) -> None:
         """Requeue unacked messages and drop sends that wait for disk space.
 
         Sends that wait for room in their queue are still published.
         """
-        self._gone = True
-        self._closing = True
+        self._channel.close()
         self._unsubscribe()
         self._forget_waiting()
+        self._publisher.release()
 
     def shutdown(self) -> None:
         """Close the connection: the protocol has no message for it."""
@@ -248,8 +224,9 @@ class PhpmqSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. PHPMQ clients have no client id."""
-        state: State = "closing" if self._closing or self._gone else "open"
-        return SessionInfo("phpmq", self._identity.name, state=state)
+        channel = self._channel
+        state: State = "closing" if channel.closed or channel.ended else "open"
+        return SessionInfo("phpmq", channel.identity.name, state=state)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumer of the subscription, if there is one."""
@@ -260,6 +237,7 @@ class PhpmqSession:
     def _handle(self, frames: list[Frame]) -> bool:
         """Process frames in order. Return False if one has to wait with those behind it."""
         broker = self._broker
+        publisher = self._publisher
         destinations = self._destinations
         waiting = self._waiting
         now = broker.clock.wall
@@ -285,15 +263,13 @@ class PhpmqSession:
                         self._wait_for_space(destination, message)
                         continue
                     try:
-                        accepted = broker.publish(destination, message, self._unblocked)
+                        accepted = publisher.publish(destination, message, None)
                     except LowDiskSpace:
                         self._wait_for_space(destination, message)
                         continue
                     if not accepted:
-                        self._hold_frames(message, frames[index + 1 :])
+                        self._hold_frames(frames[index + 1 :])
                         return False
-                    if self._durability is Durability.SYNC:
-                        self._last_sync = message.sequence
                 elif kind == ACKNOWLEDGE:
                     sequence = self._ids.decode(message_id)
                     consumer = self._consumer
@@ -313,7 +289,7 @@ class PhpmqSession:
             self._close(str(error))
             return True
         finally:
-            self._traffic.published += sent
+            self._channel.traffic.published += sent
         if waiting:
             return False
         if self._decoder.error is not None:
@@ -325,32 +301,32 @@ class PhpmqSession:
 
         Raises AccessDenied, DestinationNotFound, DestinationPrivate, LimitExceeded.
         """
-        if self._gone:
+        if self._channel.ended:
             return
         self._unsubscribe()
         if not count or queue.startswith(PROBE):
             return
         name = decode_name(queue)
-        self._demand(Operation.CONSUME, name)
-        destination = self._broker.destinations.queue(name, self._identity.creator, CreatedBy.PHPMQ)
+        self._channel.demand(Operation.CONSUME, name)
+        creator = self._channel.identity.creator
+        destination = self._broker.destinations.queue(name, creator, CreatedBy.PHPMQ)
         self._queue = queue
         self._count = count
         self._encoders = _encoders(queue, self._decoder.newline)
-        # A client that sends many requests in one read, each of which requeues the deliveries of
-        # the previous one, would fill the memory with dispatches: wait until those are sent.
-        self._put_off = self._unsent
-        if not self._congested and not self._unsent:
-            self._consumer = self._broker.attach(destination.queue, self, Window(count, True))
-            return
+        if self._unsent:
+            # A client that sends many requests in one read, each of which requeues the deliveries
+            # of the previous one, would fill the memory with dispatches: wait until those are sent.
+            self._pauses.pause(_UNSENT)
         window = Window(0, True)
         self._consumer = self._broker.attach(destination.queue, self, window)
-        self._broker.suspend(self._consumer)
+        self._pauses.add(self._consumer)
         self._broker.grant(window, count)
 
     def _unsubscribe(self) -> None:
         consumer = self._consumer
         if consumer is not None:
             self._consumer = None
+            self._pauses.engines.clear()
             self._broker.detach(consumer)
 
     def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
@@ -371,7 +347,7 @@ class PhpmqSession:
         if queue.startswith(PROBE):
             return None
         name = decode_name(queue)
-        self._demand(Operation.CONSUME, name)
+        self._channel.demand(Operation.CONSUME, name)
         destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
         if destination is None or destination.temporary:  # its messages belong to other clients
             return None
@@ -385,40 +361,28 @@ class PhpmqSession:
 
         Raises AccessDenied, DestinationNotFound, LimitExceeded.
         """
-        broker = self._broker
         if queue.startswith(PROBE):
             if self._waiting:
                 self._waiting_probe = queue
             else:
                 self._answer_probe(queue)
             return None, ""
-        address: Address | None = Address(Kind.QUEUE, decode_name(queue))
-        correlation = ""
         sequence = self._ids.decode(queue[len(ANSWER) :]) if queue.startswith(ANSWER) else 0
         if sequence:
             request = self._held(sequence)
-            address = None if request is None else request.reply_to
-            if request is not None:
-                correlation = answer_correlation(request)
-        if address is None:
-            return None, ""
-        destination = broker.destinations.find(address)
-        if destination is None and is_temporary(address.name):
-            return None, ""
-        if destination is None or not destination.temporary:  # temporary ones need no permission
-            self._demand(Operation.PRODUCE, address.name)
-            destination = broker.destinations.resolve(
-                address, creator=self._identity.creator, by=CreatedBy.PHPMQ
-            )
-        if not sequence:
-            if len(self._destinations) >= _MOST_DESTINATIONS:
-                self._destinations.clear()
-            self._destinations[queue] = destination
-        return destination, correlation
+            if request is None or request.reply_to is None:
+                return None, ""
+            destination = find_target(self._channel, request.reply_to, CreatedBy.PHPMQ)
+            return destination, answer_correlation(request)
+        address = Address(Kind.QUEUE, decode_name(queue))
+        destination = find_target(self._channel, address, CreatedBy.PHPMQ)
+        if destination is not None:
+            cache_target(self._destinations, queue, destination)
+        return destination, ""
 
     def _answer_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe once all sends before it are durable."""
-        self._broker.when_durable(self._last_sync, lambda: self._return_probe(queue))
+        self._broker.when_durable(self._publisher.last_sync, lambda: self._return_probe(queue))
 
     def _return_probe(self, queue: bytes) -> None:
         """Dispatch the message of a probe.
@@ -426,7 +390,7 @@ class PhpmqSession:
         It has no content, is never stored, and has an id of no message: acknowledging it does
         nothing.
         """
-        if not self._closing:
+        if not self._channel.closed:
             chunks: list[bytes] = []
             # the send of the probe has set the form
             encoder = _encoders(queue, self._decoder.newline)[self._form - 1]
@@ -438,55 +402,54 @@ class PhpmqSession:
         delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
         return None if delivery is None else delivery.message
 
-    def _demand(self, operation: Operation, name: str) -> None:
-        demand(self._access, self._transport.peer, self._identity, operation, name)
-
     # --- back-pressure -----------------------------------------------------------------------
 
-    def _hold_frames(self, parked: Message, frames: list[Frame]) -> None:
+    def _hold_frames(self, frames: list[Frame]) -> None:
         """Stop reading: the queue is full and blocks, so the frames behind the send wait too."""
-        self._parked = parked
-        self._waiting_frames = frames
-        self._held_bytes = _size(frames)
-        if not self._gone:
-            self._transport.pause_reading()
+        self._channel.hold(frames, _size(frames))
+        self._pause_reading()
 
-    def _unblocked(self) -> None:
-        """Continue after the send that waited for room has been accepted."""
-        frames, self._waiting_frames = self._waiting_frames, None
-        self._held_bytes = 0
-        parked, self._parked = self._parked, None
-        if frames is None or parked is None:
-            return
-        if self._durability is Durability.SYNC:
-            self._last_sync = parked.sequence
-        self._go_on(frames)
+    def _pause_reading(self) -> None:
+        if not self._channel.ended:
+            self._channel.pause_reading(True)
+
+    def encode_confirms(self, batch: list[None]) -> list[bytes]:
+        """Return nothing: the protocol confirms nothing."""
+        return []
+
+    def may_park(self, destination: Destination) -> bool:
+        """Return True: a connection reads nothing behind a send that waits."""
+        return True
+
+    def finish_parked(self, request: None, error: BrokerError | None) -> None:
+        """Continue after the send that waited for room is accepted, or its queue deleted."""
+        self._go_on(self._channel.release())
 
     def _go_on(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
         if self._waiting and not self._send_waiting():
-            if self._parked is not None:
-                self._waiting_frames = frames
-            elif not self._closing:
+            if self._publisher.parked:
+                self._channel.hold(frames, _size(frames))
+            elif not self._channel.closed:
                 self._handle(frames)
             return
-        if not self._handle(frames) or self._closing:
+        if not self._handle(frames) or self._channel.closed:
             return
-        if self._gone:
+        if self._channel.ended:
             self._close_when_durable()
         else:
-            self._transport.resume_reading()
+            self._channel.pause_reading(False)
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
         """Add a send to those that wait, because the journal's disk is nearly full."""
-        if self._closing:
+        if self._channel.closed:
             return
         if not self._waiting:
-            self._broker.when_space(self, self._space_returned)
+            self._broker.publisher.when_space(self, self._space_returned)
         self._waiting.append((destination, message))
         self._waiting_bytes += len(message.body) + WAITING_OVERHEAD
-        if self._waiting_bytes > MOST_WAITING and not self._gone:
-            self._transport.pause_reading()
+        if self._waiting_bytes > MOST_WAITING:
+            self._pause_reading()
 
     def _space_returned(self) -> None:
         """Continue once the journal has space again."""
@@ -498,9 +461,9 @@ class PhpmqSession:
         while waiting:
             destination, message = waiting[0]
             try:
-                accepted = self._broker.publish(destination, message, self._unblocked)
+                accepted = self._publisher.publish(destination, message, None)
             except LowDiskSpace:
-                self._broker.when_space(self, self._space_returned)
+                self._broker.publisher.when_space(self, self._space_returned)
                 return False
             except BrokerError as error:
                 self._close(str(error))
@@ -508,10 +471,8 @@ class PhpmqSession:
             waiting.popleft()
             self._waiting_bytes -= len(message.body) + WAITING_OVERHEAD
             if not accepted:
-                self._hold_frames(message, [])
+                self._hold_frames([])
                 return False
-            if self._durability is Durability.SYNC:
-                self._last_sync = message.sequence
         if self._waiting_probe:
             probe, self._waiting_probe = self._waiting_probe, b""
             self._answer_probe(probe)
@@ -519,16 +480,15 @@ class PhpmqSession:
 
     def _forget_waiting(self) -> None:
         if self._waiting:
-            self._broker.forget_waiter(self)
+            self._broker.publisher.forget_waiter(self)
             self._waiting.clear()
             self._waiting_bytes = 0
 
     def _close_when_durable(self) -> None:
-        self._broker.when_durable(self._last_sync, lambda: self._close(""))
+        self._broker.when_durable(self._publisher.last_sync, lambda: self._close(""))
 
     def _close(self, reason: str) -> None:
-        if not self._closing:
-            self._closing = True
+        if self._channel.close():
             self._unsubscribe()
             if self._waiting:
                 # an orderly close would confirm that all messages are stored
@@ -560,7 +520,7 @@ class PhpmqSession:
                 b"%b%016x" % (prefix, delivery.sequence),
                 seconds_left(expires, now) if expires else 0,
             )
-        self._traffic.delivered += len(deliveries)
+        self._channel.traffic.delivered += len(deliveries)
         self._transport.write(chunks)
 
     def detached(self, consumer: Consumer) -> None:
@@ -572,6 +532,7 @@ class PhpmqSession:
         if consumer is not self._consumer:
             return
         self._consumer = None
+        self._pauses.engines.clear()
         try:
             self._subscribe(self._queue, self._count)
         except BrokerError as error:

@@ -21,7 +21,6 @@ from msgspec.structs import replace
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.destination import CreatedBy, DestinationSettings, Overflow, Provenance
 from sluicemq.protocols.vibemq.queues import (
-    NO_LIMIT,
     SETTINGS,
     STRATEGIES,
     Mode,
@@ -31,6 +30,7 @@ from sluicemq.protocols.vibemq.queues import (
     address,
     find,
 )
+from sluicemq.protocols.vibemq.wire import NO_LIMIT
 
 _OPTIONS: Final = frozenset(
     {

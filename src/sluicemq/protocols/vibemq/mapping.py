@@ -49,6 +49,7 @@ from sluicemq.model.message import (
 )
 from sluicemq.protocols.transcoding import COMPRESSION, plain_body
 from sluicemq.protocols.vibemq import error_texts
+from sluicemq.protocols.vibemq.decoder import decode_headers
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.wire import (
     ATTEMPTS_HEADER,
@@ -56,7 +57,6 @@ from sluicemq.protocols.vibemq.wire import (
     MAX_STRING,
     Frame,
     body_size,
-    decode_headers,
     encode_deliver,
     encode_headers,
 )

@@ -12,15 +12,21 @@ valid VibeMQ queue name, as that of a JMS client's destination may be.
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.broker import Destination
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Overflow, is_temporary
-from sluicemq.model.errors import BrokerError, LimitExceeded, MessageTooLarge, ProtocolError
-from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.transport import Timer
+from sluicemq.model.destination import is_temporary
+from sluicemq.model.errors import (
+    BrokerError,
+    DestinationNotFound,
+    LimitExceeded,
+    MessageTooLarge,
+    ProtocolError,
+)
+from sluicemq.model.message import Durability
+from sluicemq.protocols.channel.publisher import Publisher, cache_target
+from sluicemq.protocols.vibemq.connection import VibemqConnection, error_code
 from sluicemq.protocols.vibemq.creation import QueueCreation
 from sluicemq.protocols.vibemq.mapping import (
     check_headers,
@@ -30,101 +36,61 @@ from sluicemq.protocols.vibemq.mapping import (
 )
 from sluicemq.protocols.vibemq.payload import check
 from sluicemq.protocols.vibemq.queues import find_answered
-from sluicemq.protocols.vibemq.responses import ResponseWriter, error_code
-from sluicemq.protocols.vibemq.subscriber import ConnectionContext
 from sluicemq.protocols.vibemq.templates import AckTemplate
 from sluicemq.protocols.vibemq.wire import Frame
 
-BLOCK_TIMEOUT: Final = 8_000
-"""Default ms that a publish waits for room in its queue. .NET clients wait 10 s for a response
-(`CommandTimeout`)."""
-MOST_UNCONFIRMED: Final = 16 << 20
-"""Bytes received whose PublishAcks are pending from which on reading pauses."""
 _MOST_PARKED: Final = 1000
 """Messages of a connection that may wait for room; a further one is refused at once."""
-_MOST_QUEUES: Final = 1024
-"""Targets cached per connection. The cache is cleared when it is full."""
+
+Request = tuple[AckTemplate, str]
+"""Template of the PublishAck, and the id of the Publish."""
+May = Callable[[Frame, Operation, Destination | None], bool]
 
 
-class _Parked(NamedTuple):
-    """Publish that waits for room: its deadline (steady ms) and its PublishAck."""
+class PublishCommands:
+    """Publishes the messages of one connection. Implements `channel.PublishingSession`.
 
-    deadline: int
-    destination: Destination
-    identity: str
-    answer: bytes
-
-
-class Publisher:
-    """Publishes the messages of one connection.
-
-    last_sync     sequence number of the last message published with durability sync
-    unconfirmed   bytes received whose PublishAcks wait for the disk
-    parked_bytes  size of the bodies of messages that wait for room in their queues
+    publisher  accepts the messages; `confirm` has to be called after the frames of a read
     """
 
     __slots__ = (
-        "_alarm",
         "_block_timeout",
         "_broker",
-        "_confirmed",
-        "_context",
+        "_connection",
         "_creation",
         "_durability",
         "_may",
-        "_parked",
-        "_pending",
-        "_responses",
         "_targets",
-        "_traffic",
-        "_transport",
-        "last_sync",
-        "parked_bytes",
-        "unconfirmed",
+        "publisher",
     )
 
     def __init__(
         self,
-        context: ConnectionContext,
-        responses: ResponseWriter,
+        connection: VibemqConnection,
         durability: Durability,
-        may: Callable[[Frame, Operation, Destination | None], bool],
-        confirmed: Callable[[], None],
+        may: May,
         creation: QueueCreation,
         block_timeout: int,
     ) -> None:
         """`may` returns whether a frame names a queue, or the given destination, and the client may
-        perform the operation; it refuses the frame otherwise. `confirmed` is called after
-        `unconfirmed` has decreased. `block_timeout`: ms that a message waits for room, 0 = none."""
-        self._context = context
-        self._transport = context.transport
-        self._traffic = context.traffic
-        self._broker = context.broker
-        self._responses = responses
+        perform the operation; it refuses the frame otherwise. `block_timeout`: ms that a message
+        waits for room, 0 = none."""
+        self._connection = connection
+        self._broker = connection.broker
         self._durability = durability
-        self._may = may
-        self._confirmed = confirmed
+        self._may: May | None = may
         self._creation = creation
         self._block_timeout = block_timeout
         self._targets: dict[str, tuple[Destination, AckTemplate]] = {}
         """Destinations to which this client may publish, with their PublishAck templates."""
-        self._pending: list[bytes] = []
-        """PublishAcks of the frames in progress."""
-        self._parked: dict[Message, _Parked] = {}
-        self._alarm: Timer | None = None
-        self.parked_bytes = 0
-        self.last_sync = 0
-        self.unconfirmed = 0
+        self.publisher: Publisher[Request] = Publisher(connection.channel, self, block_timeout)
 
     def forget(self) -> None:
         """Clear the cached permissions, because another user has logged in."""
         self._targets.clear()
 
     def publish(self, frame: Frame, checked: bool = False) -> None:
-        """Publish the message of a PUBLISH frame. `confirm` must follow after the frames of a read.
-
-        If `checked`, its payload is known to be JSON.
-        """
+        """Publish the message of a PUBLISH frame. If `checked`, its payload is known to be JSON."""
         _, identity, name, payload, headers, _, _, _ = frame
         try:
             if payload and not checked:
@@ -132,7 +98,7 @@ class Publisher:
             if headers:
                 check_headers(headers)
         except ProtocolError as error:
-            self._responses.refuse(identity, "INVALID_MESSAGE", str(error))
+            self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
             return
         target = self._targets.get(name)
         if target is None or target[0].removed:
@@ -140,23 +106,18 @@ class Publisher:
             if target is None:
                 return
         destination, template = target
-        broker = self._broker
-        message = to_message(destination.address, frame, self._durability, broker.clock.wall)
-        answer = template.fill(identity.encode())
+        message = to_message(destination.address, frame, self._durability, self._broker.clock.wall)
+        request = (template, identity)
         try:
-            if destination.settings.overflow is Overflow.BLOCK:
-                if not self._publish_or_park(destination, message, identity, answer):
-                    return
-            else:
-                broker.publish(destination, message)
+            if self.publisher.publish(destination, message, request):
+                self.publisher.accepted.append(request)
         except BrokerError as error:
-            full = isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge)
-            code = "QUEUE_FULL" if full else error_code(error)
-            self._responses.refuse(identity, code, str(error))
-            return
-        self._pending.append(answer)
-        if self._durability is Durability.SYNC:
-            self.last_sync = message.sequence
+            self._refuse(identity, error)
+
+    def _refuse(self, identity: str, error: BrokerError) -> None:
+        full = isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge)
+        code = "QUEUE_FULL" if full else error_code(error)
+        self._connection.refuse(identity, code, str(error))
 
     def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
         """Return the destination of a publish; None if it was refused."""
@@ -165,104 +126,48 @@ class Publisher:
         if answered is not None and is_queue_name(name) and not answered.temporary:
             answered = None
         if answered is None and is_temporary(read_address(name).name):
-            self._responses.refuse(frame.id, "QUEUE_NOT_FOUND", f"{name} is no longer waited for")
+            why = f"{name} is no longer waited for"
+            self._connection.refuse(frame.id, "QUEUE_NOT_FOUND", why)
             return None
-        if not self._may(frame, Operation.PRODUCE, answered):
+        if self._may is None or not self._may(frame, Operation.PRODUCE, answered):
             return None
         try:
-            destination = answered or self._creation.find_or_create(name, self._context.creator)
+            creator = self._connection.channel.identity.creator
+            destination = answered or self._creation.find_or_create(name, creator)
         except BrokerError as error:
-            self._responses.refuse(frame.id, error_code(error), str(error))
+            self._connection.refuse(frame.id, error_code(error), str(error))
             return None
-        if len(self._targets) >= _MOST_QUEUES:
-            self._targets.clear()
-        target = self._targets[name] = (destination, AckTemplate(name.encode()))
+        target = (destination, AckTemplate(name.encode()))
+        cache_target(self._targets, name, target)
         return target
 
-    # --- confirming --------------------------------------------------------------------------
-
     def confirm(self, size: int) -> None:
-        """Confirm the frames of a read of `size` bytes once they are durable."""
-        pending = self._pending
-        if pending:
-            self._pending = []
-            self._traffic.published += len(pending)
-            self.unconfirmed += size
-            self._broker.when_durable(self.last_sync, partial(self._confirm, pending, size))
+        """Confirm the messages of a read of `size` bytes once they are durable."""
+        self._connection.channel.traffic.published += len(self.publisher.accepted)
+        self.publisher.confirm(size)
 
-    def _confirm(self, responses: list[bytes], size: int) -> None:
-        self.unconfirmed -= size
-        self._responses.write(responses)
-        self._confirmed()
+    # --- for the publisher -------------------------------------------------------------------
 
-    # --- waiting for room --------------------------------------------------------------------
+    def encode_confirms(self, batch: list[Request]) -> list[bytes]:
+        """Return the PublishAcks."""
+        return [template.fill(identity.encode()) for template, identity in batch]
 
-    def _publish_or_park(
-        self, destination: Destination, message: Message, identity: str, answer: bytes
-    ) -> bool:
-        """Publish. Return False if the message waits for room. Raises as `Broker.publish`."""
-        callback = None
-        if self._block_timeout and len(self._parked) < _MOST_PARKED:
-            callback = partial(self._unblocked, message)
-        if self._broker.publish(destination, message, callback):
-            return True
-        deadline = self._broker.clock.steady + self._block_timeout
-        self._parked[message] = _Parked(deadline, destination, identity, answer)
-        self.parked_bytes += len(message.body)
-        if self._alarm is None:
-            self._alarm = self._transport.call_later(self._block_timeout / 1000, self._give_up)
-        return False
+    def may_park(self, destination: Destination) -> bool:
+        """Return whether one more message may wait for room."""
+        return self._block_timeout > 0 and self.publisher.parked < _MOST_PARKED
 
-    def _unblocked(self, message: Message) -> None:
-        """Confirm a waiting message that was accepted, or refuse it if its queue was deleted."""
-        parked = self._parked.pop(message, None)
-        if parked is None:
-            return
-        self.parked_bytes -= len(message.body)
-        if not message.sequence:
+    def finish_parked(self, request: Request, error: BrokerError | None) -> None:
+        """Answer a Publish that has waited for room."""
+        if error is None:
+            self._connection.channel.traffic.published += 1
+            self.publisher.confirm_parked(request)
+        elif isinstance(error, DestinationNotFound):
             why = "the queue has been removed, and another may not be created"
-            self._responses.refuse(parked.identity, "QUEUE_NOT_FOUND", why)
-            return
-        self._traffic.published += 1
-        if self._durability is Durability.SYNC:
-            self.last_sync = max(self.last_sync, message.sequence)
-        self._broker.when_durable(self.last_sync, lambda: self._responses.write([parked.answer]))
-
-    def _give_up(self) -> None:
-        """Refuse the messages whose time to wait for room is over."""
-        self._alarm = None
-        now = self._broker.clock.steady
-        for message, parked in list(self._parked.items()):
-            if parked.deadline > now:
-                delay = (parked.deadline - now) / 1000
-                self._alarm = self._transport.call_later(delay, self._give_up)
-                return
-            del self._parked[message]
-            self.parked_bytes -= len(message.body)
-            self._broker.withdraw(parked.destination, message)
-            why = f"{parked.destination.name} has been full for {self._block_timeout / 1000:g} s"
-            self._responses.refuse(parked.identity, "QUEUE_FULL", why)
-
-    def end(self) -> None:
-        """Drop the messages that wait for room: they are not confirmed."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
-        parked, self._parked = self._parked, {}
-        self.parked_bytes = 0
-        for message, waiting in parked.items():
-            self._broker.withdraw(waiting.destination, message)
+            self._connection.refuse(request[1], "QUEUE_NOT_FOUND", why)
+        else:
+            self._refuse(request[1], error)
 
     def release(self) -> None:
         """Drop the references to the session, after its end."""
-        self._may = _refuse
-        self._confirmed = _nothing
-
-
-def _refuse(frame: Frame, operation: Operation, destination: Destination | None) -> bool:
-    """Refuse every operation: the permission check of a closed session."""
-    return False
-
-
-def _nothing() -> None:
-    """Do nothing: the callback of a closed session."""
+        self._may = None
+        self.publisher.release()

@@ -19,7 +19,7 @@ accepts but ignores are accepted here too, and QueueInfo returns them as they we
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
@@ -38,11 +38,9 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.vibemq.mapping import is_queue_name, read_address
+from sluicemq.protocols.vibemq.wire import NO_LIMIT
 
 ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
-
-NO_LIMIT: Final = 2**31 - 1
-"""Largest number a .NET client reads; it stands for "no limit"."""
 
 
 class Mode(IntEnum):
@@ -205,23 +203,11 @@ class WrittenOptions(NamedTuple):
         size or number of attempts below 1 becomes 1, a time below 1 ms 1 ms, an unknown mode
         RoundRobin, an unknown strategy DropNewest, and an invalid queue name none.
         """
-        mode, size, ticks, dead_letter, name, overflow, attempts = self
-        given: dict[str, Any] = {}
-        if mode is not None:
-            given["mode"] = Mode(mode) if mode in _MODES else Mode.ROUND_ROBIN
-        if size is not None:
-            given["max_queue_size"] = max(1, size)
-        if ticks is not None:
-            given["message_ttl"] = max(0, -(-ticks // TICKS_PER_MS))
-        if dead_letter is not None:
-            given["dead_letter"] = dead_letter
-        if name is not None:
-            given["dead_letter_queue"] = name if can_be_queue(name) else ""
-        if overflow is not None:
-            known = overflow in _STRATEGY_NUMBERS
-            given["overflow"] = Strategy(overflow) if known else Strategy.DROP_NEWEST
-        if attempts is not None:
-            given["max_retry_attempts"] = max(1, attempts)
+        given = {
+            effective: read(value)
+            for (effective, read), value in zip(_EFFECTIVE, self, strict=True)
+            if value is not None
+        }
         return (defaults or QueueOptions())._replace(**given)
 
     def provenance(self, created_ticks: int = 0) -> Provenance:
@@ -232,6 +218,24 @@ class WrittenOptions(NamedTuple):
         odd = [(SETTINGS[name], given[name]) for name in given if given[name] != meant[name]]
         return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(odd), created_ticks)
 
+
+def _at_least_1(number: int) -> int:
+    return max(1, number)
+
+
+_EFFECTIVE: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (
+    ("mode", lambda mode: Mode(mode) if mode in _MODES else Mode.ROUND_ROBIN),
+    ("max_queue_size", _at_least_1),
+    ("message_ttl", lambda ticks: max(0, -(-ticks // TICKS_PER_MS))),
+    ("dead_letter", bool),
+    ("dead_letter_queue", lambda name: name if can_be_queue(name) else ""),
+    (
+        "overflow",
+        lambda number: Strategy(number) if number in _STRATEGY_NUMBERS else Strategy.DROP_NEWEST,
+    ),
+    ("max_retry_attempts", _at_least_1),
+)
+"""For each written option: the name of the effective one, and its value for the written one."""
 
 SETTINGS: Final = {
     "mode": "priority_ordering",
@@ -452,6 +456,8 @@ def info(destination: Destination, by_name: bool) -> bytes:
     reported = WrittenOptions.of(destination)
     enforced = QueueOptions.of(destination)
     mode = reported.mode
+    dead_letters = enforced.dead_letter_queue or f"{destination.name}.dlq"
+    ttl = enforced.message_ttl * TICKS_PER_MS
     fields: dict[str, object] = {
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
@@ -459,26 +465,21 @@ def info(destination: Destination, by_name: bool) -> bytes:
         "deliveryMode": mode_name(mode) if by_name and mode in _MODES else mode,
         "maxSize": reported.max_queue_size,
         "createdAt": _creation_text(destination),
+        "messageTtl": None if reported.ttl_ticks is None else format_span(reported.ttl_ticks),
+        "enableDeadLetterQueue": reported.dead_letter,
+        "deadLetterQueueName": reported.dead_letter_queue,
+        "overflowStrategy": reported.overflow,
+        "maxRetryAttempts": reported.max_retry_attempts,
+        "unackedCount": min(destination.unacked, NO_LIMIT),
+        "createdBy": destination.provenance.created_by.value,
+        "effectiveMode": enforced.mode.value,
+        "effectiveMaxSize": enforced.max_queue_size,
+        "effectiveMessageTtl": format_span(ttl) if ttl else None,
+        "effectiveDeadLetterQueueName": dead_letters if enforced.dead_letter else None,
+        "effectiveOverflowStrategy": enforced.overflow.value,
+        "effectiveMaxRetryAttempts": enforced.max_retry_attempts,
     }
-    if reported.ttl_ticks is not None:
-        fields["messageTtl"] = format_span(reported.ttl_ticks)
-    fields["enableDeadLetterQueue"] = reported.dead_letter
-    if reported.dead_letter_queue is not None:
-        fields["deadLetterQueueName"] = reported.dead_letter_queue
-    fields["overflowStrategy"] = reported.overflow
-    fields["maxRetryAttempts"] = reported.max_retry_attempts
-    fields["unackedCount"] = min(destination.unacked, NO_LIMIT)
-    fields["createdBy"] = destination.provenance.created_by.value
-    fields["effectiveMode"] = enforced.mode.value
-    fields["effectiveMaxSize"] = enforced.max_queue_size
-    if enforced.message_ttl:
-        fields["effectiveMessageTtl"] = format_span(enforced.message_ttl * TICKS_PER_MS)
-    if enforced.dead_letter:
-        name = enforced.dead_letter_queue or f"{destination.name}.dlq"
-        fields["effectiveDeadLetterQueueName"] = name
-    fields["effectiveOverflowStrategy"] = enforced.overflow.value
-    fields["effectiveMaxRetryAttempts"] = enforced.max_retry_attempts
-    return msgspec.json.encode(fields)
+    return msgspec.json.encode({key: value for key, value in fields.items() if value is not None})
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -21,34 +21,38 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
-    AuthenticationMissing,
     BrokerError,
-    LoginBusy,
     ProtocolError,
     TooManyConnections,
-    TooManyFailures,
 )
-from sluicemq.model.message import Durability
+from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.login import LoginCheck
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 from sluicemq.protocols.vibemq import error_texts, queues
 from sluicemq.protocols.vibemq.admin import administer
-from sluicemq.protocols.vibemq.compression import SUPPORTED, Compression, negotiate
-from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
+from sluicemq.protocols.vibemq.compression import Compression, negotiate
+from sluicemq.protocols.vibemq.connection import (
+    SessionOptions,
+    VibemqConnection,
+    error_code,
+    login_error,
+)
+from sluicemq.protocols.vibemq.creation import QueueCreation
+from sluicemq.protocols.vibemq.decoder import Decoder, LargeFrame, Limits
 from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf16_units
 from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.ownership import foreign, takes_options
 from sluicemq.protocols.vibemq.payload import check_in_chunks
-from sluicemq.protocols.vibemq.publisher import BLOCK_TIMEOUT, MOST_UNCONFIRMED, Publisher
-from sluicemq.protocols.vibemq.responses import MOST_UNREAD, ResponseWriter, error_code
-from sluicemq.protocols.vibemq.subscriber import ConnectionContext, DeliveryTerms, Subscriber
+from sluicemq.protocols.vibemq.publisher import PublishCommands
+from sluicemq.protocols.vibemq.subscriber import Subscriber
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     ADMIN,
@@ -59,7 +63,6 @@ from sluicemq.protocols.vibemq.wire import (
     DISCONNECT,
     LIST_QUEUES,
     MAX_BODY,
-    MAX_UNPACKED,
     PING,
     PONG,
     PUBLISH,
@@ -69,59 +72,14 @@ from sluicemq.protocols.vibemq.wire import (
     TOO_LONG,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ACK,
-    Decoder,
     Frame,
-    LargeFrame,
-    Limits,
 )
 from sluicemq.security.access import Access, Credentials
 
-REFUSED_SECONDS: Final = 0.25
-"""Seconds between a failed login and the end of the connection."""
 MOST_UNPACKED: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
-
-
-def _ignore(_: str) -> None:
-    return None
-
-
-class SessionOptions(NamedTuple):
-    """Settings of a listener for its connections.
-
-    durability      durability of published messages: the protocol leaves it open
-    frame           maximum size of a frame's body as transferred, in bytes
-    unpacked        maximum size of a frame's body after decompression, in bytes
-    terms           delivery terms of subscriptions
-    compression     algorithms offered to clients
-    strict_create   CreateQueue answers QUEUE_EXISTS even if the options are the same
-    foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
-    notify          called with messages for the operator; must not raise
-    rate_limit      requests per second and connection, without acknowledgements and pings;
-                    0 = no limit
-    login_bytes     maximum size of a frame's body before the login, in bytes
-    login_failures  failed logins, from 1, after which the connection is closed
-    refused         the connection exceeds the connection limit: its Connect is refused
-    block_timeout   ms that a publish waits for room in a queue with the BlockPublisher strategy
-    defaults        defaults of queues for which a client gives no options
-    """
-
-    durability: Durability = Durability.SYNC
-    frame: int = MAX_BODY
-    unpacked: int = MAX_UNPACKED
-    terms: DeliveryTerms = DeliveryTerms()
-    compression: tuple[Compression, ...] = SUPPORTED
-    strict_create: bool = False
-    foreign_delete: bool = False
-    notify: Callable[[str], None] = _ignore
-    rate_limit: int = 0
-    login_bytes: int = 64 * 1024
-    login_failures: int = 5
-    refused: bool = False
-    block_timeout: int = BLOCK_TIMEOUT
-    defaults: ListenerDefaults = ListenerDefaults()
 
 
 class VibemqSession:
@@ -131,29 +89,22 @@ class VibemqSession:
         "_access",
         "_broker",
         "_by_name",
-        "_context",
+        "_channel",
+        "_connection",
         "_creation",
         "_decoder",
-        "_ended",
         "_failures",
-        "_identity",
         "_input_ended",
         "_large",
-        "_late",
         "_login",
         "_offload",
         "_options",
-        "_paused",
-        "_publisher",
+        "_publishing",
         "_rate",
-        "_refused",
-        "_responses",
         "_second",
         "_subscribers",
         "_transport",
         "_unpacking",
-        "_waiting_bytes",
-        "_waiting_frames",
     )
 
     def __init__(
@@ -175,62 +126,44 @@ class VibemqSession:
         self._offload = large.offload
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
-        self._context = ConnectionContext(
-            transport, broker, options.terms, secrets.token_hex(8), large
+        self._connection = VibemqConnection(
+            transport, broker, access, options.terms, secrets.token_hex(8), large
         )
-        self._responses = ResponseWriter(self._context, self._update_reading)
+        self._channel: Channel[Frame] = self._connection.channel
+        self._channel.has_backlog = self._has_backlog
+        self._login = LoginCheck(self._channel, self)
         self._creation = QueueCreation(broker, options.defaults)
-        self._publisher = Publisher(
-            self._context,
-            self._responses,
-            options.durability,
-            self._may,
-            self._update_reading,
-            self._creation,
-            options.block_timeout,
+        self._publishing = PublishCommands(
+            self._connection, options.durability, self._may, self._creation, options.block_timeout
         )
         self._subscribers: dict[str, Subscriber] = {}
-        self._identity: Identity | None = None
-        self._login: Frame | None = None
-        """Connect request in progress."""
-        self._waiting_frames: list[Frame] | None = None
-        """Frames received behind the Connect in progress; None without one."""
-        self._waiting_bytes = 0
-        """Size of those frames, in bytes: as received, or as unpacked."""
         self._unpacking: Timer | None = None
         """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
         self._large: OffloadedJob | None = None
         """Job that reads the decoder's large frame."""
         self._input_ended = False
         """The client has sent EOF, and the decoder still has a backlog."""
-        self._late = False
-        """The Connect is answered in a later event loop iteration."""
         self._failures = 0
         """Failed logins."""
-        self._refused: Timer | None = None
-        """Scheduled close after a failed login."""
         self._by_name = False
         """The client reads delivery modes by name."""
         self._second = 0
         self._rate = 0
-        self._paused = False
-        self._ended = False
-        """No further input is processed."""
 
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
         """Process bytes from the client."""
-        if self._ended:
+        channel = self._channel
+        if channel.ended:
             return
         decoder = self._decoder
         frames = decoder.feed(data)
         if self._options.rate_limit:
             frames = self._limit(frames)
         size = len(data) + decoder.unpacked
-        if self._waiting_frames is not None:
-            self._waiting_frames += frames
-            self._waiting_bytes += size
+        if channel.held is not None:
+            channel.hold(frames, size)
         else:
             self._handle(frames, size)
 
@@ -255,7 +188,7 @@ class VibemqSession:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
         large = self._decoder.large
-        if large is None or self._responses.closed:
+        if large is None or self._channel.closed:
             return
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
@@ -277,7 +210,7 @@ class VibemqSession:
         if self._options.rate_limit:
             frames = self._limit(frames)
         if frames and fault:
-            self._responses.refuse(frame.id, "INVALID_MESSAGE", fault)
+            self._connection.refuse(frame.id, "INVALID_MESSAGE", fault)
             frames = []
         self._handle(frames, len(frame.payload), checked=True)
 
@@ -285,18 +218,19 @@ class VibemqSession:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
         unread = self._decoder.backlog or self._decoder.large is not None
-        if unread and self._waiting_frames is None:
+        if unread and self._channel.held is None:
             self._input_ended = True
             return
-        self._ended = True
+        self._channel.end()
         self._access.cancel_login()
-        if self._waiting_frames is None:
+        if self._channel.held is None:
             self._leave()
 
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input, including messages that wait for room in their queues."""
-        return self._decoder.buffered + self._waiting_bytes + self._publisher.parked_bytes
+        parked = self._publishing.publisher.parked_bytes
+        return self._decoder.buffered + self._channel.held_bytes + parked
 
     @property
     def incomplete(self) -> bool:
@@ -306,9 +240,7 @@ class VibemqSession:
     @property
     def login(self) -> Login:
         """State of the client's login."""
-        if self._identity is not None or self._responses.closed:
-            return Login.DONE
-        return Login.DUE if self._login is None else Login.CHECKING
+        return self._login.state
 
     def discard_input(self) -> None:
         """Drop the unfinished frame."""
@@ -316,37 +248,32 @@ class VibemqSession:
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries of queues without acknowledgements."""
-        unsent = self._context.unsent
-        if unsent:
-            self._context.unsent = []
-            for subscriber, delivery in unsent:
-                subscriber.sent(delivery)
-            # the flush of this event loop iteration has already run
-            self._broker.wake()
+        sent = self._connection.sent.acknowledge()
+        for consumer in {consumer for consumer, _ in sent}:
+            subscriber = self._connection.unacked.mine.get(consumer)
+            if subscriber is not None:
+                subscriber.measure()
 
     def pause_delivery(self) -> None:
         """Stop deliveries because the client reads too slowly. Responses are still sent."""
-        self._context.congested = True
+        self._channel.fall_behind()
         for subscriber in self._subscribers.values():
             subscriber.suspend()
 
     def resume_delivery(self) -> None:
         """Resume deliveries and reading."""
-        self._context.congested = False
-        self._responses.unread = 0
+        self._channel.catch_up()
         for subscriber in self._subscribers.values():
             subscriber.resume()
-        self._update_reading()
+        self._channel.update_reading()
 
     def closed(self) -> None:
         """Release everything that the connection holds."""
         self._stop()
-        self._access.cancel_login()
-        if self._refused is not None:
-            self._refused.cancel()
-        self._responses.release()
-        self._publisher.release()
-        self._context.unacked.release()
+        self._login.release()
+        self._publishing.release()
+        self._channel.has_backlog = None
+        self._connection.unacked.release()
 
     def shutdown(self) -> None:
         """Send Disconnect, on which a .NET client starts to reconnect, and close."""
@@ -357,17 +284,18 @@ class VibemqSession:
         self._notify_and_close(reason, reason)
 
     def _notify_and_close(self, header: str, reason: str) -> None:
-        if not self._responses.closed:
+        if not self._channel.closed:
             headers = {"reason": header}
-            self._responses.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
+            self._connection.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. The client id is the connection id sent with ConnectAck."""
-        if self._identity is None:
-            return SessionInfo("vibemq", state="closing" if self._ended else "connecting")
-        state: State = "closing" if self._ended else "open"
-        return SessionInfo("vibemq", self._identity.name, self._context.name, state)
+        state: State = "open" if self._login.logged_in else "connecting"
+        if self._channel.ended:
+            state = "closing"
+        client_id = self._connection.name if self._login.logged_in else ""
+        return SessionInfo("vibemq", self._channel.identity.name, client_id, state)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
@@ -381,77 +309,65 @@ class VibemqSession:
 
         `size` is the bytes in which they were received; `checked`: their payloads are JSON.
         """
-        acknowledge = self._context.unacked.acknowledge
-        publish = self._publisher.publish
+        channel = self._channel
+        acknowledge = self._connection.unacked.acknowledge
+        publish = self._publishing.publish
         for index, frame in enumerate(frames):
             kind = frame[0]
-            if self._identity is None and kind != CONNECT and kind != PING:
-                self._responses.refuse(frame.id, "NOT_AUTHENTICATED", error_texts.CONNECT_FIRST)
+            if not self._login.logged_in and kind != CONNECT and kind != PING:
+                self._connection.refuse(frame.id, "NOT_AUTHENTICATED", error_texts.CONNECT_FIRST)
             elif kind == PUBLISH:
                 publish(frame, checked)
             elif kind == ACK:
                 headers = frame[4]
                 acknowledge(headers.get("messageId") or frame[1] if headers else frame[1])
             elif kind == PING:
-                self._responses.send(Frame(PONG, frame.id))
+                self._connection.send(Frame(PONG, frame.id))
             elif kind == CONNECT:
                 self._connect(frame)
-                if self._waiting_frames is not None:
-                    self._late = True
+                if channel.held is not None:
                     if behind := frames[index + 1 :]:
-                        self._waiting_frames += behind
-                        self._waiting_bytes = size
+                        channel.hold(behind, size)
                     break
             elif kind == DISCONNECT:
-                self._ended = True
+                channel.end()
                 break
             elif kind == TOO_LONG:
-                self._responses.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
+                self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._carry_out(frame)
-            if self._responses.closed:
+            if self._channel.closed:
                 break
-        self._publisher.confirm(size)
-        if self._responses.closed:
+        self._publishing.confirm(size)
+        if channel.closed:
             return
-        if self._waiting_frames is None:
+        if channel.held is None:
             decoder = self._decoder
             unread = decoder.backlog or decoder.large is not None
-            if self._ended or (self._input_ended and not unread and decoder.error is None):
+            if channel.ended or (self._input_ended and not unread and decoder.error is None):
                 self._leave()
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
-        self._update_reading()
+        self._channel.update_reading()
 
     def _carry_out(self, frame: Frame) -> None:
         """Process an infrequent request."""
+        command = _COMMANDS.get(frame.type)
+        if command is None or (frame.type in ADMIN and self._access.users is None):
+            why = error_texts.unknown_command(frame.type)
+            self._connection.refuse(frame.id, "UNKNOWN_COMMAND", why)
+            return
         try:
-            if frame.type == SUBSCRIBE:
-                self._subscribe(frame)
-            elif frame.type == UNSUBSCRIBE:
-                self._unsubscribe(frame)
-            elif frame.type == CREATE_QUEUE:
-                self._create_queue(frame)
-            elif frame.type == DELETE_QUEUE:
-                self._delete_queue(frame)
-            elif frame.type == QUEUE_INFO:
-                self._queue_info(frame)
-            elif frame.type == LIST_QUEUES:
-                self._list_queues(frame)
-            elif frame.type in ADMIN and self._access.users is not None:
-                self._administer(frame)
-            else:
-                why = error_texts.unknown_command(frame.type)
-                self._responses.refuse(frame.id, "UNKNOWN_COMMAND", why)
+            command(self, frame)
         except ProtocolError as error:
-            self._responses.refuse(frame.id, "INVALID_MESSAGE", str(error))
+            self._connection.refuse(frame.id, "INVALID_MESSAGE", str(error))
         except BrokerError as error:
-            self._responses.refuse(frame.id, error_code(error), str(error))
+            self._connection.refuse(frame.id, error_code(error), str(error))
 
     def _answer_malformed(self, error: ProtocolError) -> None:
         """Answer a malformed frame, and close once everything before it is answered."""
         identity = self._decoder.error_id or secrets.token_hex(16)
-        self._responses.refuse(identity, "INVALID_MESSAGE", str(error))
+        self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
         self._leave(str(error))
 
     def _limit(self, frames: list[Frame]) -> list[Frame]:
@@ -466,7 +382,7 @@ class VibemqSession:
             if frame.type not in _NEVER_LIMITED:
                 self._rate += 1
                 if self._rate > limit:
-                    self._responses.refuse(frame.id, "RATE_LIMITED", error_texts.TOO_MANY_REQUESTS)
+                    self._connection.refuse(frame.id, "RATE_LIMITED", error_texts.TOO_MANY_REQUESTS)
                     continue
             allowed.append(frame)
         return allowed
@@ -474,9 +390,9 @@ class VibemqSession:
     # --- login -------------------------------------------------------------------------------
 
     def _connect(self, frame: Frame) -> None:
-        """Check the credentials. Frames behind the Connect wait in `_waiting_frames` meanwhile."""
+        """Check the credentials."""
         if self._options.refused:
-            self._refuse_login(frame, TooManyConnections("the limit of connections is reached"))
+            self.answer_login(frame, TooManyConnections("the limit of connections is reached"))
             return
         headers = frame.headers
         credentials = Credentials(
@@ -484,37 +400,28 @@ class VibemqSession:
             headers.get("authPassword", ""),
             headers.get("authToken", ""),
         )
-        self._login = frame
-        self._waiting_frames = []
-        guest = self._access.guest
-        if guest is not None and not any(credentials):
-            self._admitted(guest)
-        else:
-            self._access.login(self._transport.peer, credentials, self._admitted)
+        self._login.check(frame, credentials)
 
-    def _admitted(self, identity: Identity | AccessError) -> None:
-        """Answer the pending Connect with the result of its login."""
-        frame, self._login = self._login, None
-        unacked_back, self._waiting_frames = self._waiting_frames, None
-        self._waiting_bytes = 0
-        if frame is None or self._responses.closed:
+    def process_held(self, frames: list[Frame]) -> None:
+        """Process the frames behind a Connect whose check took time."""
+        self._handle(frames)
+
+    def answer_login(self, request: Frame, result: Identity | AccessError) -> None:
+        """Answer a Connect with ConnectAck and act as its user from then on, or with an Error, and
+        close after the last permitted attempt."""
+        if isinstance(result, Identity):
+            self._log_in(request)
             return
-        if isinstance(identity, Identity):
-            try:
-                self._transport.claim_user(identity.name)
-            except TooManyConnections as error:
-                self._refuse_login(frame, error)
-            else:
-                self._log_in(frame, identity)
-        else:
-            self._refuse_login(frame, identity)
-        if self._late and not self._responses.closed:
-            self._late = False
-            self._handle(unacked_back or [])
+        code, why = login_error(result, request)
+        self._connection.refuse(request.id, code, why)
+        self._failures += 1
+        again = self._failures < self._options.login_failures
+        if again and not isinstance(result, TooManyConnections):
+            return
+        self._stop()
+        self._login.close_later(str(result))
 
-    def _log_in(self, frame: Frame, identity: Identity) -> None:
-        """Answer a Connect with ConnectAck, and act as its user from then on."""
-        self._identity = identity
+    def _log_in(self, frame: Frame) -> None:
         limits = Limits(
             frame=self._options.frame,
             unpacked=self._options.unpacked,
@@ -523,30 +430,18 @@ class VibemqSession:
             skip=True,
         )
         self._decoder.allow(limits)
-        self._context.creator = identity.creator
-        self._publisher.forget()
+        self._publishing.forget()
         headers = frame.headers
         self._by_name = "clientVersion" in headers
+        connection = self._connection
         how = negotiate(headers.get("supported-compression", ""), self._options.compression)
-        answer = {"connectionId": self._context.name, "serverVersion": __version__}
+        answer = {"connectionId": connection.name, "serverVersion": __version__}
         if how:
             answer["negotiated-compression"] = how.name.lower()
         # the ConnectAck itself is not compressed
-        self._context.compression = Compression.NONE
-        self._responses.send(Frame(CONNECT_ACK, frame.id, headers=answer))
-        self._context.compression = how
-
-    def _refuse_login(self, frame: Frame, error: AccessError) -> None:
-        """Answer a Connect with an Error, and close after the last permitted attempt."""
-        code, why = _login_error(error, frame)
-        self._responses.refuse(frame.id, code, why)
-        self._failures += 1
-        again = self._failures < self._options.login_failures
-        if again and not isinstance(error, TooManyConnections):
-            return
-        self._stop()
-        close = partial(self._transport.close, str(error))
-        self._refused = self._transport.call_later(REFUSED_SECONDS, close)
+        connection.compression = Compression.NONE
+        connection.send(Frame(CONNECT_ACK, frame.id, headers=answer))
+        connection.compression = how
 
     # --- subscriptions -----------------------------------------------------------------------
 
@@ -561,23 +456,23 @@ class VibemqSession:
                 return
             del self._subscribers[name]
             existing.end(set())
-        destination = self._creation.find_or_create(name, self._context.creator)
-        subscriber = Subscriber(self._context, name)
+        destination = self._creation.find_or_create(name, self._channel.identity.creator)
+        subscriber = Subscriber(self._connection, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
         self._subscribers[name] = subscriber
 
     def _answer_subscribed(self, frame: Frame) -> None:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
-        self._responses.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._connection.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
         if not self._names_queue(frame):
             return
         subscriber = self._subscribers.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end(self._context.unacked.timeouts.begun())
+            subscriber.end(self._connection.unacked.timeouts.begun())
         headers = {"queueName": frame.queue}
-        self._responses.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
+        self._connection.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     # --- queues ------------------------------------------------------------------------------
 
@@ -594,7 +489,7 @@ class VibemqSession:
         options = written.options(self._creation.options)
         existing = queues.find(self._broker, name)
         if existing is not None and self._options.strict_create:
-            self._responses.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
+            self._connection.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
             return
         if existing is None or takes_options(self._broker, existing, options):
             dlq = options.dead_letter_queue
@@ -605,29 +500,28 @@ class VibemqSession:
             if existing is not None and existing.address.kind is not options.kind:
                 created = existing.created
                 self._broker.remove(existing)
-            self._creation.declare(name, written, self._context.creator, created)
+            self._creation.declare(name, written, self._channel.identity.creator, created)
         elif ignored := queues.ignored(existing, written):
             self._options.notify(
                 f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
                 f"queue exists with other options: {ignored}"
             )
-        self._responses.send(Frame(CREATE_QUEUE, frame.id, name))
+        self._connection.send(Frame(CREATE_QUEUE, frame.id, name))
 
     def _delete_queue(self, frame: Frame) -> None:
         """Delete the queue. A missing queue is a success."""
         if not self._may(frame, Operation.DELETE):
             return
-        identity = self._identity
-        assert identity is not None
+        identity = self._channel.identity
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
             if not self._options.foreign_delete:
                 why = foreign(self._broker, destination, identity)
                 if why:
-                    self._responses.refuse(frame.id, "FORBIDDEN", why)
+                    self._connection.refuse(frame.id, "FORBIDDEN", why)
                     return
             self._broker.remove(destination, force=True)
-        self._responses.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
+        self._connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
     def _queue_info(self, frame: Frame) -> None:
         if not self._may(frame, Operation.BROWSE):
@@ -635,18 +529,17 @@ class VibemqSession:
         destination = queues.find(self._broker, frame.queue)
         if destination is not None:
             payload = queues.info(destination, self._by_name)
-            self._responses.send(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
+            self._connection.send(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
             return
         # an Error would make the .NET client's attempt to connect fail
         missing = f"there is no queue {frame.queue}"
         answer = Frame(QUEUE_INFO, frame.id, frame.queue)
-        self._responses.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+        self._connection.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
 
     def _list_queues(self, frame: Frame) -> None:
-        identity = self._identity
-        assert identity is not None
+        identity = self._channel.identity
         payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
-        self._responses.send(Frame(LIST_QUEUES, frame.id, payload=payload))
+        self._connection.send(Frame(LIST_QUEUES, frame.id, payload=payload))
 
     def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
         """Return whether the user may perform the operation on the frame's queue, or on `named`.
@@ -661,13 +554,12 @@ class VibemqSession:
 
     def _permits(self, frame: Frame, operation: Operation, name: str) -> bool:
         """Return whether the user may perform the operation. Sends an Error if not."""
-        identity = self._identity
-        assert identity is not None
+        identity = self._channel.identity
         if identity.may(operation, name):
             return True
         what = f"{operation.value} {name}"
-        self._access.denied(self._transport.peer, identity, what)
-        self._responses.refuse(frame.id, "NOT_AUTHORIZED", error_texts.ACCESS_DENIED)
+        self._channel.deny(what)
+        self._connection.refuse(frame.id, "NOT_AUTHORIZED", error_texts.ACCESS_DENIED)
         return False
 
     def _names_queue(self, frame: Frame) -> bool:
@@ -675,73 +567,63 @@ class VibemqSession:
         if is_queue_name(frame.queue):
             return True
         if not frame.queue:
-            self._responses.refuse(
+            self._connection.refuse(
                 frame.id, "INVALID_QUEUE", error_texts.queue_name_missing(frame.type)
             )
             return False
         why = error_texts.QUEUE_NAME_CHARACTERS
         if utf16_units(frame.queue) > MAX_QUEUE_NAME:
             why = error_texts.queue_name_too_long(MAX_QUEUE_NAME)
-        self._responses.refuse(frame.id, "INVALID_MESSAGE", why)
+        self._connection.refuse(frame.id, "INVALID_MESSAGE", why)
         return False
 
     # --- users -------------------------------------------------------------------------------
 
     def _administer(self, frame: Frame) -> None:
-        users, identity = self._access.users, self._identity
+        users, identity = self._access.users, self._channel.identity
         assert users is not None
-        assert identity is not None
 
         def answer(payload: bytes) -> None:
-            self._responses.send(Frame(frame.type, frame.id, payload=payload))
+            self._connection.send(Frame(frame.type, frame.id, payload=payload))
 
         def refuse(code: str, why: str) -> None:
             if code == "NOT_AUTHORIZED":
-                self._access.denied(self._transport.peer, identity, f"command {frame.type}")
-            self._responses.refuse(frame.id, code, why)
+                self._channel.deny(f"command {frame.type}")
+            self._connection.refuse(frame.id, code, why)
 
         administer(frame, users, identity, answer, refuse)
 
     # --- the end -----------------------------------------------------------------------------
 
-    def _update_reading(self) -> None:
-        """Pause or resume reading. Frames already received are unpacked before more is read."""
-        wait = (
-            self._waiting_frames is not None
-            or self._publisher.unconfirmed > MOST_UNCONFIRMED
-            or self._responses.unread > MOST_UNREAD
-        )
+    def _has_backlog(self, wait: bool) -> bool:
+        """Return whether received frames are still packed, and unpack them unless they `wait`."""
         decoder = self._decoder
-        if (decoder.backlog or decoder.large is not None) and not self._responses.closed:
-            if not wait and self._unpacking is None and self._large is None:
-                more = self._unpack_more if decoder.large is None else self._read_large
-                self._unpacking = self._transport.call_later(0, more)
-            wait = True
-        if wait != self._paused and not self._responses.closed:
-            self._paused = wait
-            if wait:
-                self._transport.pause_reading()
-            else:
-                self._transport.resume_reading()
+        if not decoder.backlog and decoder.large is None:
+            return False
+        if not wait and self._unpacking is None and self._large is None:
+            more = self._unpack_more if decoder.large is None else self._read_large
+            self._unpacking = self._transport.call_later(0, more)
+        return True
 
     def _leave(self, reason: str = "") -> None:
         """Stop processing input, and close once all publishes are answered."""
-        self._ended = True
+        self._channel.end()
         self._end_subscriptions()
-        self._broker.when_durable(self._publisher.last_sync, partial(self._close, reason))
+        self._broker.when_durable(
+            self._publishing.publisher.last_sync, partial(self._close, reason)
+        )
 
     def _end_subscriptions(self) -> None:
-        begun = self._context.unacked.timeouts.begun() if self._subscribers else set()
+        begun = self._connection.unacked.timeouts.begun() if self._subscribers else set()
         for subscriber in self._subscribers.values():
             subscriber.end(begun)
         self._subscribers.clear()
-        self._context.unacked.timeouts.stop()
-        self._publisher.end()
+        self._connection.unacked.timeouts.stop()
+        self._publishing.publisher.end()
 
     def _stop(self) -> None:
         """Stop processing input and sending responses."""
-        self._ended = True
-        self._responses.closed = True
+        self._channel.close()
         if self._unpacking is not None:
             self._unpacking.cancel()
             self._unpacking = None
@@ -749,15 +631,25 @@ class VibemqSession:
             self._large.cancel()
             self._large = None
         self._decoder.large = None
-        self._waiting_frames = None
-        self._waiting_bytes = 0
+        self._channel.release()
         self._end_subscriptions()
 
     def _close(self, reason: str) -> None:
-        if not self._responses.closed:
+        if not self._channel.closed:
             self._stop()
             self._transport.close(reason)
 
+
+_COMMANDS: Final[dict[int, Callable[[VibemqSession, Frame], None]]] = {
+    SUBSCRIBE: VibemqSession._subscribe,
+    UNSUBSCRIBE: VibemqSession._unsubscribe,
+    CREATE_QUEUE: VibemqSession._create_queue,
+    DELETE_QUEUE: VibemqSession._delete_queue,
+    QUEUE_INFO: VibemqSession._queue_info,
+    LIST_QUEUES: VibemqSession._list_queues,
+    **dict.fromkeys(ADMIN, VibemqSession._administer),
+}
+"""Infrequent requests of a logged-in client."""
 
 _Read = tuple[Frame, str]
 """Frame, and the reason for which its payload is refused; "" if it is valid."""
@@ -780,22 +672,3 @@ def _read(large: LargeFrame, size: int) -> _Read | None:
     except ProtocolError as error:
         return frame._replace(payload=b""), str(error)
     return frame, ""
-
-
-def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
-    """Return code and text of the Error that answers `connect`.
-
-    The code tells the client whether it may repeat the same login.
-    """
-    headers = connect.headers
-    has_credentials = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
-    if isinstance(error, AuthenticationMissing):
-        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
-    if isinstance(error, (LoginBusy, TooManyFailures)):
-        return "RATE_LIMITED", str(error)
-    if isinstance(error, TooManyConnections):
-        return "CONNECTION_LIMIT", error_texts.TOO_MANY_CONNECTIONS
-    # a password without a user name may be a token, so it was checked
-    if not has_credentials:
-        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
-    return "AUTH_FAILED", error_texts.CREDENTIALS_WRONG

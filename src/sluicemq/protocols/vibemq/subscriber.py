@@ -23,98 +23,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
-from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
+from sluicemq.broker import Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Origin
-from sluicemq.protocols.transport import Timer, Transport
-from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
+from sluicemq.protocols.channel.consumer import CONGESTED, DeliveryPauses
+from sluicemq.protocols.transport import Timer
+from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.connection import VibemqConnection
 from sluicemq.protocols.vibemq.mapping import wire_id
 from sluicemq.protocols.vibemq.offload import LARGE
-from sluicemq.protocols.vibemq.outgoing import (
-    LargeDeliveries,
-    LargeDelivery,
-    LargeKey,
-    PendingFrame,
-)
+from sluicemq.protocols.vibemq.outgoing import LargeDelivery, LargeKey, PendingFrame
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.templates import DeliverTemplate
-from sluicemq.protocols.vibemq.unacked import Copy, UnackedDeliveries
+from sluicemq.protocols.vibemq.unacked import Copy
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
 
-WINDOW: Final = 256
-"""Default window, in messages."""
-WINDOW_BYTES: Final = 1 << 20
-ACK_TIMEOUT: Final = 30.0
-"""Default acknowledgement timeout, in seconds."""
 _SHARED_BYTES: Final = 16 * 1024
 """Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
 _UNSENT: Final = 1024
 """Window of a subscriber without acknowledgements, in messages."""
-
-
-class DeliveryTerms(NamedTuple):
-    """Delivery terms of a connection's subscriptions.
-
-    window         messages
-    window_bytes   bytes of their bodies
-    ack_timeout    ms, for queues without a timeout of their own; 0 = never
-    threshold      size of a frame's body in bytes from which it is compressed, if negotiated
-    detect_json    deliver text of other protocols that is a JSON object or array as JSON
-    """
-
-    window: int = WINDOW
-    window_bytes: int = WINDOW_BYTES
-    ack_timeout: int = round(ACK_TIMEOUT * 1000)
-    threshold: int = THRESHOLD
-    detect_json: bool = True
-
-
-class ConnectionContext:
-    """State shared by all subscriptions of a connection.
-
-    name         unique name of the connection
-    compression  negotiated compression
-    creator      Identity.creator of the user, once logged in
-    unsent       deliveries to acknowledge once their bytes are sent
-    traffic      counters of all VibeMQ clients
-    large        frames of large messages, of all connections
-    """
-
-    __slots__ = (
-        "broker",
-        "compression",
-        "congested",
-        "creator",
-        "large",
-        "name",
-        "terms",
-        "traffic",
-        "transport",
-        "unacked",
-        "unsent",
-    )
-
-    def __init__(
-        self,
-        transport: Transport,
-        broker: Broker,
-        terms: DeliveryTerms,
-        name: str,
-        large: LargeDeliveries,
-    ) -> None:
-        self.transport = transport
-        self.large = large
-        self.broker = broker
-        self.terms = terms
-        self.name = name
-        self.traffic = broker.traffic_of("vibemq")
-        self.unacked = UnackedDeliveries(transport, broker)
-        self.compression = Compression.NONE
-        self.creator: str | None = ""
-        self.congested = False
-        self.unsent: list[tuple[Subscriber, Delivery]] = []
+_FULL: Final = 2
+"""Reason for a pause: the unacked messages fill the window in bytes."""
+_ENCODING: Final = 4
+"""Reason for a pause: the frame of a large message is being encoded."""
 
 
 class Subscriber:
@@ -125,13 +58,13 @@ class Subscriber:
         "_behind",
         "_broker",
         "_bytes",
+        "_connection",
         "_consumer",
-        "_context",
-        "_full",
         "_made",
         "_passed",
         "_passed_order",
         "_passed_priority",
+        "_pauses",
         "_request",
         "_template",
         "_topic",
@@ -141,11 +74,11 @@ class Subscriber:
         "timeout",
     )
 
-    def __init__(self, context: ConnectionContext, name: str) -> None:
+    def __init__(self, connection: VibemqConnection, name: str) -> None:
         self.name = name
-        self._context = context
-        self._broker = context.broker
-        self._template = DeliverTemplate(name.encode(), context.terms.detect_json)
+        self._connection = connection
+        self._broker = connection.broker
+        self._template = DeliverTemplate(name.encode(), connection.terms.detect_json)
         self._consumer: Consumer | None = None
         self._waits: Callable[[Destination], None] | None = None
         """Callback for the creation of a queue of this name."""
@@ -155,7 +88,7 @@ class Subscriber:
         self._unsettled = True
         """Deliveries stay unacked until the client acknowledges them."""
         self._bytes = 0
-        self._full = False
+        self._pauses = DeliveryPauses(connection.broker)
         self._behind: list[Delivery] = []
         """Deliveries from one whose large frame is being encoded onwards."""
         self._request: PendingFrame | Timer | None = None
@@ -183,13 +116,13 @@ class Subscriber:
     def attach(self, destination: Destination, answer: Callable[[], None] | None = None) -> None:
         """Attach to a destination. Calls `answer` before the first delivery. Raises BrokerError."""
         broker = self._broker
-        terms = self._context.terms
+        terms = self._connection.terms
         subscription = destination.queue
         self._topic = destination.topic
         if self._topic:
             settings = destination.settings
             member = settings.retain_without_subscriptions and not settings.auto_ack
-            subscription = broker.subscribe(destination, self._context.name, member=member)
+            subscription = broker.subscribe(destination, self._connection.name, member=member)
         self._unsettled = not destination.settings.auto_ack
         self.timeout = 0
         if self._unsettled:
@@ -197,11 +130,11 @@ class Subscriber:
         window = Window(0, True)
         consumer = broker.attach(subscription, self, window, ack_timeout=0)
         self._consumer = consumer
-        self._context.unacked.mine[consumer] = self
+        self._connection.unacked.mine[consumer] = self
         self._bytes = 0
-        self._full = False
-        if self._context.congested:
-            broker.suspend(consumer)
+        congested = self._connection.channel.congested
+        self._pauses = DeliveryPauses(broker, CONGESTED if congested else 0)
+        self._pauses.add(consumer)
         if answer is not None:
             answer()
         broker.grant(window, terms.window if self._unsettled else _UNSENT)
@@ -222,13 +155,14 @@ class Subscriber:
         """Requeue all unacked deliveries and detach. `begun` as in AckTimeouts."""
         broker = self._broker
         unsent = self._stop_sending()
+        self._pauses.engines.clear()
         if self._waits is not None:
             broker.destinations.stop_waiting(self.name, self._waits)
             self._waits = None
         consumer, self._consumer = self._consumer, None
         if consumer is None:
             return
-        del self._context.unacked.mine[consumer]
+        del self._connection.unacked.mine[consumer]
         if self._topic and not broker.keeps(consumer.subscription):
             broker.unsubscribe(consumer.subscription)
             return
@@ -244,8 +178,9 @@ class Subscriber:
         if consumer is not self._consumer:
             return
         self._consumer = None
+        self._pauses.engines.clear()
         self._stop_sending()
-        del self._context.unacked.mine[consumer]
+        del self._connection.unacked.mine[consumer]
         destination = find(self._broker, self.name)
         if destination is None:
             self.await_queue()
@@ -256,13 +191,11 @@ class Subscriber:
 
     def suspend(self) -> None:
         """Suspend deliveries because the client reads too slowly."""
-        if self._consumer is not None:
-            self._broker.suspend(self._consumer)
+        self._pauses.pause(CONGESTED)
 
     def resume(self) -> None:
         """Resume deliveries, because the client has caught up."""
-        if self._consumer is not None and not self._full and not self._behind:
-            self._broker.resume(self._consumer)
+        self._pauses.resume(CONGESTED)
 
     def measure(self) -> None:
         """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
@@ -270,14 +203,10 @@ class Subscriber:
         if consumer is None:
             return
         self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
-        full = self._bytes >= self._context.terms.window_bytes
-        if full == self._full:
-            return
-        self._full = full
-        if full:
-            self._broker.suspend(consumer)
-        elif not self._context.congested and not self._behind:
-            self._broker.resume(consumer)
+        if self._bytes >= self._connection.terms.window_bytes:
+            self._pauses.pause(_FULL)
+        else:
+            self._pauses.resume(_FULL)
 
     # --- deliveries --------------------------------------------------------------------------
 
@@ -289,21 +218,21 @@ class Subscriber:
             self._send(consumer, deliveries)
         for delivery in deliveries:
             self._bytes += delivery.size
-        if self._bytes >= self._context.terms.window_bytes:
-            self._full = True
-            self._broker.suspend(consumer)
+        if self._bytes >= self._connection.terms.window_bytes:
+            self._pauses.pause(_FULL)
         if self.timeout:
-            self._context.unacked.timeouts.expect(self.timeout)
+            self._connection.unacked.timeouts.expect(self.timeout)
 
     def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Write the frames of deliveries, up to one that another thread must encode."""
-        context = self._context
-        how = context.compression
-        unacked = context.unacked
-        first = unacked.first
+        connection = self._connection
+        how = connection.compression
+        unacked = connection.unacked
+        first = unacked.by_token.first
         unsettled = self._unsettled
         fill = self._template.fill
         prefix = self._broker.identity
+        unsent = connection.sent.unsent
         chunks: list[bytes] = []
         too_long: list[int] = []
         copies = unacked.timeouts.copies
@@ -315,7 +244,7 @@ class Subscriber:
                 large = self._find_large(delivery, identity.encode())
                 if large is None:
                     self._behind = deliveries[index:]
-                    self._broker.suspend(consumer)
+                    self._pauses.pause(_ENCODING)
                     break
                 frame = large
             else:
@@ -327,40 +256,40 @@ class Subscriber:
                 continue
             chunks.append(frame)
             if not unsettled:
-                context.unsent.append((self, delivery))
+                unsent.append((consumer, delivery))
             elif first.setdefault(identity, delivery) is not delivery:
-                unacked.add_again(identity, delivery)
+                unacked.by_token.add_again(identity, delivery)
             if copies is not None:
                 copies.append(Copy(identity, delivery, self))
-        context.transport.write(chunks)
-        context.traffic.delivered += len(chunks)
+        connection.channel.transport.write(chunks)
+        connection.channel.traffic.delivered += len(chunks)
         unacked.trim()
         if too_long:
             decline = partial(self._decline, consumer, how, too_long)
-            context.transport.call_later(0, decline)
+            connection.channel.transport.call_later(0, decline)
 
     def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
         """Return the frame compressed, once for all subscribers of a topic."""
-        context = self._context
-        how, threshold = context.compression, context.terms.threshold
+        connection = self._connection
+        how, threshold = connection.compression, connection.terms.threshold
         if not self._topic or len(frame) < _SHARED_BYTES:
             return compressed(frame, how, threshold)
         key = self._key(delivery)
-        found = context.large.find(key)
+        found = connection.large.find(key)
         if found is None:
             found = compressed(frame, how, threshold)
-            context.large.keep(key, found)
+            connection.large.keep(key, found)
         return found
 
     def _key(self, delivery: Delivery) -> LargeKey:
         queue = self._template.name
-        context = self._context
+        connection = self._connection
         return LargeKey(
             delivery.sequence,
             queue,
             delivery.attempts,
-            context.compression,
-            context.terms.detect_json,
+            connection.compression,
+            connection.terms.detect_json,
         )
 
     def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
@@ -368,37 +297,41 @@ class Subscriber:
 
         The frame is b"" if the client could not read it.
         """
-        context = self._context
+        connection = self._connection
         message = delivery.message
         assert message is not None
         key = self._key(delivery)
         made, self._made = self._made, None
         if made is not None and made[0] == key:
             return made[1]
-        found = context.large.find(key)
+        found = connection.large.find(key)
         if found is not None:
             return found
         if (
-            not context.compression
+            not connection.compression
             and message.kind is BodyKind.JSON
             and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
         ):
             if delivery.size > MAX_BODY:
                 return b""
             return self._template.fill(message, identity, delivery.attempts)
-        delivery_request = LargeDelivery(key, message, identity, context.terms.threshold)
-        self._request = context.transport.call_later(0, partial(self._ask, delivery_request))
+        delivery_request = LargeDelivery(key, message, identity, connection.terms.threshold)
+        self._request = connection.channel.transport.call_later(
+            0, partial(self._ask, delivery_request)
+        )
         return None
 
     def _ask(self, delivery: LargeDelivery) -> None:
         self._request = None
-        request = self._context.large.request(delivery, partial(self._has_made, delivery.key))
+        request = self._connection.large.request(delivery, partial(self._has_made, delivery.key))
         if self._request is None:
             self._request = request
 
     def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
         # in an event loop callback of this connection, so that an error ends only this connection
-        self._request = self._context.transport.call_later(0, partial(self._go_on, key, frame))
+        self._request = self._connection.channel.transport.call_later(
+            0, partial(self._go_on, key, frame)
+        )
 
     def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
         """Send the large frame and the deliveries behind it."""
@@ -413,8 +346,8 @@ class Subscriber:
         self._made = (key, frame)
         self._send(consumer, [item for item in behind if unacked.get(item.sequence) is item])
         self._made = None
-        if not self._behind and not self._full and not self._context.congested:
-            self._broker.resume(consumer)
+        if not self._behind:
+            self._pauses.resume(_ENCODING)
 
     def _stop_sending(self) -> list[int]:
         """Drop the deliveries that are not sent yet and return their sequences."""
@@ -432,17 +365,11 @@ class Subscriber:
             self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
             self.measure()
 
-    def sent(self, delivery: Delivery) -> None:
-        """Acknowledge a sent delivery of a queue without acknowledgements."""
-        consumer = self._consumer
-        if consumer is not None and consumer.unacked.get(delivery.sequence) is delivery:
-            self.acknowledge(consumer, delivery)
-
-    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> None:
-        """Acknowledge a delivery of `consumer`, which is or was this subscription's."""
+    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
+        """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
         if not self._broker.settle(consumer, delivery.sequence):
-            return
-        timeouts = self._context.unacked.timeouts
+            return False
+        timeouts = self._connection.unacked.timeouts
         at = delivery.delivered
         if timeouts.copies is None:
             timeouts.heard = self._broker.clock.steady
@@ -453,8 +380,11 @@ class Subscriber:
                 if at > timeouts.passed:
                     timeouts.passed = at
         self._bytes -= delivery.size
-        if self._full and (self._bytes < self._context.terms.window_bytes or not consumer.unacked):
+        if self._pauses.reasons & _FULL and (
+            self._bytes < self._connection.terms.window_bytes or not consumer.unacked
+        ):
             self.measure()
+        return True
 
     # --- time --------------------------------------------------------------------------------
 
@@ -479,12 +409,12 @@ class Subscriber:
             return
         broker = self._broker
         delayed = consumer.subscription.destination.settings.retry_delay
-        if delayed or self._context.congested or self._has_rivals(consumer):
+        if delayed or self._connection.channel.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
             again = broker.again(consumer, sequences, attempted=True)
             unacked = {delivery.sequence for delivery in again}
-            self._context.unacked.timeouts.give_up(s for s in sequences if s not in unacked)
+            self._connection.unacked.timeouts.give_up(s for s in sequences if s not in unacked)
             if again:
                 self.deliver(consumer, again)
 
@@ -513,7 +443,7 @@ class Subscriber:
         consumer = self._consumer
         if consumer is None or not self.timeout:
             return
-        missing = self._context.terms.window - taken_back
+        missing = self._connection.terms.window - taken_back
         missing -= len(consumer.unacked) + consumer.window.credit
         if missing > 0:
             self._broker.grant(consumer.window, missing)
@@ -535,4 +465,4 @@ class Subscriber:
     @property
     def silent(self) -> bool:
         """True if the connection is silent, see AckTimeouts."""
-        return self._context.unacked.timeouts.silent
+        return self._connection.unacked.timeouts.silent

@@ -33,14 +33,12 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from enum import Enum
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
-if TYPE_CHECKING:
-    from sluicemq.broker import Broker, Consumer, Delivery
-    from sluicemq.protocols.transport import Timer, Transport
+from sluicemq.broker import Broker, Consumer, Delivery
+from sluicemq.protocols.channel.consumer import Unacked
+from sluicemq.protocols.transport import Timer, Transport
 
-_LIMIT: Final = 1024
-"""Number of ids from which on `trim` looks for ended deliveries."""
 MOST_COPIES: Final = 4096
 """Maximum number of tracked copies per connection. A client that never acknowledges adds a few with
 each timeout."""
@@ -54,7 +52,7 @@ class Holder(Protocol):
 
     timeout: int
 
-    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> None: ...
+    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool: ...
     def has_passed(self, delivery: Delivery) -> bool: ...
     def settle_taken_back(self, sequence: int) -> None: ...
     def time_out(self, sequences: list[int]) -> None: ...
@@ -215,7 +213,7 @@ class AckTimeouts:
             if consumer is not None
         }
         copies: list[Copy] = []
-        for identity, delivery in self._unacked.sent():
+        for identity, delivery in self._unacked.by_token.entries():
             # includes messages that have ended in another way: the client does not know
             subscriber = by_subscription.get(delivery.subscription)
             if subscriber is not None:
@@ -299,58 +297,38 @@ class UnackedDeliveries:
     """Unacked deliveries of a connection.
 
     mine      the connection's consumers; their subscribers maintain it
-    first     oldest delivery of each id. A caller that adds a delivery under an existing id passes
-              it to `add_again`, and calls `trim` after a batch
+    by_token  deliveries by the id that the client acknowledges; the subscribers add them, and call
+              `trim` after a batch
     timeouts  acknowledgement timeouts
     """
 
-    __slots__ = ("_limit", "_others", "first", "mine", "timeouts")
+    __slots__ = ("by_token", "mine", "timeouts")
 
     def __init__(self, transport: Transport, broker: Broker) -> None:
         self.timeouts = AckTimeouts(transport, broker, self)
-        self.first: dict[str, Delivery] = {}
-        self._others: dict[str, list[Delivery]] = {}
-        """Later deliveries of the same id."""
-        self._limit = _LIMIT
+        self.by_token: Unacked[str, Delivery] = Unacked()
         self.mine: dict[Consumer | None, Holder] = {}
 
     def release(self) -> None:
         """Break the reference cycle with the timeouts after the end of the connection."""
         del self.timeouts
 
-    def add_again(self, identity: str, delivery: Delivery) -> None:
-        """Add a further delivery of an id that is in `first`."""
-        self._others.setdefault(identity, []).append(delivery)
-
     def acknowledge(self, identity: str) -> None:
         """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
-        delivery = self.first.pop(identity, None)
-        if delivery is None:
-            self.timeouts.record_ack(identity)
-            return
-        if self._others:
-            delivery = self._next(identity, delivery)
-        consumer = delivery.consumer
-        subscriber = self.mine.get(consumer)
-        if subscriber is not None and consumer is not None:
-            subscriber.acknowledge(consumer, delivery)
-            if self.timeouts.copies is None:
-                return
+        delivery = self.by_token.take(identity)
+        while delivery is not None:
+            consumer = delivery.consumer
+            subscriber = self.mine.get(consumer)
+            if (
+                subscriber is not None
+                and consumer is not None
+                and subscriber.acknowledge(consumer, delivery)
+            ):
+                if self.timeouts.copies is None:
+                    return
+                break
+            delivery = self.by_token.take(identity)
         self.timeouts.record_ack(identity)
-
-    def _next(self, identity: str, delivery: Delivery) -> Delivery:
-        """Return the oldest delivery of an id that is still unacked, starting with `delivery`.
-
-        Moves the next one to `first`.
-        """
-        others = self._others.pop(identity, [])
-        while others and self.holder(delivery) is None:
-            delivery = others.pop(0)
-        if others:
-            self.first[identity] = others.pop(0)
-        if others:
-            self._others[identity] = others
-        return delivery
 
     def holder(self, delivery: Delivery) -> Holder | None:
         """Return the subscriber whose consumer holds the delivery, or None."""
@@ -359,26 +337,6 @@ class UnackedDeliveries:
             return None
         return self.mine.get(consumer)
 
-    def sent(self) -> Iterator[tuple[str, Delivery]]:
-        """Yield ids and deliveries in the order in which they were sent, ended ones included.
-
-        Later deliveries of the same id come last.
-        """
-        yield from self.first.items()
-        for identity, others in self._others.items():
-            for delivery in others:
-                yield identity, delivery
-
     def trim(self) -> None:
         """Remove ended deliveries if there are many."""
-        if len(self.first) <= self._limit:
-            return
-        before, self.first = self.first, {}
-        others, self._others = self._others, {}
-        for identity, oldest in before.items():
-            for delivery in (oldest, *others.get(identity, ())):
-                if self.holder(delivery) is not None and (
-                    self.first.setdefault(identity, delivery) is not delivery
-                ):
-                    self.add_again(identity, delivery)
-        self._limit = 2 * len(self.first) + _LIMIT
+        self.by_token.trim(lambda delivery: self.holder(delivery) is not None)

@@ -1,0 +1,1 @@
+"""What the sessions of all protocols share: connection, publisher and consumer."""

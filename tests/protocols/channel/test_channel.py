@@ -1,0 +1,177 @@
+"""The parts that the sessions of all protocols share."""
+
+from __future__ import annotations
+
+from sluicemq.broker import Delivery, Destination, EngineSettings
+from sluicemq.model.access import EVERYBODY
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.errors import BrokerError, DestinationNotFound, LimitExceeded
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.channel.connection import MOST_UNCONFIRMED, MOST_UNREAD, Channel
+from sluicemq.protocols.channel.consumer import Unacked
+from sluicemq.protocols.channel.publisher import MOST_TARGETS, Publisher, cache_target
+from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.transport import Transport
+from sluicemq.security.access import OPEN
+from tests.support.sessions import RecordedTransport, SessionHarness
+
+
+class Harness(SessionHarness):
+    def open(self, transport: Transport) -> PhpmqSession:
+        return PhpmqSession(transport, self.broker)
+
+
+class Session:
+    """A protocol whose confirmations are the numbers of the requests."""
+
+    def __init__(self) -> None:
+        self.finished: list[tuple[int, BrokerError | None]] = []
+
+    def encode_confirms(self, batch: list[int]) -> list[bytes]:
+        return [b"%d;" % request for request in batch]
+
+    def may_park(self, destination: Destination) -> bool:
+        return True
+
+    def finish_parked(self, request: int, error: BrokerError | None) -> None:
+        self.finished.append((request, error))
+
+
+class Fixture:
+    def __init__(self, patience: int = 0, settings: EngineSettings | None = None) -> None:
+        self.harness = Harness(settings)
+        self.transport = RecordedTransport(self.harness)
+        self.transport.session = self.harness.open(self.transport)
+        self.harness.links.append(self.transport)
+        broker = self.harness.broker
+        self.channel: Channel[bytes] = Channel(self.transport, broker, OPEN, "test", EVERYBODY)
+        self.session = Session()
+        self.publisher: Publisher[int] = Publisher(self.channel, self.session, patience)
+        address = Address(Kind.QUEUE, "q")
+        settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
+        self.full = broker.destinations.declare(address, settings)
+        self.free = broker.destinations.declare(Address(Kind.QUEUE, "free"))
+
+    def publish(self, request: int, destination: Destination) -> bool:
+        message = Message(destination.address, b"body", durability=Durability.SYNC)
+        accepted = self.publisher.publish(destination, message, request)
+        if accepted:
+            self.publisher.accepted.append(request)
+        return accepted
+
+
+def test_messages_of_a_read_are_confirmed_together_once_durable() -> None:
+    fixture = Fixture()
+    assert fixture.publish(1, fixture.free)
+    assert fixture.publish(2, fixture.free)
+    fixture.publisher.confirm(100)
+    assert fixture.channel.unconfirmed == 100
+    assert fixture.transport.written == b""
+    fixture.harness.turn()
+    assert fixture.transport.written == b"1;2;"
+    assert fixture.channel.unconfirmed == 0
+
+
+def test_parked_message_is_accepted_when_there_is_capacity() -> None:
+    fixture = Fixture()
+    fixture.publish(1, fixture.full)
+    assert not fixture.publish(2, fixture.full)
+    assert fixture.publisher.parked == 1
+    assert fixture.publisher.parked_bytes == len(b"body")
+    fixture.harness.turn()
+    fixture.harness.broker.operations.purge(fixture.full, True, lambda count: None)
+    fixture.harness.turn()
+    assert fixture.session.finished == [(2, None)]
+    assert fixture.publisher.parked == fixture.publisher.parked_bytes == 0
+
+
+def test_parked_message_is_refused_when_its_time_is_over() -> None:
+    fixture = Fixture(patience=500)
+    fixture.publish(1, fixture.full)
+    fixture.publish(2, fixture.full)
+    fixture.harness.turn(499)
+    assert not fixture.session.finished
+    fixture.harness.turn(1)
+    [(request, error)] = fixture.session.finished
+    assert request == 2
+    assert isinstance(error, LimitExceeded)
+    assert not fixture.full.parked
+
+
+def test_parked_message_is_refused_when_its_destination_is_deleted_for_good() -> None:
+    fixture = Fixture(settings=EngineSettings(auto_create_queues=False))
+    fixture.publish(1, fixture.full)
+    fixture.publish(2, fixture.full)
+    fixture.harness.broker.remove(fixture.full, force=True)
+    fixture.harness.turn()
+    [(request, error)] = fixture.session.finished
+    assert request == 2
+    assert isinstance(error, DestinationNotFound)
+
+
+def test_end_withdraws_parked_messages_except_those_that_stay() -> None:
+    fixture = Fixture()
+    for request in (1, 2, 3):
+        fixture.publish(request, fixture.full)
+    fixture.publisher.end(lambda request: request == 3)
+    assert fixture.publisher.parked == 1
+    assert len(fixture.full.parked) == 1
+
+
+def test_reading_pauses_while_too_much_is_unconfirmed_or_unread_or_frames_are_held() -> None:
+    channel = Fixture().channel
+    transport = channel.transport
+    assert isinstance(transport, RecordedTransport)
+    channel.unconfirmed = MOST_UNCONFIRMED + 1
+    channel.update_reading()
+    assert transport.paused
+    channel.unconfirmed = 0
+    channel.update_reading()
+    assert not transport.paused
+    channel.fall_behind()
+    channel.write([bytes(MOST_UNREAD + 1)])
+    assert transport.paused
+    channel.catch_up()
+    channel.update_reading()
+    assert not transport.paused
+    channel.hold([b"frame"], 5)
+    channel.hold([b"next"], 4)
+    channel.update_reading()
+    assert transport.paused
+    assert channel.held_bytes == 9
+    assert channel.release() == [b"frame", b"next"]
+
+
+def test_closed_channel_sends_nothing() -> None:
+    fixture = Fixture()
+    assert fixture.channel.close()
+    assert not fixture.channel.close()
+    fixture.channel.write([b"late"])
+    assert fixture.transport.written == b""
+
+
+def test_oldest_delivery_of_a_token_is_taken_first() -> None:
+    unacked: Unacked[str, int] = Unacked()
+    unacked.first["t"] = 1
+    unacked.add_again("t", 2)
+    unacked.add_again("t", 3)
+    unacked.first["u"] = 4
+    assert list(unacked.entries()) == [("t", 1), ("u", 4), ("t", 2), ("t", 3)]
+    unacked.keep(lambda entry: entry != 1)
+    assert [unacked.take("t"), unacked.take("t"), unacked.take("t")] == [2, 3, None]
+    assert unacked.take("u") == 4
+
+
+def test_entries_of_ended_deliveries_are_trimmed() -> None:
+    unacked: Unacked[int, Delivery | int] = Unacked()
+    for token in range(1000):
+        unacked.first[token] = token
+        unacked.trim(lambda entry: False)
+    assert len(unacked.first) < 100
+
+
+def test_cache_of_targets_is_cleared_when_it_is_full() -> None:
+    targets: dict[int, int] = {}
+    for key in range(MOST_TARGETS + 1):
+        cache_target(targets, key, key)
+    assert targets == {MOST_TARGETS: MOST_TARGETS}
