@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+import struct
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
@@ -300,5 +301,23 @@ def test_a_broker_that_does_not_close(user: User, listener: socket.socket) -> No
                 await user.close()
             with pytest.raises(ConnectionLost):
                 await user.send(b"")
+
+    run(main)
+
+
+@pytest.mark.parametrize(("user_class", "opener"), ASYNC)
+def test_close_after_an_unread_reset(
+    user_class: type[User], opener: Any, listener: socket.socket
+) -> None:
+    """The kernel knows of the reset, the event loop has not run since."""
+    user = user_class(opener)
+
+    async def main() -> None:
+        peer = await connected(user, listener)
+        peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        peer.close()
+        await user.close()
+        with pytest.raises(ConnectionLost):
+            await user.send(b"")
 
     run(main)

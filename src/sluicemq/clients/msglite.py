@@ -36,7 +36,7 @@ from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport
+from sluicemq.clients.transport import AsyncClient, ClientTransport, fail
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -227,8 +227,7 @@ class _Connection(ClientTransport[Frame]):
 
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
-            if not request.answer.done():
-                request.answer.set_exception(type(reason)(str(reason)))
+            fail(request.answer, reason)
         self.requests.clear()
 
     def leave(self, transport: asyncio.Transport) -> None:
@@ -236,7 +235,7 @@ class _Connection(ClientTransport[Frame]):
             return
         transport.write(QUIT_LINE)
         if transport.can_write_eof():
-            transport.write_eof()  # ends an abandoned ready
+            self.end_output(transport)  # ends an abandoned ready
         elif self.requests:  # TLS has no half-close, and the quit would wait behind the command
             transport.close()
 

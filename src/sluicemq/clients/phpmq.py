@@ -31,7 +31,7 @@ from collections.abc import AsyncIterator
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport
+from sluicemq.clients.transport import AsyncClient, ClientTransport, time_limit
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
@@ -133,30 +133,26 @@ class _Connection(ClientTransport[Frame]):
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.frames: deque[Frame] = deque()
-        self._arrival: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     def arrived(self, frames: list[Frame]) -> None:
         self.frames.extend(frames)
-        self._wake()
+        self._news.set()
 
     def release(self, reason: ClientError) -> None:
-        self._wake()
-
-    def _wake(self) -> None:
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        self._news.set()
 
     async def arrival(self) -> None:
         """Wait until there is a frame, or raise ConnectionLost."""
         while not self.frames:
             self.check()
-            self._arrival = asyncio.get_running_loop().create_future()
-            await self._arrival
+            self._news.clear()
+            await self._news.wait()
 
     def leave(self, transport: asyncio.Transport) -> None:
         self.lose(ConnectionLost("the client is closed"))
         if transport.can_write_eof():
-            transport.write_eof()
+            self.end_output(transport)
         else:  # TLS: close flushes queued data and notifies the peer
             transport.close()
 
@@ -233,16 +229,13 @@ class PhpmqClient(AsyncClient):
         """
         connection = self._connection
         frames = connection.frames
-        try:
-            async with asyncio.timeout(timeout):
-                while True:
-                    if not frames:
-                        await connection.arrival()
-                    frame = frames.popleft()
-                    if frame[1] == self._queue:  # else sent before `subscribe` was read
-                        return PhpmqMessage(self, frame)
-        except TimeoutError:
-            raise RequestTimeout(f"no message in {timeout} s") from None
+        async with time_limit(timeout, f"no message in {timeout} s"):
+            while True:
+                if not frames:
+                    await connection.arrival()
+                frame = frames.popleft()
+                if frame[1] == self._queue:  # else sent before `subscribe` was read
+                    return PhpmqMessage(self, frame)
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
         """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""

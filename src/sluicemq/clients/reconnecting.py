@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Coroutine
+from typing import Any, Generic, Self, TypeVar
 
-from sluicemq.clients.transport import AsyncClient, Backoff, ClientTransport
+from sluicemq.clients.transport import AsyncClient, Backoff, ClientTransport, again, time_limit
+from sluicemq.clients.urls import Target
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 
 ConnectionT = TypeVar("ConnectionT", bound=ClientTransport[Any])
@@ -20,15 +21,18 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
 
     def __init__(
         self,
-        hosts: Sequence[tuple[str, int]],
-        timeout: float,
-        keep_alive: float,
+        target: Target,
         reconnect: Backoff | None,
+        outstanding: int,
+        prefetch: int,
     ) -> None:
-        """`timeout` and `keep_alive` in seconds; 0 = no pings. `reconnect` None: not at all."""
-        self.timeout = timeout
-        self._hosts = hosts
-        self._keep_alive = keep_alive
+        """`reconnect` None: not at all. Raises ValueError unless `outstanding` and `prefetch` are
+        at least 1."""
+        if outstanding < 1 or prefetch < 1:
+            raise ValueError("outstanding and prefetch must be at least 1")
+        self.timeout = target.timeout
+        self._hosts = (("", 0),) if target.path else target.hosts
+        self._keep_alive = target.keep_alive
         self._backoff = reconnect
         self._connection: ConnectionT | None = None
         self._established = False
@@ -40,22 +44,20 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._up.is_set():
-            try:
-                async with asyncio.timeout(self.timeout):
-                    await self._up.wait()
-            except TimeoutError:
-                raise RequestTimeout(f"no connection in {self.timeout} s") from None
+            async with time_limit(self.timeout, f"no connection in {self.timeout} s"):
+                await self._up.wait()
         if self._end is not None:
-            raise type(self._end)(str(self._end))
+            raise again(self._end)
         assert self._connection is not None
         return self._connection
 
-    async def _start(self) -> None:
-        """Connect. Raises the error of the last host."""
+    async def _start(self) -> Self:
+        """Connect, and return the client. Raises the error of the last host."""
         connection = await self._connect()
         if self._keep_alive:
             self._run(self._ping_regularly())
         self._adopt(connection)
+        return self
 
     def lost(self, connection: ConnectionT, reason: ClientError) -> None:
         """Reconnect after a connection has broken."""

@@ -19,9 +19,10 @@ from __future__ import annotations
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
 
 from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
 
@@ -38,6 +39,35 @@ class Decoder(Protocol[FrameT]):
 
     def feed(self, data: bytes) -> list[FrameT]:
         """Return the frames that are complete, those before an error included. Never raises."""
+
+
+@asynccontextmanager
+async def time_limit(seconds: float | None, what: str) -> AsyncIterator[None]:
+    """Limit the time of the statements in the context; None = no limit.
+
+    Raises RequestTimeout with the text `what`.
+    """
+    try:
+        async with asyncio.timeout(seconds):
+            yield
+    except TimeoutError:
+        raise RequestTimeout(what) from None
+
+
+def again(error: ClientError) -> ClientError:
+    """Return a new error like one that other callers have raised, without their traceback."""
+    return type(error)(str(error))
+
+
+def fail(future: asyncio.Future[Any], error: ClientError) -> None:
+    """Fail a future with an error like `error`, unless it is done."""
+    if not future.done():
+        future.set_exception(again(error))
+
+
+def broken(how: object) -> ConnectionLost:
+    """Return the error for a broker that violates the protocol."""
+    return ConnectionLost(f"the broker broke the protocol: {how}")
 
 
 class Backoff(NamedTuple):
@@ -103,7 +133,9 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         loop = asyncio.get_running_loop()
         name = host if ssl_context is not None else None
         try:
-            async with asyncio.timeout(self.timeout):
+            async with time_limit(
+                self.timeout, f"no connection to {path or host} in {self.timeout} s"
+            ):
                 if path is not None:
                     await loop.create_unix_connection(
                         lambda: self, path, ssl=ssl_context, server_hostname=name
@@ -112,8 +144,6 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
                     await loop.create_connection(
                         lambda: self, host, port, ssl=ssl_context, server_hostname=name
                     )
-        except TimeoutError:
-            raise RequestTimeout(f"no connection to {path or host} in {self.timeout} s") from None
         except OSError as error:
             raise ConnectionLost(
                 f"cannot connect to {path or f'{host}:{port}'}: {reason_of(error)}"
@@ -122,7 +152,7 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     def check(self) -> None:
         """Raise the error that ended the connection, if it has ended."""
         if self.lost is not None:
-            raise type(self.lost)(str(self.lost))
+            raise again(self.lost)
 
     def write(self, data: bytes) -> None:
         """Queue bytes, without waiting. Raises as `check`; ConnectionLost after `close`."""
@@ -137,11 +167,10 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self.write(data)
         if self._writable.is_set():
             return
-        try:
-            async with asyncio.timeout(self.timeout):
-                await self._writable.wait()
-        except TimeoutError:
-            raise RequestTimeout(f"the broker has accepted no data for {self.timeout} s") from None
+        async with time_limit(
+            self.timeout, f"the broker has accepted no data for {self.timeout} s"
+        ):
+            await self._writable.wait()
         self.check()
 
     async def close(self) -> None:
@@ -181,13 +210,20 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     def leave(self, transport: asyncio.Transport) -> None:
         """Signal that the client sends no more, so that the broker closes after reading."""
 
+    def end_output(self, transport: asyncio.Transport) -> None:
+        """Send EOF behind what is queued. A connection that the broker has reset is dropped."""
+        try:
+            transport.write_eof()
+        except OSError:  # the reset is known to the kernel, not yet to the event loop
+            self.abort()
+
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
         self.arrived(self._decoder.feed(data))
         if self._decoder.error is not None:
-            self.lose(_broken(self._decoder.error))
+            self.lose(broken(self._decoder.error))
             self.abort()
 
     def eof_received(self) -> None:
@@ -222,10 +258,6 @@ class AsyncClient(ABC):
         traceback: TracebackType | None,
     ) -> None:
         await self.close()
-
-
-def _broken(error: ProtocolError) -> ConnectionLost:
-    return ConnectionLost(f"the broker broke the protocol: {error}")
 
 
 _CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"

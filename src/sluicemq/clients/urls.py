@@ -15,11 +15,41 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 from urllib.parse import unquote
 
+import msgspec
+
 from sluicemq.model.errors import ConfigurationError
 
 Hosts = tuple[tuple[str, int], ...]
 Known = Mapping[str, tuple[str, Callable[[str, str], Any]]]
 """Normalized option name -> field that it sets, and its reader, called with name and text."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """One broker, or several that a client tries in turn.
+
+    hosts       names or addresses with ports, tried in this order
+    path        path of a Unix socket, instead of hosts
+    tls         the connection is encrypted
+    insecure    any certificate is accepted
+    ca          file of trusted certificates; "" = the system's
+    timeout     seconds
+    keep_alive  idle seconds before a ping; 0 = no pings
+    """
+
+    hosts: Hosts = ()
+    path: str = ""
+    username: str = ""
+    password: str = ""
+    tls: bool = False
+    insecure: bool = False
+    ca: str = ""
+    timeout: float = 10.0
+    keep_alive: float = 30.0
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the TLS context for the broker's certificate. Raises ConfigurationError."""
+        return tls_context(self.ca, insecure=self.insecure, named=not self.path)
+
 
 _SPAN: Final = re.compile(r"(\d{1,3}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)\Z")
 _NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
@@ -53,7 +83,7 @@ def parse_single(url: str, scheme: str, port: int, known: Known) -> dict[str, An
     These are `host` and `port`, or `path`; `ssl_context`, and those that the options set. `ca`,
     `insecure` and `timeout` are options of all protocols.
     """
-    fields = parse(url, scheme, port, {**known, **_COMMON})
+    fields = parse(url, scheme, port, {**known, **COMMON})
     if fields.pop("username", fields.pop("password", "")) or len(fields["hosts"]) > 1:
         raise ConfigurationError(f"{scheme} has one host, and no user")
     ca, insecure = fields.pop("ca", ""), fields.pop("insecure", False)
@@ -120,7 +150,7 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
     for name, given in options.items():
         field, reader = known.get(plain(name), ("", text))
         if not field:
-            raise ConfigurationError(f"unknown option {name!r}")
+            raise ConfigurationError(f"there is no option {name}")
         values[field] = reader(name, given)
     if values.get("timeout", 1) <= 0:
         raise ConfigurationError("timeout must be longer than 0")
@@ -179,8 +209,17 @@ def tls_context(ca: str, *, insecure: bool, named: bool) -> ssl.SSLContext:
     return context
 
 
-_COMMON: Final[Known] = {
+COMMON: Final[Known] = {
     "ca": ("ca", text),
     "insecure": ("insecure", truth),
     "timeout": ("timeout", seconds),
 }
+"""Options of all protocols."""
+RECONNECTING: Final[Known] = {
+    **COMMON,
+    "username": ("username", text),
+    "user": ("username", text),
+    "password": ("password", text),
+    "keepalive": ("keep_alive", seconds),
+}
+"""Options of all protocols with a login."""

@@ -551,10 +551,8 @@ def test_requests_and_replies() -> None:
     run(scenario)
 
 
-def test_ids_ping_and_close() -> None:
+def test_ping_and_close() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
-        first, second = await client.unique_ids(2)
-        assert first != second
         assert await client.ping() >= 0
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")

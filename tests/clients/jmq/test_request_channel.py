@@ -212,11 +212,11 @@ def test_properties_that_cannot_be_read_end_the_connection() -> None:
 
 def test_a_request_that_is_not_answered() -> None:
     def silent(packet: Packet) -> bytes | None:
-        return b"" if packet.type == PacketType.GENERATE_UID else None
+        return b"" if packet.type == PacketType.DELETE_CONSUMER else None
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         with pytest.raises(RequestTimeout):
-            await client.unique_ids()
+            await (await client.session()).unsubscribe("d")
         await client.ping()
 
     script(scenario, silent, timeout=1)

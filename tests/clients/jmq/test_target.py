@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from sluicemq.clients.jmq.target import Target, tls_context
+from sluicemq.clients.jmq.target import Target
 from sluicemq.model.errors import ConfigurationError
 
 LOCAL = ("127.0.0.1", 7676)
@@ -72,10 +72,10 @@ def test_a_password_is_not_in_the_text_of_a_target() -> None:
 
 
 def test_tls_is_verified_unless_verification_is_disabled() -> None:
-    context = tls_context(Target())
+    context = Target().tls_context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_REQUIRED, True)
-    context = tls_context(Target(insecure=True))
+    context = Target(insecure=True).tls_context()
     assert (context.verify_mode, context.check_hostname) == (ssl.CERT_NONE, False)
-    assert not tls_context(Target(path="/x")).check_hostname
+    assert not Target(path="/x").tls_context().check_hostname
     with pytest.raises(ConfigurationError, match="cannot be used"):
-        tls_context(Target(ca="/nowhere"))
+        Target(ca="/nowhere").tls_context()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 
 from sluicemq.clients.vibemq import Backoff
 from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.sockets import port_of
 
@@ -27,7 +28,7 @@ class Script:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections.append(writer)
-        decoder = wire.Decoder()
+        decoder = Decoder()
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for frame in decoder.feed(data):

@@ -20,7 +20,7 @@ from sluicemq.clients.vibemq import (
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
-from tests.clients.vibemq.script import HELLO, Script, acknowledge, saying, script
+from tests.clients.vibemq.script import HELLO, Script, saying, script
 from tests.protocols.sockets import port_of
 from tests.protocols.vibemq.harness import Harness
 
@@ -73,8 +73,6 @@ def test_blocking_queues(harness: Harness, port: int) -> None:
         client.delete_queue("q")
         client.delete_queue("q")
         assert client.list_queues() == []
-        with pytest.raises(CommandRefused, match="UNKNOWN_COMMAND"):
-            client.users()
 
 
 def test_posts_are_confirmed_at_the_latest_by_closing(harness: Harness, port: int) -> None:
@@ -126,32 +124,6 @@ def test_blocking_compression(harness: Harness, port: int, how: Compression) -> 
     with BlockingClient(VibeMQClient.connect, port=port, compression=[how], threshold=0) as client:
         client.publish("q", "x" * 10_000)
         assert client.subscribe("q").receive().json() == "x" * 10_000
-
-
-def test_blocking_users() -> None:
-    payloads = {
-        wire.LIST_USERS: b'[{"username":"a","isSuperuser":false,"createdAt":5}]',
-        wire.GET_USER_PERMISSIONS: b"[]",
-    }
-
-    def answer(frame: Frame) -> list[Frame]:
-        return [each._replace(payload=payloads.get(frame.type, b"")) for each in acknowledge(frame)]
-
-    async def scenario(broker: Script, port: int) -> None:
-        def user() -> None:
-            with BlockingClient(VibeMQClient.connect, port=port) as client:
-                client.create_user("u", "p")
-                client.change_password("u", "n")
-                client.grant("u", "*", ["Subscribe"])
-                client.revoke("u", "*")
-                client.delete_user("u")
-                assert client.users() == [("a", False, 5)]
-                assert client.permissions("a") == []
-
-        await asyncio.to_thread(user)
-        assert broker.types() == [0, 50, 52, 53, 54, 51, 55, 56, 2]
-
-    script(scenario, answer)
 
 
 def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -9,8 +10,8 @@ from sluicemq.clients.vibemq import (
     Declaration,
     Mode,
     QueueOptions,
+    Subscription,
     VibeMQClient,
-    VibeMQMessage,
 )
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.vibemq import wire
@@ -77,7 +78,7 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
     script(scenario, answer)
 
 
-def test_a_handler_goes_on_after_a_break() -> None:
+def test_a_subscription_goes_on_after_a_break() -> None:
     handled = []
 
     async def scenario(broker: Script, port: int) -> None:
@@ -85,12 +86,15 @@ def test_a_handler_goes_on_after_a_break() -> None:
         begun = asyncio.Event()
         broken = asyncio.Event()
 
-        async def handle(message: VibeMQMessage) -> None:
-            handled.append((message.id, message.attempts))
-            begun.set()
-            await broken.wait()
+        async def receive(subscription: Subscription) -> None:
+            async for message in subscription:
+                handled.append((message.id, message.attempts))
+                begun.set()
+                await broken.wait()
+                with suppress(ConnectionLost):
+                    await message.ack()
 
-        await client.subscribe("q", handle)
+        receiving = asyncio.create_task(receive(await client.subscribe("q")))
         broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "1"}))
         await begun.wait()
         broker.connections[-1].close()
@@ -100,6 +104,8 @@ def test_a_handler_goes_on_after_a_break() -> None:
         broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "2"}))
         await broker.hears(lambda: wire.ACK in broker.types())
         await client.close()
+        with pytest.raises(ConnectionLost):
+            await receiving
 
     broker = script(scenario)
     assert handled == [("m", 1), ("m", 2)]

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from sluicemq.clients.vibemq.target import Target, tls_context
+from sluicemq.clients.vibemq.target import Target
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.protocols.vibemq.compression import Compression
 
@@ -76,17 +76,17 @@ def test_a_mistake_does_not_show_the_password() -> None:
 
 
 def test_tls() -> None:
-    assert tls_context(Target()) is None
-    context = tls_context(Target(tls=True))
+    assert not Target().tls
+    context = Target(tls=True).tls_context()
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
-    careless = tls_context(Target(tls=True, insecure=True))
+    careless = Target(tls=True, insecure=True).tls_context()
     assert careless is not None
     assert careless.verify_mode is ssl.CERT_NONE
-    unnamed = tls_context(Target((), "/x", tls=True))
+    unnamed = Target((), "/x", tls=True).tls_context()
     assert unnamed is not None
     assert not unnamed.check_hostname
     assert unnamed.verify_mode is ssl.CERT_REQUIRED
     with pytest.raises(ConfigurationError, match="/nowhere"):
-        tls_context(Target(tls=True, ca="/nowhere"))
+        Target(tls=True, ca="/nowhere").tls_context()

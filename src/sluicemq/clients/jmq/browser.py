@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from typing import Final, Protocol
+from typing import Final
 
+from sluicemq.clients.jmq.confirmations import SessionPort
 from sluicemq.clients.jmq.destinations import Destination
 from sluicemq.clients.jmq.messages import Message
 from sluicemq.clients.jmq.request_channel import RequestChannel, check, number
+from sluicemq.clients.transport import time_limit
 from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
@@ -19,13 +21,6 @@ from sluicemq.protocols.jmq.wire import Packet
 
 BATCH: Final = 1000
 """Number of messages requested at a time."""
-
-
-class Looking(Protocol):
-    """Session interface used by a browser."""
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
 
 
 class _BrowseInbox:
@@ -51,7 +46,7 @@ class Browser:
     Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
     """
 
-    def __init__(self, session: Looking, queue: Destination, selector: str) -> None:
+    def __init__(self, session: SessionPort, queue: Destination, selector: str) -> None:
         self._session = session
         self._properties: dict[str, object] = {
             "JMQDestination": queue.name,
@@ -95,8 +90,8 @@ class Browser:
 async def _news(inbox: _BrowseInbox, channel: RequestChannel) -> None:
     inbox.news.clear()
     try:
-        async with asyncio.timeout(channel.timeout):
+        async with time_limit(channel.timeout, f"no message in {channel.timeout} s"):
             await inbox.news.wait()
-    except TimeoutError:
+    except RequestTimeout:
         channel.check()
-        raise RequestTimeout(f"no message in {channel.timeout} s") from None
+        raise

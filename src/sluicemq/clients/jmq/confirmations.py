@@ -1,13 +1,14 @@
-"""Pipelined requests whose replies are awaited together.
-
-Used for sent messages and for acknowledgements in a transaction."""
+"""Pipelined requests whose replies are awaited together, for sent messages and for acknowledgements
+in a transaction, and the interface of the session that they belong to."""
 
 from __future__ import annotations
 
 import asyncio
+from typing import Protocol
 
-from sluicemq.clients.jmq.request_channel import StatusError, check
-from sluicemq.model.errors import ClientError, RequestTimeout
+from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check
+from sluicemq.clients.transport import again, time_limit
+from sluicemq.model.errors import ClientError
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.jmq.wire import Packet
 
@@ -26,7 +27,7 @@ class Confirmations:
     def __init__(self) -> None:
         self._left = 0
         self._failure: ClientError | None = None
-        self._news: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
 
     def begin(self) -> None:
         """Count one more outstanding reply."""
@@ -42,13 +43,12 @@ class Confirmations:
 
     def broken(self, reason: ClientError) -> None:
         """Record that a reply is lost because the connection is lost."""
-        self._failure = self._failure or type(reason)(str(reason))
+        self._failure = self._failure or again(reason)
         self._end()
 
     def _end(self) -> None:
         self._left -= 1
-        if self._news is not None and not self._news.done():
-            self._news.set_result(None)
+        self._news.set()
 
     async def wait_for_capacity(self, most: int, timeout: float) -> None:
         """Wait until fewer than `most` replies are outstanding.
@@ -56,11 +56,9 @@ class Confirmations:
         Raises RequestTimeout if no reply arrives within `timeout` seconds.
         """
         while self._left >= most:
-            if self._news is None or self._news.done():
-                self._news = asyncio.get_running_loop().create_future()
-            await asyncio.wait([self._news], timeout=timeout)
-            if not self._news.done():
-                raise RequestTimeout(f"no answer in {timeout} s")
+            self._news.clear()
+            async with time_limit(timeout, f"no answer in {timeout} s"):
+                await self._news.wait()
 
     async def wait_for_all(self, timeout: float) -> None:
         """Wait until no reply is outstanding. Raises the first failure, once; RequestTimeout."""
@@ -68,3 +66,24 @@ class Confirmations:
         failure, self._failure = self._failure, None
         if failure is not None:
             raise failure
+
+
+class SessionPort(Protocol):
+    """Session as its parts use it: producers, consumers, browsers and the XA resource."""
+
+    id: int
+    transacted: bool
+    transaction: int
+    confirmations: Confirmations
+
+    async def ready(self) -> RequestChannel:
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
+
+    def touch(self) -> None:
+        """Mark the transaction as used. Raises TransactionLost."""
+
+    def enter(self, transaction: int) -> None:
+        """Add the following sends and acknowledgements to a transaction; 0 = none."""
+
+    def leave(self, part: object) -> None:
+        """Remove a closed consumer or producer."""

@@ -17,9 +17,9 @@ from sluicemq.clients.jmq.request_channel import (
     number,
     text,
 )
-from sluicemq.clients.jmq.target import Target, tls_context
-from sluicemq.clients.transport import reason_of
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.clients.jmq.target import Target
+from sluicemq.clients.transport import reason_of, time_limit
+from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
@@ -63,7 +63,7 @@ class Connector:
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
-            self._context = tls_context(self._target)
+            self._context = self._target.tls_context()
         return self._context
 
     async def connect(
@@ -124,7 +124,7 @@ class Connector:
         timeout = self._target.timeout
         answer = bytearray()
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout, f"the port mapper of {host}:{port} says nothing"):
                 reader, writer = await asyncio.open_connection(
                     host, port, ssl=self._tls() if self._target.tls else None
                 )
@@ -137,8 +137,6 @@ class Connector:
                         answer += data
                 finally:
                     writer.transport.abort()
-        except TimeoutError:
-            raise RequestTimeout(f"the port mapper of {host}:{port} says nothing") from None
         except OSError as error:
             raise ConnectionLost(f"cannot connect to {host}:{port}: {reason_of(error)}") from error
         return read_services(bytes(answer))

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from sluicemq.clients.jmq.confirmations import SessionPort
 from sluicemq.clients.jmq.destinations import DEAD_MESSAGES, Destination
 from sluicemq.clients.jmq.messages import Message, now_ms
 from sluicemq.clients.jmq.producer import declare
 from sluicemq.clients.jmq.request_channel import RequestChannel, number
-from sluicemq.clients.transport import AsyncClient
+from sluicemq.clients.transport import AsyncClient, again, time_limit
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
@@ -21,22 +22,14 @@ from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 
-class Receiving(Protocol):
-    """Session interface used by a consumer."""
+class Receiving(SessionPort, Protocol):
+    """Session as its consumers use it."""
 
-    id: int
     ack_mode: AckMode
-    transacted: bool
     halted: bool
 
     @property
     def shares_client_id(self) -> bool: ...
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
-
-    def touch(self) -> None:
-        """Mark the transaction as used. Raises TransactionLost."""
 
     async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
         """Acknowledge a delivered message if the session's mode requires it. Raises ClientError."""
@@ -46,9 +39,6 @@ class Receiving(Protocol):
 
     async def acknowledge(self, message: JmqMessage, only: bool) -> None:
         """Acknowledge one message, or all delivered ones. Raises ClientError."""
-
-    def leave(self, consumer: Consumer) -> None:
-        """Remove a closed consumer."""
 
 
 class ConsumerOptions(NamedTuple):
@@ -124,7 +114,7 @@ class Consumer(AsyncClient):
         self._paused = False
         self._last = b""
         """SysMessageID of the last delivered message."""
-        self._arrival: asyncio.Future[None] | None = None
+        self._news = asyncio.Event()
         self._end: ClientError | None = None
 
     @property
@@ -164,15 +154,12 @@ class Consumer(AsyncClient):
 
     async def _wait(self, timeout: float | None) -> None:
         """Wait until a message can be delivered."""
-        try:
-            async with asyncio.timeout(timeout):
-                while self._session.halted or not (self._packets or self._back):
-                    if self._end is not None:
-                        raise type(self._end)(str(self._end))
-                    self._arrival = asyncio.get_running_loop().create_future()
-                    await self._arrival
-        except TimeoutError:
-            raise RequestTimeout(f"no message in {timeout} s") from None
+        async with time_limit(timeout, f"no message in {timeout} s"):
+            while self._session.halted or not (self._packets or self._back):
+                if self._end is not None:
+                    raise again(self._end)
+                self._news.clear()
+                await self._news.wait()
 
     def _take(self) -> JmqMessage | None:
         """Return the first buffered message, or None if it has expired."""
@@ -200,10 +187,7 @@ class Consumer(AsyncClient):
                 {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._packets)},
             )
 
-    def __aiter__(self) -> AsyncIterator[JmqMessage]:
-        return self._all()
-
-    async def _all(self) -> AsyncIterator[JmqMessage]:
+    async def __aiter__(self) -> AsyncGenerator[JmqMessage]:
         while True:
             yield await self.receive()
 
@@ -293,8 +277,7 @@ class Consumer(AsyncClient):
         """Wake the receiver, and resume the flow if the buffer is empty."""
         if self._paused and not self._packets and not self._session.halted:
             self._resume()
-        if self._arrival is not None and not self._arrival.done():
-            self._arrival.set_result(None)
+        self._news.set()
 
     def finish(self, reason: ClientError) -> None:
         """Mark the consumer closed; `receive` raises `reason`."""

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from itertools import count
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final
 
-from sluicemq.clients.jmq.confirmations import Confirmations
+from sluicemq.clients.jmq.confirmations import Confirmations, SessionPort
 from sluicemq.clients.jmq.destinations import Destination, named
 from sluicemq.clients.jmq.messages import (
     COMPRESS,
@@ -36,23 +36,6 @@ _PSEUDO_MAC: Final = bytes([os.urandom(1)[0] | 0x80]) + os.urandom(5)
 """Random id of this process; part of a SysMessageID with address, port, number (section 4)."""
 _numbers: Final = count(1)
 _LOOPBACK: Final = b"\x7f\0\0\x01"
-
-
-class Sending(Protocol):
-    """Session interface used by a producer."""
-
-    id: int
-    transaction: int
-    confirmations: Confirmations
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
-
-    def touch(self) -> None:
-        """Mark the transaction as used. Raises TransactionLost."""
-
-    def leave(self, producer: Producer) -> None:
-        """Remove a closed producer."""
 
 
 class _Route:
@@ -109,7 +92,7 @@ class Producer(AsyncClient):
 
     def __init__(
         self,
-        session: Sending,
+        session: SessionPort,
         destination: Destination | None,
         options: SendOptions,
         outstanding: int,
@@ -297,9 +280,6 @@ class Producer(AsyncClient):
         destination = self.destination if to is None else named(to)
         assert destination is not None
         return self._routes.get(destination) or await self._add(channel, destination)
-
-    async def __aenter__(self) -> Self:
-        return self
 
 
 async def declare(channel: RequestChannel, destination: Destination) -> None:

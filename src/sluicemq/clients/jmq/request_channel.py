@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Collection, Mapping
 from typing import Final, Protocol
 
-from sluicemq.clients.transport import ClientTransport
+from sluicemq.clients.transport import ClientTransport, broken, fail, time_limit
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -100,8 +100,7 @@ class _Request:
             self.future.set_result(packet)
 
     def broken(self, reason: ClientError) -> None:
-        if not self.future.done():
-            self.future.set_exception(type(reason)(str(reason)))
+        fail(self.future, reason)
 
 
 class Credit:
@@ -141,11 +140,8 @@ class Credit:
         """Wait until a message may be sent. Raises RequestTimeout."""
         if self._open.is_set():
             return
-        try:
-            async with asyncio.timeout(timeout):
-                await self._open.wait()
-        except TimeoutError:
-            raise RequestTimeout(f"the broker wants no message since {timeout} s") from None
+        async with time_limit(timeout, f"the broker wants no message since {timeout} s"):
+            await self._open.wait()
 
 
 class RequestChannel(ClientTransport["Packet | Oversized"]):
@@ -305,7 +301,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
                 if self.lost is not None:  # packets after a GOODBYE are ignored
                     return
         except ProtocolError as error:
-            self.lose(ConnectionLost(f"the broker broke the protocol: {error}"))
+            self.lose(broken(error))
             self.abort()
 
     def _take(self, packet: Packet) -> None:
@@ -361,7 +357,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
         if not self._challenge.done():
-            self._challenge.set_exception(type(reason)(str(reason)))
+            fail(self._challenge, reason)
             self._challenge.exception()
         self._lost(self, reason)
 

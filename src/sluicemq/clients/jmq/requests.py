@@ -11,7 +11,8 @@ from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
 from sluicemq.clients.jmq.destinations import Destination, TemporaryQueue
 from sluicemq.clients.jmq.producer import Producer
 from sluicemq.clients.jmq.session import Session
-from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.clients.transport import fail, time_limit
+from sluicemq.model.errors import ClientError, ConnectionLost
 
 
 class Requests:
@@ -49,7 +50,7 @@ class Requests:
         names = [correlation_id]
         self._waiting[correlation_id] = reply
         try:
-            async with asyncio.timeout(timeout):
+            async with time_limit(timeout, f"no reply in {timeout} s"):
                 identity = await self._producer.send(
                     body,
                     to=to,
@@ -65,8 +66,6 @@ class Requests:
                 self._waiting[identity] = reply
                 await self._producer.confirm()
                 return await reply
-        except TimeoutError:
-            raise RequestTimeout(f"no reply in {timeout} s") from None
         finally:
             for name in names:
                 self._waiting.pop(name, None)
@@ -78,8 +77,7 @@ class Requests:
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
                 for waiting in self._waiting.values():
-                    if not waiting.done():
-                        waiting.set_exception(ConnectionLost(str(lost)))
+                    fail(waiting, lost)
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged

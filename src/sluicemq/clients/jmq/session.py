@@ -492,13 +492,10 @@ class Session(AsyncClient):
         for consumer in self._consumers:
             consumer.finish(reason)
 
-    def leave(self, part: Consumer | Producer) -> None:
+    def leave(self, part: object) -> None:
         """Remove a closed consumer or producer."""
-        if isinstance(part, Consumer):
-            if part in self._consumers:
-                self._consumers.remove(part)
-        elif part in self._producers:
-            self._producers.remove(part)
+        self._consumers = [consumer for consumer in self._consumers if consumer is not part]
+        self._producers = [producer for producer in self._producers if producer is not part]
 
     @property
     def shares_client_id(self) -> bool:

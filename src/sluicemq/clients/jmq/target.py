@@ -25,8 +25,9 @@ Option names ignore letter case, `_`, `-` and blanks between words:
 from __future__ import annotations
 
 import re
-import ssl
-from typing import Final, NamedTuple
+from typing import Final
+
+from msgspec.structs import replace
 
 from sluicemq.clients import urls
 from sluicemq.model.errors import ConfigurationError
@@ -38,36 +39,22 @@ _ADDRESS: Final = re.compile(r"(mq|mqtcp|mqssl|mq\+ssl)://([^/?@]*)(?:/(\w*))?\Z
 _SPACES: Final = re.compile(r"[\s,]+")
 
 
-class Target(NamedTuple):
-    """One broker, or several equivalent ones.
+class Target(urls.Target, frozen=True):
+    """A broker's address and login. `tls`: also for the port mapper.
 
-    hosts            tried in this order; a name or address, and a port
-    path             of a Unix socket, instead of hosts; without a port mapper
     client_id        "" = none
     share_client_id  other connections may use the client id and share its subscriptions
     service          name of the service; "" = jms, or ssljms over TLS
-    direct           the port is the service's own
-    tls              use TLS, also for the port mapper
-    ca               file of trusted certificates; "" = the system's
-    insecure         do not verify the broker's certificate
-    timeout          seconds
-    keep_alive       idle seconds before a ping; 0 = no pings
+    direct           the port is the service's own, as a Unix socket always is
     flow             messages in transit for the whole connection; 0 = no limit
     """
 
-    hosts: urls.Hosts = (("127.0.0.1", DEFAULT_PORT),)
-    path: str = ""
     username: str = GUEST
     password: str = GUEST
     client_id: str = ""
     share_client_id: bool = False
     service: str = ""
     direct: bool = False
-    tls: bool = False
-    ca: str = ""
-    insecure: bool = False
-    timeout: float = 10.0
-    keep_alive: float = 30.0
     flow: int = 0
 
     @classmethod
@@ -76,7 +63,7 @@ class Target(NamedTuple):
         if text[:3].lower() != "jmq":
             return _parse_addresses(text)
         target = cls(**urls.parse(text, "jmq", DEFAULT_PORT, _OPTIONS))
-        return target._replace(direct=target.direct or bool(target.path))
+        return replace(target, direct=target.direct or bool(target.path))
 
 
 def _parse_addresses(text: str) -> Target:
@@ -101,28 +88,17 @@ def _parse_addresses(text: str) -> Target:
     if not found:
         raise ConfigurationError("there is no address of a broker")
     hosts = tuple(host for target in found for host in target.hosts)
-    if any(target != found[0]._replace(hosts=target.hosts) for target in found):
+    if any(target != replace(found[0], hosts=target.hosts) for target in found):
         raise ConfigurationError("addresses that stand for each other differ in their hosts only")
-    return found[0]._replace(hosts=hosts)
+    return replace(found[0], hosts=hosts)
 
 
 _OPTIONS: Final[urls.Known] = {
-    "username": ("username", urls.text),
-    "user": ("username", urls.text),
-    "password": ("password", urls.text),
+    **urls.RECONNECTING,
     "clientid": ("client_id", urls.text),
     "shareclientid": ("share_client_id", urls.truth),
     "service": ("service", urls.text),
     "direct": ("direct", urls.truth),
-    "insecure": ("insecure", urls.truth),
-    "ca": ("ca", urls.text),
-    "timeout": ("timeout", urls.seconds),
-    "keepalive": ("keep_alive", urls.seconds),
     "pinginterval": ("keep_alive", urls.seconds),
     "flow": ("flow", urls.integer),
 }
-
-
-def tls_context(target: Target) -> ssl.SSLContext:
-    """Return the TLS context for the target's certificates. Raises ConfigurationError."""
-    return urls.tls_context(target.ca, insecure=target.insecure, named=not target.path)

@@ -10,28 +10,12 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
-from sluicemq.clients.jmq.confirmations import Confirmations
-from sluicemq.clients.jmq.request_channel import RequestChannel, number
+from sluicemq.clients.jmq.confirmations import SessionPort
+from sluicemq.clients.jmq.request_channel import number
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
-
-
-class Branching(Protocol):
-    """Session interface used by an XA resource."""
-
-    transacted: bool
-    transaction: int
-    confirmations: Confirmations
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
-
-    def enter(self, transaction: int) -> None:
-        """Add the following sends and acknowledgements to a transaction; 0 = none."""
 
 
 class XaResource:
@@ -42,7 +26,7 @@ class XaResource:
     than 64 bytes.
     """
 
-    def __init__(self, session: Branching) -> None:
+    def __init__(self, session: SessionPort) -> None:
         self._session = session
         self._started: dict[Xid, int] = {}
 

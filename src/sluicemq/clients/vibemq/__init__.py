@@ -35,7 +35,7 @@ from sluicemq.clients.vibemq.commands import (
     Declaration,
     QueueInfo,
 )
-from sluicemq.clients.vibemq.subscription import Handler, Subscription, VibeMQMessage
+from sluicemq.clients.vibemq.subscription import Subscription, VibeMQMessage
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy
 
@@ -47,7 +47,6 @@ __all__ = [
     "Compression",
     "Conflict",
     "Declaration",
-    "Handler",
     "Mode",
     "QueueInfo",
     "QueueOptions",

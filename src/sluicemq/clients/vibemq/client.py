@@ -15,19 +15,18 @@ from sluicemq.clients.vibemq.commands import (
     OUTSTANDING,
     Conflict,
     Declaration,
-    Grant,
     Ids,
     QueueInfo,
-    User,
 )
 from sluicemq.clients.vibemq.connection import ClientConnection, Unconfirmed
-from sluicemq.clients.vibemq.subscription import Handler, Subscription
-from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target, tls_context
+from sluicemq.clients.vibemq.subscription import Subscription
+from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
+from sluicemq.protocols.vibemq.decoder import Limits
 from sluicemq.protocols.vibemq.queues import QueueOptions
-from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame
 
 PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""
@@ -46,10 +45,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         prefetch: int,
         limits: Limits,
     ) -> None:
-        if outstanding < 1 or prefetch < 1:
-            raise ValueError("outstanding and prefetch must be at least 1")
-        hosts = target.hosts if not target.path else (("", 0),)
-        super().__init__(hosts, target.timeout, target.keep_alive, reconnect)
+        super().__init__(target, reconnect, outstanding, prefetch)
         self._target = target
         self._ssl = ssl_context
         self._queues = queues
@@ -105,7 +101,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
             path or "",
             username,
             password,
-            token,
+            token=token,
             timeout=timeout,
             keep_alive=keep_alive,
             compression=tuple(compression),
@@ -114,8 +110,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         client = cls(
             target, ssl_context, queues, reconnect, outstanding, prefetch, limits or Limits()
         )
-        await client._start()
-        return client
+        return await client._start()
 
     @classmethod
     async def open(
@@ -133,10 +128,10 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
         target = Target.parse(where)
-        context = ssl_context or tls_context(target)
-        client = cls(target, context, queues, reconnect, outstanding, prefetch, Limits())
-        await client._start()
-        return client
+        if target.tls:
+            ssl_context = ssl_context or target.tls_context()
+        client = cls(target, ssl_context, queues, reconnect, outstanding, prefetch, Limits())
+        return await client._start()
 
     # --- messages
 
@@ -202,13 +197,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
         await self._posted.confirm()
 
-    async def subscribe(self, queue: str, handler: Handler | None = None) -> Subscription:
-        """Subscribe to a queue.
-
-        With a `handler`, the subscription calls it with one message after the other, and
-        acknowledges the message when it returns. If it raises, the message is not acknowledged, and
-        the loop's exception handler is called. A handler may use the client. Without one, receive
-        the messages from the subscription.
+    async def subscribe(self, queue: str) -> Subscription:
+        """Subscribe to a queue and return the subscription, from which to receive the messages.
 
         Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
         of the same queue.
@@ -226,8 +216,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
             raise
         finally:
             del self._beginning[queue]
-        if handler is not None:
-            subscription.serve(handler)
         return subscription
 
     async def end(self, subscription: Subscription) -> None:
@@ -278,36 +266,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         for declaration in declarations:
             await self._declare(connection, declaration, declaration.conflict)
 
-    # --- users; all raise CommandRefused, ConnectionLost, RequestTimeout
-
-    async def create_user(self, username: str, password: str) -> None:
-        await self._admin(wire.CREATE_USER, username=username, password=password)
-
-    async def delete_user(self, username: str) -> None:
-        await self._admin(wire.DELETE_USER, username=username)
-
-    async def change_password(self, username: str, password: str) -> None:
-        await self._admin(wire.CHANGE_PASSWORD, username=username, newPassword=password)
-
-    async def grant(self, username: str, pattern: str, operations: Sequence[str]) -> None:
-        """Replace the user's permission for exactly this pattern.
-
-        Operations are Publish, Subscribe, CreateQueue, DeleteQueue, PurgeQueue, GetQueueInfo,
-        ListQueues.
-        """
-        fields = {"username": username, "queuePattern": pattern}
-        await self._admin(wire.GRANT_PERMISSION, **fields, operations=list(operations))
-
-    async def revoke(self, username: str, pattern: str) -> None:
-        await self._admin(wire.REVOKE_PERMISSION, username=username, queuePattern=pattern)
-
-    async def users(self) -> list[User]:
-        return commands.read_users(await self._admin(wire.LIST_USERS))
-
-    async def permissions(self, username: str) -> list[Grant]:
-        answer = await self._admin(wire.GET_USER_PERMISSIONS, username=username)
-        return commands.read_grants(answer)
-
     # --- the connection
 
     async def ping(self) -> float:
@@ -319,7 +277,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
     async def close(self) -> None:
         """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
 
-        Running handlers are cancelled. Raises RequestTimeout; CommandRefused for a posted message
+        Raises RequestTimeout; CommandRefused for a posted message
         that was refused.
         """
         connection = self._connection
@@ -382,11 +340,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
     ) -> Frame:
         connection = connection or await self.ready()
         return await self._request(connection, Frame(kind, self._ids.new(), queue))
-
-    async def _admin(self, kind: int, **fields: str | list[str]) -> Frame:
-        return await self._request(
-            await self.ready(), commands.administer(kind, self._ids.new(), **fields)
-        )
 
     async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
         return await connection.request(frame.id, commands.encode(frame))

@@ -6,7 +6,7 @@ One function creates the frame of a request, another parses its response.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
 from itertools import count
@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
+from sluicemq.clients.transport import broken
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -157,21 +158,6 @@ class QueueInfo(NamedTuple):
     options: QueueOptions
     created: datetime | None
     written: WrittenOptions
-
-
-class User(NamedTuple):
-    """User of the broker. `created` is in seconds since the epoch."""
-
-    name: str
-    superuser: bool
-    created: int
-
-
-class Grant(NamedTuple):
-    """Permitted operations, by name, on the queues whose names match `pattern`."""
-
-    pattern: str
-    operations: tuple[str, ...]
 
 
 # --- connecting ----------------------------------------------------------------------------------
@@ -327,7 +313,7 @@ def read_info(answer: Frame) -> QueueInfo | None:
             written,
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
-        raise _broken(f"its queue info cannot be read: {error}") from None
+        raise broken(f"its queue info cannot be read: {error}") from None
 
 
 _OPTIONAL: Final = (
@@ -383,48 +369,12 @@ def must_replace(declared: Declaration, found: QueueInfo) -> bool:
     return True
 
 
-# --- users ---------------------------------------------------------------------------------------
-
-
-def administer(kind: int, identity: str, **fields: str | list[str]) -> Frame:
-    """Return a frame of wire.ADMIN, with its fields under their names in the protocol."""
-    return Frame(kind, identity, payload=msgspec.json.encode(fields) if fields else b"")
-
-
-def read_users(answer: Frame) -> list[User]:
-    """Parse the response to LIST_USERS. Raises ConnectionLost."""
-    try:
-        return [
-            User(str(user["username"]), bool(user["isSuperuser"]), int(user["createdAt"]))
-            for user in _list(answer)
-        ]
-    except (KeyError, TypeError, ValueError) as error:
-        raise _broken(f"its list of users cannot be read: {error}") from None
-
-
-def read_grants(answer: Frame) -> list[Grant]:
-    """Parse the response to GET_USER_PERMISSIONS. Raises ConnectionLost."""
-    try:
-        return [
-            Grant(str(grant["queuePattern"]), tuple(map(str, _strings(grant["operations"]))))
-            for grant in _list(answer)
-        ]
-    except (KeyError, TypeError) as error:
-        raise _broken(f"its list of permissions cannot be read: {error}") from None
-
-
-def _strings(value: object) -> Iterable[object]:
-    if not isinstance(value, list):
-        raise TypeError("operations are a list")
-    return value
-
-
 def _list(answer: Frame) -> list[Any]:
     value = _read(answer)
     if value is None:
         return []
     if not isinstance(value, list):
-        raise _broken("a list was expected")
+        raise broken("a list was expected")
     return value
 
 
@@ -432,8 +382,4 @@ def _read(answer: Frame) -> Any:
     try:
         return msgspec.json.decode(answer.payload) if answer.payload else None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _broken(f"its answer is not JSON: {error}") from None
-
-
-def _broken(how: str) -> ConnectionLost:
-    return ConnectionLost(f"the broker broke the protocol: {how}")
+        raise broken(f"its answer is not JSON: {error}") from None

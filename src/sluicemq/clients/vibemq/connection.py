@@ -6,13 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
 
-from sluicemq.clients.transport import ClientTransport
+from sluicemq.clients.transport import ClientTransport, fail, time_limit
 from sluicemq.clients.vibemq import commands
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
+from sluicemq.protocols.vibemq.decoder import Decoder, Limits
 from sluicemq.protocols.vibemq.offload import LARGE
-from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
+from sluicemq.protocols.vibemq.wire import Frame
 
 
 class ClientConnection(ClientTransport[Frame]):
@@ -42,11 +43,9 @@ class ClientConnection(ClientTransport[Frame]):
         """Send CONNECT and wait for the first response. Raises ClientError."""
         self._greeting = asyncio.get_running_loop().create_future()
         try:
-            async with asyncio.timeout(self.timeout):
+            async with time_limit(self.timeout, f"no response to Connect in {self.timeout} s"):
                 await self.send(wire.encode(frame))
                 answer = await self._greeting
-        except TimeoutError:
-            raise RequestTimeout(f"no response to Connect in {self.timeout} s") from None
         finally:
             self._greeting = None
         self.compression = commands.agreed(answer, offered)
@@ -159,8 +158,7 @@ class ClientConnection(ClientTransport[Frame]):
         if self._greeting is not None:
             futures.append(self._greeting)
         for future in futures:
-            if not future.done():
-                future.set_exception(type(reason)(str(reason)))
+            fail(future, reason)
         self._lost(self, reason)
 
     def leave(self, transport: asyncio.Transport) -> None:

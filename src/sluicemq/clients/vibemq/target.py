@@ -17,9 +17,7 @@ Names of options ignore letter case, `_`, `-` and blanks:
 
 from __future__ import annotations
 
-import ssl
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.clients import urls
 from sluicemq.model.errors import ConfigurationError
@@ -28,27 +26,15 @@ from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compress
 DEFAULT_PORT: Final = 2925
 
 
-class Target(NamedTuple):
-    """One broker, or several that a client tries in turn.
+class Target(urls.Target, frozen=True):
+    """A broker's address and login.
 
-    hosts       names or addresses with ports, tried in this order
-    path        path of a Unix socket, instead of hosts
-    ca          file of trusted certificates; "" = the system's
-    insecure    any certificate is accepted
-    timeout     seconds
-    keep_alive  seconds between two pings; 0 = none
+    token        for brokers that need one instead of user and password
+    compression  offered algorithms, in order of preference
+    threshold    size in bytes from which a frame is compressed
     """
 
-    hosts: tuple[tuple[str, int], ...] = (("127.0.0.1", DEFAULT_PORT),)
-    path: str = ""
-    username: str = ""
-    password: str = ""
     token: str = ""
-    tls: bool = False
-    insecure: bool = False
-    ca: str = ""
-    timeout: float = 10.0
-    keep_alive: float = 30.0
     compression: tuple[Compression, ...] = SUPPORTED
     threshold: int = THRESHOLD
 
@@ -74,7 +60,7 @@ def _parse_pairs(text: str) -> Target:
     plain = {urls.plain(name): value for name, value in options.items()}
     port = urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return _with_options(Target(), plain)._replace(hosts=urls.hosts(host, port))
+    return Target(urls.hosts(host, port), **urls.read(plain, _OPTIONS))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
@@ -89,37 +75,20 @@ def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
 
 
 _OPTIONS: Final[urls.Known] = {
-    "username": ("username", urls.text),
-    "user": ("username", urls.text),
+    **urls.RECONNECTING,
     "userid": ("username", urls.text),
     "uid": ("username", urls.text),
-    "password": ("password", urls.text),
     "pwd": ("password", urls.text),
     "token": ("token", urls.text),
     "authtoken": ("token", urls.text),
     "tls": ("tls", urls.truth),
     "usetls": ("tls", urls.truth),
     "ssl": ("tls", urls.truth),
-    "insecure": ("insecure", urls.truth),
     "skipcertificatevalidation": ("insecure", urls.truth),
-    "ca": ("ca", urls.text),
-    "timeout": ("timeout", urls.seconds),
     "commandtimeout": ("timeout", urls.seconds),
-    "keepalive": ("keep_alive", urls.seconds),
     "keepaliveinterval": ("keep_alive", urls.seconds),
     "compression": ("compression", _algorithms),
     "preferredcompressions": ("compression", _algorithms),
     "threshold": ("threshold", urls.integer),
     "compressionthreshold": ("threshold", urls.integer),
 }
-
-
-def _with_options(target: Target, options: Mapping[str, str]) -> Target:
-    return target._replace(**urls.read(options, _OPTIONS))
-
-
-def tls_context(target: Target) -> ssl.SSLContext | None:
-    """Return the TLS context of a target; None without TLS. Raises ConfigurationError."""
-    if not target.tls:
-        return None
-    return urls.tls_context(target.ca, insecure=target.insecure, named=not target.path)
