@@ -16,13 +16,14 @@ WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java chromium demo test test-vibemq faults fuzz lint docs screenshots bench compiled test-compiled clean
+.PHONY: help setup java jars chromium demo test test-vibemq test-s3 faults fuzz lint docs screenshots bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
 	@echo "make demo           start a broker and watch messages cross protocols"
 	@echo "make test           run the tests (PYTEST_ARGS='-k journal' to choose)"
 	@echo "make test-vibemq    run the tests of VibeMQ's own .NET client (VIBEMQ_PEER=directory of its programs)"
+	@echo "make test-s3        run the tests of the pipeline with a lake in S3; needs Go"
 	@echo "make faults         kill -9, torn files, full disks and more, for a quarter of an hour"
 	@echo "make fuzz           random tests with new examples, hostile clients for ten minutes"
 	@echo "make lint           ruff, mypy --strict, import layers"
@@ -33,7 +34,7 @@ help:
 	@echo "make test-compiled  run the tests on that"
 	@echo "make clean          remove everything that was built"
 
-setup: $(STAMP) java
+setup: $(STAMP) java jars
 
 $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { \
@@ -57,6 +58,10 @@ java: $(STAMP)
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openjdk-17-jre-headless >/dev/null; \
 	  fi; $(BIN)/python -m sluicemq.pipeline.java >/dev/null; }
 
+# Delta's, which Spark's own resolver fetches once.
+jars: java
+	@$(BIN)/sluicemq pipeline jars >/dev/null
+
 # The tests look at the console in it; nothing else needs it.
 chromium: $(STAMP)
 	@$(BIN)/python -m tests.console.chromium >/dev/null 2>&1 || { \
@@ -74,7 +79,7 @@ test: setup chromium
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
 test: setup chromium
-	@$(BIN)/python -m pytest $(PARALLEL) $(WORKERS) $(SPARK_TESTS:%=--ignore=%)
+	@$(BIN)/python -m pytest $(PARALLEL) $(WORKERS) --ignore=tests/s3 $(SPARK_TESTS:%=--ignore=%)
 	@$(BIN)/python -m pytest $(PARALLEL) auto $(SPARK_TESTS)
 endif
 
@@ -89,6 +94,12 @@ test-vibemq: setup
 	  cat build/vibemq-suite.log; \
 	  test "$$(tail -n 1 build/vibemq-suite.log)" = '$(VIBEMQ_RESULT)' || { \
 	  echo "The tests of VibeMQ ended with status $$status; the last line must be: $(VIBEMQ_RESULT)" >&2; exit 1; }
+
+# A lake in object storage: downloads 690 MB of Java libraries, and builds an S3 server with Go.
+test-s3: setup
+	@$(BIN)/sluicemq pipeline jars --for s3a >/dev/null
+	@$(BIN)/python -m tests.s3.gateway
+	@$(BIN)/python -m pytest tests/s3 $(PYTEST_ARGS)
 
 faults: setup
 	@FAULT_LONG=1 $(BIN)/python -m pytest tests/faults --durations=0 $(PYTEST_ARGS)
@@ -112,7 +123,7 @@ screenshots: setup chromium
 	$(BIN)/python -m tools.screenshots
 
 bench: setup
-	$(BIN)/sluicemq bench $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.scenarios quick $(BENCH_ARGS)
 
 compiled: $(COMPILED_STAMP)
 
@@ -129,7 +140,7 @@ $(COMPILED_STAMP): $(COMPILED_NEEDS) setup.py $(shell find src -name '*.py')
 	@touch $@
 
 test-compiled: compiled
-	@$(COMPILED_BIN)/python -m pytest $(PARALLEL) $(WORKERS) $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
+	@$(COMPILED_BIN)/python -m pytest $(PARALLEL) $(WORKERS) --ignore=tests/s3 $(SPARK_TESTS:%=--ignore=%) $(PYTEST_ARGS)
 
 clean:
 	rm -rf $(VENV) $(COMPILED_VENV) build dist src/*.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

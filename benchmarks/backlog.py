@@ -7,16 +7,16 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from benchmarks.load.load import Load
+from benchmarks.load.meter import Meter, memory_bytes
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.report import COST, Note, cost, name, table
+from benchmarks.load.result import LoadSettings, ResultPart, TransferResult
+from benchmarks.load.server import BenchmarkBroker, again, fresh
+from benchmarks.load.sockets import STALLED_SECONDS
 from rich.table import Table
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.meter import Meter, memory_bytes
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.report import COST, Note, cost, name, table
-from sluicemq.cli.bench.result import LoadSettings, ResultPart, TransferResult
-from sluicemq.cli.bench.server import BenchmarkBroker, again, fresh
-from sluicemq.cli.bench.sockets import STALLED_SECONDS
-from sluicemq.cli.tables import size
+from sluicemq.cli.console import size
 from sluicemq.model.errors import ConnectionLost
 
 PROTOCOL: Final = "phpmq"

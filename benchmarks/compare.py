@@ -20,15 +20,14 @@ import amqp
 import jmq
 import msgspec
 from amqp import Mode
+from load import machine
+from load.load import Load
+from load.meter import Meter
+from load.phpmq import Phpmq
+from load.result import TransferResult
+from load.server import dialect, fresh
+from load.sockets import BrokerAddress
 from rabbitmq import Rabbit, free_ports, rabbitmq
-
-from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.server import dialect, fresh
-from sluicemq.cli.bench.sockets import BrokerAddress
 
 PIPELINE = 16
 RECEIVERS = 16

@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from benchmarks.load.load import Load
+from benchmarks.load.meter import memory_bytes
+from benchmarks.load.report import COST, LATENCY, cost, latency, name, table
+from benchmarks.load.result import LoadSettings, TransferResult
+from benchmarks.load.server import BenchmarkBroker, dialect, fresh
+from benchmarks.load.sockets import STALLED_SECONDS
 from rich.table import Table
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.meter import memory_bytes
-from sluicemq.cli.bench.report import COST, LATENCY, cost, latency, name, table
-from sluicemq.cli.bench.result import LoadSettings, TransferResult
-from sluicemq.cli.bench.server import BenchmarkBroker, dialect, fresh
-from sluicemq.cli.bench.sockets import STALLED_SECONDS
-from sluicemq.cli.tables import size as bytes_text
+from sluicemq.cli.console import size as bytes_text
 from sluicemq.model.errors import ConfigurationError, ConnectionLost
 
 QUEUE: Final = b"idle"

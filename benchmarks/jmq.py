@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import select
 
-from sluicemq.cli.bench.jmq import GuestChannel, Jmq
-from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.server import BenchmarkBroker
-from sluicemq.cli.bench.sockets import receive, wait
+from load.jmq import GuestChannel, Jmq
+from load.meter import Meter
+from load.result import TransferResult
+from load.server import BenchmarkBroker
+from load.sockets import receive, wait
+
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import A, PacketType, Status
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+from load import machine
+from load.meter import Meter
 from rabbitmq import rabbitmq
 
-from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.meter import Meter
 from sluicemq.cli.local import LocalBroker
 
 HERE = Path(__file__).parent

@@ -17,14 +17,14 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
+from load import machine
+from load.jmq import GuestChannel, Jmq
+from load.meter import Meter
+from load.result import TransferResult
+from load.server import BenchmarkBroker, fresh
+from load.sockets import receive, send_some, wait
 
 from sluicemq.broker import compile_selector
-from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.jmq import GuestChannel, Jmq
-from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.server import BenchmarkBroker, fresh
-from sluicemq.cli.bench.sockets import receive, send_some, wait
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.protocols.jmq.fields import encode_properties

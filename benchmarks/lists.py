@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from typing import Final
 
 import typer
+from benchmarks.load.receiver import STAMP_BYTES
+from benchmarks.load.server import PROTOCOLS, TRANSPORTS
 
-from sluicemq.cli.bench.receiver import STAMP_BYTES
-from sluicemq.cli.bench.server import PROTOCOLS, TRANSPORTS
 from sluicemq.server.units import Unit, parse_quantity
 
 LARGEST: Final = 1024**2

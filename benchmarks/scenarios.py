@@ -17,13 +17,13 @@ from benchmarks.backlog import backlog as measure_backlog
 from benchmarks.idle import Idle, idle_table
 from benchmarks.idle import idle as measure_idle
 from benchmarks.lists import choices, numbers, only, sizes, transports
+from benchmarks.load.cell import Spec, ask, measure
+from benchmarks.load.report import report, tables
+from benchmarks.load.result import LoadSettings
+from benchmarks.load.server import DEFAULT_DURABILITY, DURABILITIES, BenchmarkBroker, running
+from benchmarks.quick import bench, broker
 from rich.table import Table
 
-from sluicemq.cli.bench.cell import Spec, ask, measure
-from sluicemq.cli.bench.command import broker
-from sluicemq.cli.bench.report import report, tables
-from sluicemq.cli.bench.result import LoadSettings
-from sluicemq.cli.bench.server import DEFAULT_DURABILITY, DURABILITIES, BenchmarkBroker, running
 from sluicemq.cli.console import JsonFlag
 from sluicemq.cli.main import run_app
 from sluicemq.server.address import Url
@@ -49,6 +49,8 @@ class Kept(StrEnum):
     SYNC = "sync"
     LAZY = "lazy"
 
+
+app.command("quick")(bench)
 
 SecondsOption = Annotated[
     float, typer.Option(min=0.05, max=3600, help="Duration of each timed run.")

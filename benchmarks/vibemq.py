@@ -11,10 +11,12 @@ import statistics
 import threading
 import time
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.server import dialect, fresh
+from load.load import Load
+from load.result import TransferResult
+from load.server import dialect, fresh
+
 from sluicemq.protocols.vibemq.compression import Compression, compress
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     CONNECT,
@@ -23,7 +25,6 @@ from sluicemq.protocols.vibemq.wire import (
     PUBLISH,
     PUBLISH_ACK,
     SUBSCRIBE,
-    Decoder,
     Frame,
     encode,
 )

@@ -25,9 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
+from load.server import fresh
 from rabbitmq import free_ports
-
-from sluicemq.cli.bench.server import fresh
 
 PEER = os.environ.get("VIBEMQ_PEER", "../shared/peers/vibemq")
 START_SECONDS = 30.0

@@ -6,7 +6,7 @@ import socket
 from abc import ABC, abstractmethod
 from functools import cached_property
 
-from sluicemq.cli.bench.receiver import STAMP_BYTES
+from .receiver import STAMP_BYTES
 
 
 class Silent(ABC):

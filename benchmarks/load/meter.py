@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from sluicemq.cli.bench.result import Latency, TransferResult
+from .result import Latency, TransferResult
 
 _TICKS: Final = os.sysconf("SC_CLK_TCK")
 

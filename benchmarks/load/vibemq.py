@@ -10,16 +10,14 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.sockets import receive_exactly
 from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import (
     CONNECT,
     CONNECT_ACK,
     HEADER_SIZE,
     SUBSCRIBE,
     SUBSCRIBE_ACK,
-    Decoder,
     Frame,
     encode,
     encode_ack,
@@ -27,6 +25,9 @@ from sluicemq.protocols.vibemq.wire import (
     encode_publish,
     encode_publish_ack,
 )
+
+from .receiver import Receiver
+from .sockets import receive_exactly
 
 _ID_BYTES: Final = 32
 _ID_AT: Final = 9

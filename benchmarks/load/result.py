@@ -131,12 +131,12 @@ class Machine(ResultPart, frozen=True, kw_only=True):
 
 
 class Document(ResultPart, Generic[AnyResult], frozen=True, kw_only=True):
-    """Document that `sluicemq bench --json` and the scenarios in `benchmarks/` print.
+    """Document that the scenarios in `benchmarks/` print.
 
     schema    SCHEMA
     version   of SluiceMQ
     started   ISO 8601, UTC
-    command   such as `sluicemq bench`
+    command   such as `benchmarks.scenarios quick`
     options   of the command, defaults included
     """
 

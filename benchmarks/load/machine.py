@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.broker import COMPILED
-from sluicemq.cli.bench.result import Machine
+
+from .result import Machine
 
 _LIBRARIES: Final = ("uvloop", "msgspec")
 

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 from itertools import count
 from typing import Final
 
-from sluicemq.cli.bench.receiver import STAMP_BYTES, Receiver
-from sluicemq.cli.bench.sockets import receive
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
@@ -33,6 +31,9 @@ from sluicemq.protocols.jmq.packets import (
     Status,
 )
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_head, encode_packet, encode_reply
+
+from .receiver import STAMP_BYTES, Receiver
+from .sockets import receive
 
 PREFETCH: Final = 1000
 """Number of messages the broker may send to a consumer before the consumer asks for more."""

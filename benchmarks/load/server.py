@@ -9,15 +9,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from sluicemq.cli.bench.jmq import Jmq
-from sluicemq.cli.bench.load import Dialect
-from sluicemq.cli.bench.msglite import Msglite
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.sockets import BrokerAddress
-from sluicemq.cli.bench.vibemq import Vibemq
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
+
+from .jmq import Jmq
+from .load import Dialect
+from .msglite import Msglite
+from .phpmq import Phpmq
+from .sockets import BrokerAddress
+from .vibemq import Vibemq
 
 PROTOCOLS: Final = ("phpmq", "msglite", "vibemq", "jmq")
 TRANSPORTS: Final = ("tcp", "unix")

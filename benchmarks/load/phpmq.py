@@ -5,10 +5,11 @@ from __future__ import annotations
 import socket
 from typing import Final
 
-from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.silent import Silent
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_consume, encode_send
+
+from .receiver import Receiver
+from .silent import Silent
 
 _ID_BYTES: Final = 32
 _HEADER_BYTES: Final = 8

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from sluicemq.cli.bench.load import Load
-from sluicemq.cli.bench.msglite import query
-from sluicemq.cli.bench.result import Cell, QueryMeasurement
-from sluicemq.cli.bench.server import BenchmarkBroker, dialect
+from .load import Load
+from .msglite import query
+from .result import Cell, QueryMeasurement
+from .server import BenchmarkBroker, dialect
 
 
 class Spec(NamedTuple):

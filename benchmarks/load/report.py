@@ -10,8 +10,10 @@ import typer
 from rich.table import Table
 
 from sluicemq import __version__
-from sluicemq.cli.bench import machine
-from sluicemq.cli.bench.result import (
+from sluicemq.cli.console import err, out, print_json, show, size
+
+from . import machine
+from .result import (
     SCHEMA,
     Cell,
     Document,
@@ -19,8 +21,6 @@ from sluicemq.cli.bench.result import (
     QueryMeasurement,
     TransferResult,
 )
-from sluicemq.cli.console import err, out, print_json
-from sluicemq.cli.tables import show, size
 
 Note = Callable[[str], None]
 """Shows what is being measured."""

@@ -1,8 +1,7 @@
-"""`sluicemq bench`: measure the speed of a broker on this machine, briefly.
+"""The scenario `quick`: measure the speed of a broker on this machine, briefly.
 
 Each measurement starts a broker process in a temporary directory ($TMPDIR chooses the disk), unless
---url names a running broker. This process generates the load. Longer scenarios are in
-`benchmarks/`.
+--url names a running broker. This process generates the load.
 """
 
 from __future__ import annotations
@@ -12,10 +11,10 @@ from contextlib import contextmanager
 from typing import Annotated, Final
 
 import typer
+from benchmarks.load.cell import Spec, ask, measure
+from benchmarks.load.report import report
+from benchmarks.load.server import BenchmarkBroker, fresh, running
 
-from sluicemq.cli.bench.cell import Spec, ask, measure
-from sluicemq.cli.bench.report import report
-from sluicemq.cli.bench.server import BenchmarkBroker, fresh, running
 from sluicemq.cli.console import JsonFlag
 from sluicemq.server.address import Url
 

@@ -7,13 +7,14 @@ import socket
 import time
 from typing import Final
 
-from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.silent import Silent
-from sluicemq.cli.bench.sockets import BrokerAddress, receive, receive_exactly
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.msglite.wire import encode_message, encode_query, encode_ready
+
+from .meter import Meter
+from .receiver import Receiver
+from .result import TransferResult
+from .silent import Silent
+from .sockets import BrokerAddress, receive, receive_exactly
 
 TIMEOUT: Final = 3600
 """Message timeout in seconds; long enough that no message expires."""

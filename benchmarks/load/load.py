@@ -1,4 +1,5 @@
-"""Producers and consumers of one queue, all served by one thread through one epoll.
+"""Load generator: producers and consumers of one queue, all served by one thread through one epoll.
+They send prebuilt bytes and parse almost nothing, so that the broker is the bottleneck.
 
 Producers send blocks of prebuilt messages as long as the broker's sockets accept them; the
 generator waits for a socket only when a write would block. So the cost of a message here is a small
@@ -15,11 +16,12 @@ from collections import OrderedDict
 from itertools import cycle
 from typing import Final, Protocol, Self
 
-from sluicemq.cli.bench.meter import Meter
-from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import TransferResult
-from sluicemq.cli.bench.sockets import STALLED_SECONDS, BrokerAddress, receive, send_some, wait
 from sluicemq.model.errors import ConnectionLost
+
+from .meter import Meter
+from .receiver import Receiver
+from .result import TransferResult
+from .sockets import STALLED_SECONDS, BrokerAddress, receive, send_some, wait
 
 OUTSTANDING: Final = 4000
 """Maximum number of messages sent and not yet received."""
