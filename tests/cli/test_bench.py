@@ -1,78 +1,61 @@
-"""The benchmarks, run for real and short: what they print is the documented document, and the load
-generators receive what they send."""
+"""`sluicemq bench`, run for real and short."""
 
 from __future__ import annotations
 
-import os
+import asyncio
 import re
-import signal
-import socket
-import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import msgspec
 import pytest
 
-from sluicemq.cli.bench import command, meter
-from sluicemq.cli.bench.jmq import Jmq
-from sluicemq.cli.bench.load import Dialect, Load, _Producer
-from sluicemq.cli.bench.msglite import Msglite
-from sluicemq.cli.bench.phpmq import Phpmq
-from sluicemq.cli.bench.receiver import Receiver
-from sluicemq.cli.bench.result import (
-    Cell,
-    Document,
-    Latency,
-    QueryMeasurement,
-)
-from sluicemq.cli.bench.server import BenchmarkBroker, dialect, fresh
-from sluicemq.cli.bench.sockets import BrokerAddress
-from sluicemq.cli.local import LocalBroker
-from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.jmq.packets import PacketType
-from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.phpmq.wire import Decoder, encode_dispatch
+from sluicemq.cli import bench
+from sluicemq.cli.bench import Measurement, transfer
+from sluicemq.server.address import Url
 from tests.cli.conftest import Run as Call
 from tests.cli.conftest import RunningBroker
 
-README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 SHORT = ("--seconds", "0.05")
 
 
-@pytest.fixture(scope="module", params=["phpmq", "msglite", "vibemq", "jmq"])
-def server(request: pytest.FixtureRequest) -> Iterator[BenchmarkBroker]:
-    with fresh(request.param, "tcp", "none") as server:
-        yield server
-
-
-def test_bench_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(command, "QUICK", command.QUICK[-1:])
-    monkeypatch.setattr(command, "QUERIES", command.QUERIES[-1:])
+def test_bench_prints_a_row_for_each_protocol(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "CASES", bench.CASES[1:])
     answer = run("bench", *SHORT)
-    assert answer.code == 0
-    for text in ("Flood", "Steady rate", "msglite+unix", "1 → 16", "Queries and replies"):
+    assert answer.code == 0, answer.err
+    for text in ("phpmq", "vibemq", "jmq", "msglite", "/s", "µs", "ms"):
         assert text in answer.out
 
 
-def test_bench_of_a_running_broker(run: Call, broker: RunningBroker) -> None:
-    answer = run("bench", "--url", broker.msglite, *SHORT, "--json")
+@pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])
+def test_bench_of_a_running_broker(run: Call, broker: RunningBroker, protocol: str) -> None:
+    answer = run("bench", "--url", getattr(broker, protocol), *SHORT, "--json")
     assert answer.code == 0, answer.err
-    found = msgspec.json.decode(answer.out, type=Document[Cell | QueryMeasurement])
-    assert found.command == "sluicemq bench"
-    cell, asked = found.results
-    assert isinstance(cell, Cell)
-    assert isinstance(asked, QueryMeasurement)
-    assert {(each.transport, each.durability) for each in found.results} == {("unix", "")}
-    assert min(cell.flood.messages, asked.run.messages) > 0
+    (found,) = msgspec.json.decode(answer.out, type=list[Measurement])
+    assert (found.protocol, found.durability, found.broker_us) == (protocol, "", 0)
+    assert found.rate > 0
+    assert 0 < found.p50_ms <= found.p99_ms
+
+
+async def transferred(url: str, messages: int, rate: int) -> bench.Transfer:
+    return await transfer(Url.parse(url), 100, messages=messages, rate=rate)
+
+
+@pytest.mark.parametrize("rate", [0, 1000])
+def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
+    started = time.perf_counter()
+    queue = f"{broker.phpmq}?queue=transferred"
+    found = asyncio.run(transferred(queue, 333, rate))
+    assert found.messages == len(found.latencies) == 333
+    assert 0 < found.seconds <= time.perf_counter() - started
+    if rate:
+        assert found.seconds >= 0.3
 
 
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
         (["--seconds", "0"], "--seconds"),
-        (["--url", "http://127.0.0.1:1"], "bench speaks phpmq, msglite, vibemq, jmq,"),
+        (["--url", "http://127.0.0.1:1"], "use jmq, msglite, phpmq, vibemq"),
         (["--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
         (["nonsense"], "nonsense"),
     ],
@@ -87,179 +70,4 @@ def test_a_wrong_command_line_is_a_usage_error(run: Call, arguments: list[str], 
 def test_unreachable_broker_is_an_error(run: Call) -> None:
     answer = run("bench", "--url", "msglite://127.0.0.1:1", *SHORT)
     assert (answer.code, answer.out) == (1, "")
-    assert "Connection refused" in answer.err
-
-
-# --- the load generators ---------------------------------------------------------------------
-
-
-def speech(server: BenchmarkBroker, size: int) -> Dialect:
-    assert server.local is not None
-    (listener,) = server.local.status()["listeners"]
-    return dialect(listener["url"].partition(":")[0], size, queue=b"bench", window=3)
-
-
-@pytest.mark.parametrize("size", [8, 700, 300_000])
-def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: int) -> None:
-    with Load(server.target, speech(server, size), producers=3, consumers=2) as load:
-        assert load.flood(messages=777).messages == 777
-        assert load.steady(2000, 0.05).messages == 100
-    assert server.destination(b"bench")["published"] % 877 == 0
-    assert server.destination(b"bench")["ready"] == 0
-
-
-def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
-    """The broker treats a client that sends nothing for a while as a request for the ports."""
-    with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
-        speaks = dialect("jmq", 100, queue=b"bench")
-        with Load(BrokerAddress(broker.port("jmq")), speaks) as load:
-            time.sleep(0.5)
-            assert load.flood(messages=10).messages == 10
-
-
-def test_stalled_broker_shows_in_the_latency(
-    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pid = server.pid
-    assert pid is not None
-    push = Load._push
-    resume = threading.Timer(0.3, os.kill, (pid, signal.SIGCONT))
-
-    def started(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
-        if not resume.ident:  # the first message is due: the broker stalls for 0.3 s from now on
-            resume.start()
-        push(self, producer, data, count)
-
-    with Load(server.target, speech(server, 100)) as load:
-        load.flood(messages=100)
-        os.kill(pid, signal.SIGSTOP)
-        monkeypatch.setattr(Load, "_push", started)
-        try:
-            steady = load.steady(1000, 0.3)
-        finally:
-            os.kill(pid, signal.SIGCONT)
-        resume.join()
-    assert steady.latency is not None
-    # half of the messages were due in the first 0.15 s: they have waited at least as long
-    assert steady.latency.p50 >= 140
-    assert steady.latency.maximum >= 280
-
-
-def test_stalled_generator_does_not_hide_latency(
-    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read = Receiver.read
-    pauses = [0.3]
-
-    def late(self: Receiver, delays: list[int] | None = None) -> int:
-        if pauses:
-            time.sleep(pauses.pop())
-        return read(self, delays)
-
-    monkeypatch.setattr(Receiver, "read", late)
-    with Load(server.target, speech(server, 100)) as load:
-        steady = load.steady(1000, 0.3)
-    assert steady.latency is not None
-    assert steady.latency.p50 >= 140
-    assert steady.late_ms >= 280
-
-
-def test_steady_producers_alternate(
-    server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    push = Load._push
-    senders = []
-
-    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
-        senders.append(producer)
-        push(self, producer, data, count)
-
-    monkeypatch.setattr(Load, "_push", noted)
-    with Load(server.target, speech(server, 100), producers=3) as load:
-        load.steady(1000, 0.05)
-    assert len(set(senders)) == 3
-
-
-@pytest.mark.parametrize("protocol", ["vibemq", "jmq"])
-def test_producer_keeps_its_limit_of_unconfirmed_messages(
-    monkeypatch: pytest.MonkeyPatch, protocol: str
-) -> None:
-    push = Load._push
-    most = []
-
-    def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
-        push(self, producer, data, count)
-        most.append(producer.unconfirmed)
-
-    monkeypatch.setattr(Load, "_push", noted)
-    with fresh(protocol, "tcp", "sync") as server:
-        speaks = dialect(protocol, 100, queue=b"bench", window=120)
-        with Load(server.target, speaks, producers=2, consumers=0) as load:
-            assert load.flood(messages=1000).messages == 1000
-        assert server.destination(b"bench")["ready"] == 1000
-    assert 100 <= max(most) <= 120
-
-
-@pytest.mark.parametrize("dispatch_version", [1, 2])
-@pytest.mark.parametrize("step", [1, 7, 5000])
-def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        consumer = Phpmq(100, queue=b"q", window=9).receiver(ours)
-        consumer.start()
-        theirs.recv(1000)
-        sent = time.perf_counter_ns()
-        ids = [b"%032x" % number for number in range(10)]
-        body = sent.to_bytes(8, "little") + bytes(92)
-        stream = b"".join(
-            encode_dispatch(b"q", body, i, 0, dispatch_version=dispatch_version) for i in ids
-        )
-        delays: list[int] = []
-        received = 0
-        for at in range(0, len(stream), step):
-            theirs.sendall(stream[at : at + step])
-            received += consumer.read(delays)
-        assert received == len(delays) == 10
-        assert all(0 < delay < 60e9 for delay in delays)
-        acks = Decoder().feed(theirs.recv(1 << 16))
-        assert [identity for _, _, _, identity, _ in acks] == ids
-
-
-def test_invalid_message_is_reported() -> None:
-    for protocol, nonsense in (
-        (Phpmq(100), b"H0100200" + bytes(400)),
-        (Msglite(100), b"- out of order\r\n" + bytes(400)),
-        (Jmq(100), encode_packet(PacketType.GOODBYE, body=b"H0100200" + bytes(400))),
-    ):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            consumer = protocol.receiver(ours)
-            theirs.sendall(nonsense)
-            with pytest.raises(ConnectionLost, match=r"H0100200|out of order"):
-                consumer.read()
-
-
-def test_closed_connection_error_contains_the_last_data() -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        consumer = Msglite(1000).receiver(ours)
-        with theirs:
-            theirs.sendall(b"- too many\r\n")
-        assert consumer.read() == 0
-        with pytest.raises(ConnectionLost, match="too many"):
-            consumer.read()
-
-
-def test_percentiles() -> None:
-    milliseconds = [n * 1_000_000 for n in range(1, 1001)]
-    assert Latency.of(milliseconds[::-1]) == Latency(p50=501, p99=991, p999=1000, maximum=1000)
-    assert Latency.of([5_000_000]) == Latency(p50=5, p99=5, p999=5, maximum=5)
-
-
-def test_processor_time_of_a_process_is_read() -> None:
-    end = time.process_time() + 0.1
-    while time.process_time() < end:
-        pass
-    assert meter.cpu_seconds(os.getpid()) == pytest.approx(time.process_time(), abs=0.1)
-    resident, peak = meter.memory_bytes(os.getpid())
-    assert 0 < resident <= peak
+    assert "127.0.0.1:1" in answer.err

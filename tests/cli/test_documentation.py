@@ -90,7 +90,7 @@ def test_commands_of_the_page_print_what_it_shows(
             elif line.startswith("sluicemq transactions rollback 34"):
                 line = line.replace("34", _first(shell, "transactions --prepared"))
             shell.run(line)
-    assert (tmp_path / "order.json").read_text() == '{"article":17}'
+    assert (tmp_path / "order.json").read_text() == '{"article": 17}'
     _every_command_is_there(shell.ran)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from benchmarks import backlog, idle, scenarios
+from benchmarks import backlog, idle, quick, scenarios
 from benchmarks.backlog import BacklogResult
 from benchmarks.idle import Idle
+from benchmarks.load import result
+from benchmarks.load.result import Cell, Document, QueryMeasurement, TransferResult
 
-from sluicemq.cli.bench import result
-from sluicemq.cli.bench.result import Cell, Document, QueryMeasurement, TransferResult
 from sluicemq.cli.main import run_app
 from tests.cli.conftest import Result, RunningBroker
 from tests.cli.conftest import Run as Call
@@ -55,6 +55,31 @@ def check(run: TransferResult, *, steady: bool = False, watched: bool = True) ->
     if run.latency is not None:
         latency = run.latency
         assert 0 < latency.p50 <= latency.p99 <= latency.p999 <= latency.maximum
+
+
+def test_quick_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(quick, "QUICK", quick.QUICK[-1:])
+    monkeypatch.setattr(quick, "QUERIES", quick.QUERIES[-1:])
+    answer = run("quick", *SHORT)
+    assert answer.code == 0
+    for text in ("Flood", "Steady rate", "msglite+unix", "1 → 16", "Queries and replies"):
+        assert text in answer.out
+
+
+def test_quick_with_a_running_broker(run: Call, broker: RunningBroker) -> None:
+    found = document(run("quick", "--url", broker.msglite, *SHORT, "--json"))
+    assert found.command == "benchmarks.scenarios quick"
+    cell, asked = found.results
+    assert isinstance(cell, Cell)
+    assert isinstance(asked, QueryMeasurement)
+    assert {(each.transport, each.durability) for each in found.results} == {("unix", "")}
+    assert min(cell.flood.messages, asked.run.messages) > 0
+
+
+def test_unreachable_broker_is_an_error(run: Call) -> None:
+    answer = run("quick", "--url", "msglite://127.0.0.1:1", *SHORT)
+    assert (answer.code, answer.out) == (1, "")
+    assert "Connection refused" in answer.err
 
 
 def test_matrix(run: Call) -> None:
@@ -168,6 +193,10 @@ def test_the_document_is_documented() -> None:
         (["backlog", "--durability", "none"], "--durability"),
         (["backlog", "--size", "100,200"], "takes one value here"),
         (["idle", "--connections", "999999"], "open files are needed"),
+        (["quick", "--seconds", "0"], "--seconds"),
+        (["quick", "--url", "http://127.0.0.1:1"], "bench speaks phpmq, msglite, vibemq, jmq,"),
+        (["quick", "--url", "phpmq://127.0.0.1:1/orders"], "a queue of its own"),
+        (["quick", "nonsense"], "nonsense"),
         (["nonsense"], "nonsense"),
     ],
 )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from sluicemq.cli.tables import Column, moment, number, rate, show, table
+from sluicemq.cli.console import Column, moment, number, rate, show, table
+from sluicemq.cli.dead_letters import DeadLetter
+from sluicemq.management.broker import AuditEntry
+from sluicemq.management.clients import XidView
+from sluicemq.management.destinations import AddressView
+from sluicemq.management.messages import DeadLetterView, MessageItem
 
 LONG = "a.very.long.name." * 8
 TIME = 1_767_225_600_000
@@ -41,59 +46,80 @@ VALUES: dict[str, Any] = {
     "allow_digest": True,
     "superuser": False,
     "reasons": {"max-deliveries": 1_234_567, "expired": 12},
-    "dead_letter": {
-        "time": "2026-01-01T00:00:00.000Z",
-        "reason": "max-deliveries",
-        "original_destination": {"kind": "queue", "name": LONG},
-        "attempts": 12,
-    },
-    "xid": {"format_id": 1, "global_transaction_id": "ab" * 64, "branch_qualifier": "cd" * 64},
+    "xid": XidView(1, "ab" * 64, "cd" * 64),
     "state": "prepared",
-    "body": {"value": LONG, "encoding": "text"},
     "description": LONG,
-    "unit": None,
+    "unit": "",
 }
 """Long values of fields; every other field has a long name."""
 
 
-class Values(dict[str, Any]):
+class Values:
     """An item that has every field."""
 
-    def __missing__(self, key: str) -> str:
-        """Return a long name for a field without a value of its own."""
-        return LONG
-
-    def get(self, key: str, default: object = None) -> Any:
-        """Return the value of a field; no field is absent."""
-        return self[key]
+    def __getattr__(self, name: str) -> Any:
+        """Return the value of a field, or a long name for one without a value of its own."""
+        return VALUES.get(name, LONG)
 
 
-def columns(text: str) -> tuple[Column, ...]:
+class Message(Values):
+    """A message, whose id is a text."""
+
+    id = "1234567890"
+
+
+class Account(Values):
+    """A user or a token: its times are in seconds, its id is a text."""
+
+    created = TIME // 1000
+    id = LONG
+
+
+ITEMS: dict[str, Any] = {
+    "status:AUDIT_COLUMNS": AuditEntry(time=TIME, event=LONG, user=LONG, peer=LONG, operation=LONG),
+    "dead_letters:_MESSAGES": DeadLetter(
+        cast(MessageItem, Message()),
+        DeadLetterView(
+            reason="max-deliveries",
+            original_destination=AddressView(kind="queue", name=LONG),
+            subscription="",
+            attempts=12,
+            time="2026-01-01T00:00:00.000Z",
+        ),
+    ),
+    "status:_PROTOCOLS": (LONG, Values()),
+    "users:_USERS": Account(),
+    "users:_TOKENS": (LONG, Account()),
+}
+"""Items of tables whose rows are no items of a list."""
+
+
+def columns(text: str) -> tuple[Column[Any], ...]:
     """Return the columns `module:name`."""
     module, _, name = text.partition(":")
-    found: tuple[Column, ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
+    found: tuple[Column[Any], ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
     return found
 
 
 @pytest.mark.parametrize(
     "named",
     [
-        "audit:COLUMNS",
+        "status:AUDIT_COLUMNS",
         "backup:COLUMNS",
         "configuration:_LIVE",
-        "connections:COLUMNS",
-        "consumers:COLUMNS",
+        "client_commands:CONNECTION_COLUMNS",
+        "client_commands:CONSUMER_COLUMNS",
         "dead_letters:_QUEUES",
         "dead_letters:_MESSAGES",
         "destinations:COLUMNS",
-        "message_tables:COLUMNS",
-        "permissions:_PERMISSIONS",
-        "permissions:_ROLES",
+        "message_options:MESSAGE_COLUMNS",
+        "users:_PERMISSIONS",
+        "users:_ROLES",
         "slots:COLUMNS",
         "status:_PROTOCOLS",
         "status:_LISTENERS",
-        "subscriptions:COLUMNS",
-        "transactions:COLUMNS",
+        "client_commands:SUBSCRIPTION_COLUMNS",
+        "client_commands:TRANSACTION_COLUMNS",
         "users:_USERS",
         "users:_TOKENS",
     ],
@@ -105,11 +131,8 @@ def test_a_table_with_long_values_fits_80_columns(
     monkeypatch.delenv("COLUMNS", raising=False)
     listed = columns(named)
     if named == "destinations:COLUMNS":
-        listed = (Column("Name", lambda item: str(item["name"])), *listed)
-    item = Values(VALUES)
-    if named.startswith("users:"):
-        item["created"] = TIME // 1000
-    show(table(listed, [item] * 2, cut=cut))
+        listed = (Column("Name", lambda item: str(item.name)), *listed)
+    show(table(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -119,7 +142,7 @@ def test_a_table_with_long_values_fits_80_columns(
 def test_optional_columns_appear_if_the_width_permits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed = (
+    listed: tuple[Column[dict[str, Any]], ...] = (
         Column("Name", lambda item: str(item["name"])),
         Column("Publish rate", lambda item: rate(item["rate"]), right=True),
         Column("Ready", lambda item: number(item["ready"]), right=True, optional=True),

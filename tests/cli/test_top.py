@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.cli.keyboard import named
-from sluicemq.cli.tables import age, size, sparkline
-from sluicemq.cli.top import VIEWS, ViewState
+from sluicemq.cli.console import age, size, sparkline
+from sluicemq.cli.status import VIEWS, ViewState, named
 from tests.cli.conftest import Run, RunningBroker
 
 

@@ -14,9 +14,8 @@ import pytest
 
 from sluicemq.model.access import Operation
 from sluicemq.security.passwords import verify
-from sluicemq.security.records import Database, UserRecord
+from sluicemq.security.records import Database, UserRecord, fingerprint
 from sluicemq.security.store import UserStore
-from sluicemq.security.tokens import fingerprint
 from tests.cli.conftest import Result, Run
 
 SECRET = "correct horse battery"

@@ -9,25 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.broker_location import BrokerLocation
+from sluicemq.cli.api import Api, BrokerLocation
 from sluicemq.cli.command_helpers import broker_command
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    JsonFlag,
+    complain,
+    err,
+    moment,
+    number,
+    print_json,
+    quantity,
+    show,
+    size,
+    table,
+)
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.tables import Column, moment, number, show, size, table
 from sluicemq.journal.backup import create as create_backup
 from sluicemq.journal.backup_restore import restore as restore_backup
 from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, catalogue, read_manifest
 from sluicemq.journal.manifest import verify as verify_backup
+from sluicemq.management.journal import (
+    CREATE_BACKUP,
+    LIST_BACKUPS,
+    BackupRequest,
+    BackupView,
+    CreateBackup,
+)
+from sluicemq.management.operation import PageQuery
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
 from sluicemq.server.backups import CONFIGURATION_NAME, USERS_NAME, sources
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit
 
 app = typer.Typer(
     help="Back up a broker, running or stopped; see what backups there are, and whether they are "
@@ -36,17 +55,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-COLUMNS: Final = (
-    Column("Backup", lambda item: item["name"]),
+COLUMNS: Final[tuple[Column[BackupView], ...]] = (
+    Column("Backup", lambda item: item.name),
     Column(
         "Created",
-        lambda item: moment(item["created"]) if item["complete"] else "unfinished",
+        lambda item: moment(item.created) if item.complete else "unfinished",
         whole=True,
     ),
-    Column("Size", lambda item: size(item["bytes"]), right=True),
-    Column("Copied", lambda item: size(item["copied_bytes"]), right=True),
-    Column("Last sequence", lambda item: number(item["last_sequence"]), right=True),
-    Column("Broker ID", lambda item: item["broker_id"][:16], whole=True, optional=True),
+    Column("Size", lambda item: size(item.bytes), right=True),
+    Column("Copied", lambda item: size(item.copied_bytes), right=True),
+    Column("Last sequence", lambda item: number(item.last_sequence), right=True),
+    Column("Broker ID", lambda item: item.broker_id[:16], whole=True, optional=True),
 )
 
 BackupArgument = Annotated[
@@ -88,7 +107,7 @@ def create(
     as_json: JsonFlag = False,
 ) -> None:
     """Back up the journal, the users and the configuration of a running or stopped broker."""
-    limit = _bytes(rate) if rate is not None else 0
+    limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
     if place.local:
         manifest = _create(place, directory, incremental_from, link, limit)
     else:
@@ -145,12 +164,12 @@ def list_backups(
             raise ConfigurationError(
                 "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
-        found = msgspec.to_builtins(catalogue(where))
+        found = catalogue(where)
     else:
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
-            found = list(api.items("/backups"))
+            found = [each for page in api.pages(LIST_BACKUPS, PageQuery()) for each in page.items]
     if as_json:
         print_json(found)
     elif found:
@@ -227,9 +246,9 @@ def _create(
     extras = sources(config)
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
         # a running broker knows the configuration it was started with
-        document = api.get("/backups")
-        extras[CONFIGURATION_NAME] = document["configuration"].encode()
-        users = Path(document["users_file"])
+        running = api.call(LIST_BACKUPS, PageQuery())
+        extras[CONFIGURATION_NAME] = running.configuration.encode()
+        users = Path(running.users_file)
         if users.exists():
             extras[USERS_NAME] = users.read_bytes()
     with _progress("copying", 0) as advance:
@@ -255,12 +274,15 @@ def _ask(
     place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
 ) -> Manifest:
     """Request the backup from the broker."""
-    body: dict[str, Any] = {"directory": str(directory), "hard_links": link, "max_rate": rate}
-    if previous is not None:
-        body["incremental_from"] = str(previous)
+    body = BackupRequest(
+        directory=str(directory),
+        hard_links=link,
+        max_rate=rate,
+        incremental_from=str(previous) if previous is not None else None,
+    )
     with Api(place.target()) as api, _progress("copying", 0) as advance:
         done = 0
-        for line in api.lines("/backups", body):
+        for line in api.lines(CREATE_BACKUP, CreateBackup(body=body)):
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":
@@ -288,10 +310,3 @@ def _progress(what: str, total: int) -> Iterator[Callable[..., None]]:
             bar.advance(task, count)
 
         yield advance
-
-
-def _bytes(text: str) -> int:
-    try:
-        return int(parse_quantity(text, Unit.BYTES))
-    except ValueError as error:
-        raise ConfigurationError(f"--max-rate: {error}") from None

@@ -13,9 +13,9 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Annotated, Any, Final, NamedTuple, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import typer
 from rich.console import Group, RenderableType
@@ -23,16 +23,28 @@ from rich.live import Live
 from rich.text import Text
 from typer.core import TyperCommand
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.broker_location import (
+from sluicemq.cli.api import (
+    Api,
     BrokerLocation,
     PasswordFileOption,
     location_of,
     location_options,
 )
-from sluicemq.cli.console import Exit, JsonFlag, UsageError, err, out, print_json, printable
-from sluicemq.cli.tables import show
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    JsonFlag,
+    UsageError,
+    err,
+    out,
+    print_json,
+    printable,
+    show,
+    table,
+)
 from sluicemq.model.errors import ConnectionLost
+
+ItemT = TypeVar("ItemT")
 
 USUAL_SECONDS: Final = 2.0
 """Default refresh interval of --watch, in seconds."""
@@ -51,6 +63,14 @@ class QueryResult(NamedTuple):
     table: RenderableType | None
     empty: str = ""
     code: Exit = Exit.OK
+
+
+def listing(
+    items: Iterable[ItemT], columns: Sequence[Column[ItemT]], empty: str = ""
+) -> QueryResult:
+    """Return the items of a list with their table; `empty` is shown if there are none."""
+    found = list(items)
+    return QueryResult(found, table(columns, found) if found else None, empty)
 
 
 class ActionResult(NamedTuple):

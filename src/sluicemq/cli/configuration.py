@@ -9,8 +9,8 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.broker_location import (
+from sluicemq.cli.api import (
+    Api,
     AuthorityOption,
     BrokerLocation,
     PasswordFileOption,
@@ -18,7 +18,17 @@ from sluicemq.cli.broker_location import (
     UrlOption,
     UserOption,
 )
-from sluicemq.cli.console import Exit, JsonFlag, UsageError, complain, err, print_json
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    JsonFlag,
+    UsageError,
+    complain,
+    err,
+    print_json,
+    show,
+    table,
+)
 from sluicemq.cli.serve import (
     ConfigOption,
     DataDirOption,
@@ -29,7 +39,7 @@ from sluicemq.cli.serve import (
     examine_flags,
     load_flags,
 )
-from sluicemq.cli.tables import Column, Item, show, table
+from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.server.configuration_reference import describe, render, to_builtins
 from sluicemq.server.units import Unit, format_quantity
 
@@ -129,18 +139,17 @@ def docs(
 
 def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
     with Api(place.target()) as api:
-        found = list(api.items("/configuration"))
+        found = list(api.items(LIST_SETTINGS, ConfigurationQuery()))
     if as_json:
         print_json(found)
         return
-    columns = (
-        (*_LIVE, Column("Meaning", lambda item: str(item["description"]))) if explain else _LIVE
+    columns: tuple[Column[SettingView], ...] = (
+        (*_LIVE, Column("Meaning", lambda item: item.description)) if explain else _LIVE
     )
     show(table(columns, found))
 
 
-def _value(item: Item, name: str) -> str:
-    value, unit = item.get(name), item.get("unit")
+def _value(value: object, unit: str) -> str:
     if isinstance(value, str):
         return value
     if unit and isinstance(value, int | float):
@@ -148,9 +157,9 @@ def _value(item: Item, name: str) -> str:
     return "-" if value is None else msgspec.json.encode(value).decode()
 
 
-_LIVE: Final = (
-    Column("Setting", lambda item: str(item["name"])),
-    Column("Value", lambda item: _value(item, "value")),
-    Column("Default", lambda item: _value(item, "default")),
-    Column("From", lambda item: str(item["source"])),
+_LIVE: Final[tuple[Column[SettingView], ...]] = (
+    Column("Setting", lambda item: str(item.name)),
+    Column("Value", lambda item: _value(item.value, item.unit)),
+    Column("Default", lambda item: _value(item.default, item.unit)),
+    Column("From", lambda item: str(item.source)),
 )

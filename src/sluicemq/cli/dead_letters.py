@@ -6,32 +6,50 @@ of each dead letter.
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
+import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import destinations, message_selection
-from sluicemq.cli.api import Api, ApiRefused, destination
+from sluicemq.cli import destinations, message_options
+from sluicemq.cli.api import Api
 from sluicemq.cli.command_helpers import (
     ActionResult,
     QueryResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
-from sluicemq.cli.destination_names import (
+from sluicemq.cli.console import Column, number, size, table
+from sluicemq.cli.destinations import (
     DestinationArgument,
+    Listing,
     address_in,
     address_of,
     display_name,
     is_like,
+    oldest,
 )
-from sluicemq.cli.destinations import Listing, oldest
-from sluicemq.cli.message_selection import AllFlag, IdsArgument, LimitOption, SelectorOption
-from sluicemq.cli.tables import Column, Item, number, size, table
+from sluicemq.cli.message_options import AllFlag, IdsArgument, LimitOption, SelectorOption
+from sluicemq.clients.http import HttpRefusal
+from sluicemq.management.destinations import (
+    LIST_DEAD_LETTER_QUEUES,
+    DeadLetterItem,
+    DeadLetterQuery,
+)
+from sluicemq.management.messages import (
+    GET_MESSAGE,
+    LIST_MESSAGES,
+    DeadLetterView,
+    MessageItem,
+    MessageLookup,
+    MessageQuery,
+)
+from sluicemq.model.destination import Address
 
 app = typer.Typer(
     cls=Listing,
@@ -39,21 +57,33 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-_QUEUES: Final = (
+
+class DeadLetter(NamedTuple):
+    """A message of a dead-letter queue, and its origin; None if the message is gone."""
+
+    message: MessageItem
+    origin: DeadLetterView | None
+
+
+_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
     Column("Name", address_in),
-    Column("Ready", lambda item: number(item["ready"]), right=True),
+    Column("Ready", lambda item: number(item.ready), right=True),
     Column("Oldest", oldest, right=True),
     Column("Reasons", lambda item: _reasons(item)),
-    Column("Dead letters of", lambda item: ", ".join(item.get("sources") or [])),
+    Column("Dead letters of", lambda item: ", ".join(item.sources)),
 )
-_MESSAGES: Final = (
-    Column("ID", lambda item: str(item["id"]), right=True),
-    Column("Dead-lettered", lambda item: str(_death(item).get("time", "-")), whole=True),
-    Column("Reason", lambda item: str(_death(item).get("reason", "-")), whole=True),
-    Column("Original destination", lambda item: _origin(item)),
-    Column("Attempts", lambda item: str(_death(item).get("attempts") or "-"), right=True),
-    Column("Size", lambda item: size(item["size"]), right=True),
-    Column("Correlation ID", lambda item: str(item["correlation_id"]), optional=True),
+_MESSAGES: Final[tuple[Column[DeadLetter], ...]] = (
+    Column("ID", lambda item: item.message.id, right=True),
+    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", whole=True),
+    Column("Reason", lambda item: item.origin.reason if item.origin else "-", whole=True),
+    Column("Original destination", lambda item: _original(item.origin)),
+    Column(
+        "Attempts",
+        lambda item: str(item.origin.attempts or "-") if item.origin else "-",
+        right=True,
+    ),
+    Column("Size", lambda item: size(item.message.size), right=True),
+    Column("Correlation ID", lambda item: item.message.correlation_id, optional=True),
 )
 
 
@@ -65,10 +95,12 @@ def list_queues(
     ] = "",
 ) -> QueryResult:
     """List the dead-letter queues with the reasons of their messages."""
-    found = [item for item in api.items("/dead-letters") if is_like(item["name"], pattern)]
-    if not found:
-        return QueryResult([], None, "There are no dead letters, nor queues for them.")
-    return QueryResult(found, table(_QUEUES, found))
+    found = [
+        item
+        for item in api.items(LIST_DEAD_LETTER_QUEUES, DeadLetterQuery())
+        if is_like(item.name, pattern)
+    ]
+    return listing(found, _QUEUES, "There are no dead letters, nor queues for them.")
 
 
 @query_command(app, "show")
@@ -83,21 +115,16 @@ def show(
 ) -> QueryResult:
     """List the dead letters in a queue with reason and original destination."""
     address = address_of(name)
-    at = destination(address) / "messages"
-    document = api.get(at, selector=selector, limit=limit, cursor=after)
-    items = document["items"]
-    for item in items:
-        # the list does not include these fields
-        try:
-            item["dead_letter"] = api.get(at / item["id"], max_body_bytes=0)["dead_letter"]
-        except ApiRefused as error:
-            if error.code != "message-not-found":
-                raise
-            item["dead_letter"] = None  # removed in the meantime
+    query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
+    page = api.call(LIST_MESSAGES, query)
+    items = [DeadLetter(each, _origin(api, address, each.id)) for each in page.items]
+    document = msgspec.to_builtins(page)
+    for entry, item in zip(document["items"], items, strict=True):
+        entry["dead_letter"] = item.origin
     if not items:
         return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     found: RenderableType = table(_MESSAGES, items)
-    if following := document.get("next_cursor"):
+    if following := page.next_cursor:
         found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
     return QueryResult(document, found)
 
@@ -119,15 +146,15 @@ def redrive(
     yes: YesFlag = False,
 ) -> ActionResult:
     """Redrive dead letters to their original destinations, or to another one."""
-    address, selection = address_of(name), message_selection.select(ids, selector, everything)
+    address, selection = address_of(name), message_options.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
-    if "ids" not in selection:
+    if selection.ids is None:
         where = f"to {display_name(target)}" if target else "to their original destinations"
         confirm(
-            f"Redrive {message_selection.describe(selection)} of {display_name(address)} {where}?",
+            f"Redrive {message_options.describe(selection)} of {display_name(address)} {where}?",
             yes,
         )
-    return message_selection.run_action(
+    return message_options.run_action(
         api,
         address,
         "redrive" if target is None else "move",
@@ -149,16 +176,22 @@ def purge(
     return destinations.purge(api, address.kind, address.name, yes=yes)
 
 
-def _reasons(item: Item) -> str:
-    reasons = item.get("reasons") or {}
-    ordered = sorted(reasons.items(), key=lambda each: -each[1])
+def _reasons(item: DeadLetterItem) -> str:
+    ordered = sorted(item.reasons.items(), key=lambda each: -each[1])
     return ", ".join(f"{reason} {number(count)}" for reason, count in ordered)
 
 
-def _death(item: Item) -> Item:
-    return item.get("dead_letter") or {}
+def _origin(api: Api, address: Address, message_id: str) -> DeadLetterView | None:
+    """Return the origin of a message, which lists do not include."""
+    lookup = MessageLookup(address=address, id=message_id, max_body_bytes=0)
+    try:
+        return api.call(GET_MESSAGE, lookup).dead_letter
+    except HttpRefusal as error:
+        if error.code != "message-not-found":
+            raise
+        return None  # removed in the meantime
 
 
-def _origin(item: Item) -> str:
-    origin = _death(item).get("original_destination")
-    return address_in(origin) if origin else "-"
+def _original(origin: DeadLetterView | None) -> str:
+    address = origin.original_destination if origin is not None else None
+    return "-" if address is None else address_in(address)

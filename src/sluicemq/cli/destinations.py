@@ -3,6 +3,10 @@ destinations."""
 
 from __future__ import annotations
 
+import fnmatch
+import re
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -11,7 +15,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluicemq.cli.api import KINDS, Api, destination
+from sluicemq.cli.api import Api, BrokerLocation
 from sluicemq.cli.command_helpers import (
     ActionResult,
     QueryResult,
@@ -20,29 +24,147 @@ from sluicemq.cli.command_helpers import (
     confirm,
     query_command,
 )
-from sluicemq.cli.console import Exit, UsageError, no_such
-from sluicemq.cli.destination_names import (
-    NameArgument,
-    display_name,
-    filter_names,
-    is_like,
-)
-from sluicemq.cli.tables import (
+from sluicemq.cli.console import (
     Column,
-    Item,
+    Exit,
+    UsageError,
     age,
     cell,
+    no_such,
     number,
     pairs,
+    printable,
     rate,
     size,
     sparkline,
     table,
 )
+from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
+from sluicemq.management.destinations import (
+    DELETE_DESTINATION,
+    GET_DESTINATION,
+    LIST_DESTINATIONS,
+    PAUSE_DESTINATION,
+    PURGE_DESTINATION,
+    PUT_DESTINATION,
+    RESUME_DESTINATION,
+    AddressView,
+    DeadLetterItem,
+    DeleteDestination,
+    DestinationItem,
+    DestinationPath,
+    DestinationQuery,
+    DestinationRequest,
+    DestinationView,
+    PurgeDestination,
+    PurgeRequest,
+    PutDestination,
+)
+from sluicemq.management.operation import KindName, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import SluiceError
 from sluicemq.server.address import nearest
-from sluicemq.server.settings import choices, convert, settings_of
+from sluicemq.server.settings import convert, settings_of
 from sluicemq.server.units import format_quantity
+
+# --- Names of destinations, and their shell completion --------------------------------------------
+#
+# Names of destinations on the command line, and their shell completion.
+#
+# `orders` is a queue and `topic:prices` a topic; a queue named `topic:prices` is written
+# `queue:topic:prices`. Commands for one kind of destination take the name without a prefix.
+
+_PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
+_HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
+"""Pattern of names that need no shell quoting."""
+_OFFERED: Final = 100
+"""Maximum number of completions."""
+
+
+def address_of(text: str) -> Address:
+    """Return the destination that a name refers to. Raises UsageError."""
+    for prefix, kind in _PREFIXES.items():
+        if text.startswith(prefix):
+            return _checked(Address(kind, text.removeprefix(prefix)))
+    return _checked(Address(Kind.QUEUE, text))
+
+
+def address_in(item: DestinationItem | AddressView) -> str:
+    """Return the command-line name of the destination in an API item."""
+    name = item.name
+    if item.kind == "topic":
+        return f"topic:{name}"
+    return f"queue:{name}" if name.startswith(tuple(_PREFIXES)) else name
+
+
+def display_name(address: Address) -> str:
+    """Return a destination as part of a sentence."""
+    return f"the {address.kind.name.lower()} {printable(address.name)}"
+
+
+def is_like(name: str, pattern: str) -> bool:
+    """Return whether a name matches a shell pattern; "" matches all names."""
+    return not pattern or fnmatch.fnmatchcase(name, pattern)
+
+
+def filter_names(pattern: str) -> str:
+    """Return a text by which the broker can filter the names, or "" if the pattern has no such
+    text."""
+    if not pattern or pattern == "*" or set("?[") & set(pattern):
+        return ""
+    try:
+        pattern.encode()
+    except UnicodeEncodeError:
+        return ""
+    return pattern
+
+
+def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the names of destinations of the kind that the command group is for."""
+    group = ctx.parent.info_name if ctx.parent is not None else ""
+    return list(_complete(ctx, incomplete, "topic" if group == "topics" else "queue"))
+
+
+def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Complete the names of queues and topics."""
+    return list(_complete(ctx, incomplete, None))
+
+
+NameArgument = Annotated[
+    str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_name)
+]
+DestinationArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME",
+        help="A queue, or topic:NAME.",
+        show_default=False,
+        autocompletion=complete_destination,
+    ),
+]
+
+
+def _checked(address: Address) -> Address:
+    if not address.name:
+        raise UsageError("a destination has a name")
+    return address
+
+
+def _complete(ctx: typer.Context, incomplete: str, kind: KindName | None) -> Iterator[str]:
+    """Return the names from the broker; none if the request fails or would prompt for a
+    password."""
+    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
+    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
+    if place.user is not None and place.password_file is None:
+        return
+    prefix = incomplete.removeprefix("topic:")
+    query = DestinationQuery(kind=kind, filter=f"{prefix}*")
+    with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
+        for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
+            name = item.name if kind else address_in(item)
+            if item.name_base64 is None and _HARMLESS.match(name):
+                yield name
+
 
 _NOTHING_YET: Final = {
     Kind.QUEUE: "There are no queues. A queue is created when a client publishes to it:\n"
@@ -93,29 +215,25 @@ SortOption = Annotated[
 ]
 
 
-def _figure(name: str) -> Any:
-    return lambda item: number(item.get(name, 0))
-
-
-def oldest(item: Item) -> str:
+def oldest(item: DestinationItem | DeadLetterItem) -> str:
     """Return the age of the oldest ready message."""
-    return age(item.get("oldest_ms") or 0) if item.get("ready") else "-"
+    return age(item.oldest_ms or 0) if item.ready else "-"
 
 
-def marked(item: Item, name: str) -> Text | str:
+def marked(item: DestinationItem, name: str) -> Text | str:
     """Return the name of a destination, marked if delivery is paused."""
-    if item.get("paused"):
+    if item.paused:
         return Text.assemble(cell(name), (" paused", "yellow"))
     return name
 
 
-COLUMNS: Final = (
-    Column("Ready", _figure("ready"), right=True),
-    Column("Unacked", _figure("unacked"), right=True),
-    Column("Size", lambda item: size(item.get("bytes", 0)), right=True),
-    Column("Consumers", _figure("consumers"), right=True),
-    Column("Publish rate", lambda item: rate(item.get("publish_rate", 0)), right=True),
-    Column("Deliver rate", lambda item: rate(item.get("deliver_rate", 0)), right=True),
+COLUMNS: Final[tuple[Column[DestinationItem], ...]] = (
+    Column("Ready", lambda item: number(item.ready), right=True),
+    Column("Unacked", lambda item: number(item.unacked), right=True),
+    Column("Size", lambda item: size(item.bytes), right=True),
+    Column("Consumers", lambda item: number(item.consumers), right=True),
+    Column("Publish rate", lambda item: rate(item.publish_rate), right=True),
+    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True),
     Column("Oldest", oldest, right=True, optional=True),
 )
 
@@ -162,35 +280,28 @@ def list_destinations(
     """List destinations with their statistics."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
-    found = [
-        item
-        for item in api.items(
-            "/destinations",
-            kind=kind.name.lower(),
-            filter=filter_names(pattern),
-            temporary=temporary,
-            sort="name",
-        )
-        if is_like(item["name"], pattern)
-    ]
+    query = DestinationQuery(
+        kind=kind_name(kind), filter=filter_names(pattern), temporary=temporary
+    )
+    found = [item for item in api.items(LIST_DESTINATIONS, query) if is_like(item.name, pattern)]
     if sort != "name":
-        found.sort(key=lambda item: item.get(sort) or 0, reverse=True)
+        found.sort(key=lambda item: getattr(item, sort) or 0, reverse=True)
     found = found[: limit or None]
     if not found and pattern:
         word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
-    columns = (Column("Name", lambda item: marked(item, item["name"])), *COLUMNS)
+    name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
+    columns = (name, *COLUMNS)
     return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
     """Show the statistics, settings and recent rates of one destination."""
-    at = destination(Address(kind, name))
-    item = api.get(at)
-    which = at.query or {"destination": name}
-    history = api.get("/history", kind=KINDS[kind], minutes=5, **which)
+    item = api.call(GET_DESTINATION, DestinationPath(address=Address(kind, name)))
+    query = HistoryQuery(destination=name, kind=kind_name(kind), minutes=5)
+    history = api.call(GET_HISTORY, query)
     return QueryResult(item, _details(item, history))
 
 
@@ -199,7 +310,8 @@ def create(
 ) -> ActionResult:
     """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
-    item = api.put(destination(address), _settings(settings), expect="new")
+    body = _settings(settings)
+    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="new", body=body))
     return ActionResult(item, f"Made {display_name(address)}.")
 
 
@@ -210,7 +322,8 @@ def alter(
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
-    item = api.put(destination(address), _settings(settings), expect="existing")
+    body = _settings(settings)
+    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="existing", body=body))
     return ActionResult(item, f"Changed {display_name(address)}.")
 
 
@@ -225,11 +338,10 @@ def delete(
 ) -> ActionResult:
     """Delete a destination."""
     address = Address(kind, name)
-    at = destination(address)
     if not yes:
-        ready = api.get(at).get("ready", 0)
+        ready = api.call(GET_DESTINATION, DestinationPath(address=address)).ready
         confirm(f"Remove {display_name(address)} with {number(ready)} messages?", yes)
-    api.delete(at, force=force)
+    api.call(DELETE_DESTINATION, DeleteDestination(address=address, force=force))
     return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
 
 
@@ -242,109 +354,102 @@ def purge(
 ) -> ActionResult:
     """Purge the ready messages of a destination."""
     address = Address(kind, name)
-    at = destination(address)
     if not yes:
-        item = api.get(at)
-        count = item.get("ready", 0) + item.get("scheduled", 0) + unacked * item.get("unacked", 0)
+        item = api.call(GET_DESTINATION, DestinationPath(address=address))
+        count = item.ready + item.scheduled + unacked * item.unacked
         confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
-    answer = api.post(at / "purge", {"unacked": unacked})
+    purging = PurgeDestination(address=address, body=PurgeRequest(unacked=unacked))
+    answer = api.call(PURGE_DESTINATION, purging)
     return ActionResult(
-        answer, f"{number(answer['purged'])} messages of {display_name(address)} have been purged."
+        answer, f"{number(answer.purged)} messages of {display_name(address)} have been purged."
     )
 
 
 def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
     """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
-    answer = api.post(destination(address) / "pause")
+    answer = api.call(PAUSE_DESTINATION, DestinationPath(address=address))
     return ActionResult(answer, f"Delivery of {display_name(address)} is paused.")
 
 
 def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
     """Resume delivery."""
     address = Address(kind, name)
-    answer = api.post(destination(address) / "resume")
+    answer = api.call(RESUME_DESTINATION, DestinationPath(address=address))
     return ActionResult(
         answer, f"{display_name(address)[0].upper()}{display_name(address)[1:]} delivers again."
     )
 
 
-_COMMANDS: Final = ("list", "show", "create", "alter", "delete", "purge", "pause", "resume")
+_COMMANDS: Final[dict[str, tuple[Callable[..., Any], Callable[..., Any], str]]] = {
+    "list": (query_command, list_destinations, "List the {}s, with their statistics."),
+    "show": (
+        query_command,
+        show_destination,
+        "Show one {}: its statistics, settings and recent rates.",
+    ),
+    "create": (action_command, create, "Create a {} with settings; fails if it exists."),
+    "alter": (
+        action_command,
+        alter,
+        "Change settings of a {}; other settings keep their values.",
+    ),
+    "delete": (action_command, delete, "Delete a {}."),
+    "purge": (action_command, purge, "Purge the ready messages of a {}."),
+    "pause": (action_command, pause, "Pause delivery of a {}; the broker still accepts messages."),
+    "resume": (action_command, resume, "Resume delivery of a {}."),
+}
+"""Commands of both groups by name: kind of command, function, and help text."""
 
 for _app, _kind in ((queues, Kind.QUEUE), (topics, Kind.TOPIC)):
-    _word = _kind.name.lower()
-    query_command(_app, "list", _kind, about=f"List the {_word}s, with their statistics.")(
-        list_destinations
-    )
-    query_command(
-        _app,
-        "show",
-        _kind,
-        about=f"Show one {_word}: its statistics, settings and recent rates.",
-    )(show_destination)
-    action_command(
-        _app, "create", _kind, about=f"Create a {_word} with settings; fails if it exists."
-    )(create)
-    action_command(
-        _app,
-        "alter",
-        _kind,
-        about=f"Change settings of a {_word}; other settings keep their values.",
-    )(alter)
-    action_command(_app, "delete", _kind, about=f"Delete a {_word}.")(delete)
-    action_command(_app, "purge", _kind, about=f"Purge the ready messages of a {_word}.")(purge)
-    action_command(
-        _app,
-        "pause",
-        _kind,
-        about=f"Pause delivery of a {_word}; the broker still accepts messages.",
-    )(pause)
-    action_command(_app, "resume", _kind, about=f"Resume delivery of a {_word}.")(resume)
+    for _name, (_register, _function, _about) in _COMMANDS.items():
+        _register(_app, _name, _kind, about=_about.format(_kind.name.lower()))(_function)
 
 
-def _details(item: Item, history: Item) -> RenderableType:
-    ready = f"{number(item['ready'])}, {size(item['bytes'])}"
-    if item["ready"]:
-        ready += f", the oldest for {age(item['oldest_ms'] or 0)}"
+def _details(item: DestinationView, history: HistoryView) -> RenderableType:
+    ready = f"{number(item.ready)}, {size(item.bytes)}"
+    if item.ready:
+        ready += f", the oldest for {age(item.oldest_ms or 0)}"
     state = [
-        *(["paused"] if item.get("paused") else []),
-        *(["temporary"] if item.get("temporary") else []),
-        *(["created on first use"] if item.get("auto_created") else []),
-        *(["in the configuration"] if item.get("configured") else []),
+        *(["paused"] if item.paused else []),
+        *(["temporary"] if item.temporary else []),
+        *(["created on first use"] if item.auto_created else []),
+        *(["in the configuration"] if item.configured else []),
     ]
     rows: list[tuple[str, RenderableType]] = [
-        (item["kind"], item["name"]),
+        (item.kind, item.name),
         *([("state", ", ".join(state))] if state else []),
         ("ready", ready),
-        ("unacked", number(item["unacked"])),
-        ("scheduled", number(item.get("scheduled", 0))),
-        ("consumers", number(item["consumers"])),
-        *([("subscriptions", number(item["subscriptions"]))] if item["kind"] == "topic" else []),
+        ("unacked", number(item.unacked)),
+        ("scheduled", number(item.scheduled)),
+        ("consumers", number(item.consumers)),
+        *([("subscriptions", number(item.subscriptions))] if item.kind == "topic" else []),
         (
             "publish rate",
-            f"{rate(item['publish_rate'])}  {sparkline(history.get('publish_rate', []), _BARS)}",
+            f"{rate(item.publish_rate)}  {sparkline(history.publish_rate, _BARS)}",
         ),
         (
             "deliver rate",
-            f"{rate(item['deliver_rate'])}  {sparkline(history.get('deliver_rate', []), _BARS)}",
+            f"{rate(item.deliver_rate)}  {sparkline(history.deliver_rate, _BARS)}",
         ),
-        ("ready, recently", sparkline(history.get("ready", []), _BARS)),
+        ("ready, recently", sparkline(history.ready, _BARS)),
     ]
-    rows += [(title, number(item.get(name, 0))) for name, title in _COUNTERS if item.get(name)]
-    policy = item.get("effective") or {}
-    if policy.get("dead_letter_queue"):
-        rows.append(("dead letters to", str(policy["dead_letter_queue"])))
+    rows += [
+        (title, number(getattr(item, name))) for name, title in _COUNTERS if getattr(item, name)
+    ]
+    if item.effective.dead_letter_queue:
+        rows.append(("dead letters to", item.effective.dead_letter_queue))
     return Group(pairs(rows), Text(), Text("settings", style="bold"), _settings_table(item))
 
 
-def _settings_table(item: Item) -> RenderableType:
+def _settings_table(item: DestinationView) -> RenderableType:
     known = settings_of(DestinationSettings)
     rows = []
-    for name, value in (item.get("settings") or {}).items():
+    for name, value in item.settings.items():
         if name not in known or value == known[name].default:
             continue
-        written = value
-        if known[name].unit is not None and value:
+        written: object = value
+        if isinstance(value, int) and known[name].unit is not None and value:
             written = format_quantity(value, known[name].unit)
         rows.append(
             (f"  {name}", f"{written}".lower() if isinstance(value, bool) else f"{written}")
@@ -352,7 +457,7 @@ def _settings_table(item: Item) -> RenderableType:
     return pairs(rows) if rows else Text("  default", style="dim")
 
 
-def _settings(given: list[str] | None) -> dict[str, Any]:
+def _settings(given: list[str] | None) -> DestinationRequest:
     """Parse settings in the notation of the configuration file. Raises UsageError."""
     known = settings_of(DestinationSettings)
     found: dict[str, Any] = {}
@@ -367,6 +472,5 @@ def _settings(given: list[str] | None) -> dict[str, Any]:
         if not value.strip():
             found[name] = None
             continue
-        converted = convert(value.strip(), setting, text, text=True, base=Path())
-        found[name] = str(converted) if choices(setting) else converted
-    return found
+        found[name] = convert(value.strip(), setting, text, text=True, base=Path())
+    return DestinationRequest(**found)

@@ -18,22 +18,35 @@ from rich.console import Console
 from rich.markup import escape
 
 from sluicemq.broker import Broker, describe, recover, snapshot
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, printable
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    JsonFlag,
+    complain,
+    err,
+    moment,
+    out,
+    print_json,
+    printable,
+    quantity,
+    show,
+    size,
+    table,
+)
 from sluicemq.cli.serve import load_flags
-from sluicemq.cli.tables import Column, moment, show, size, table
 from sluicemq.journal import FileJournal
-from sluicemq.journal.compact import compact as compact_journal
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slots
+from sluicemq.journal.log import compact as compact_journal
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.server.clock import SystemClock
 from sluicemq.server.settings import unknown
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit
 
 JOURNAL_DIRECTORY: Final = "journal"
 """Name of the journal directory within the data directory."""
@@ -159,24 +172,28 @@ def slots(
     if create is None and (position or limit is not None):
         raise ConfigurationError("--position and --limit go with --create")
     if create is not None:
-        kept.create(create, position, _bytes(limit) if limit else DEFAULT_SLOT_LIMIT)
+        kept.create(
+            create,
+            position,
+            int(quantity("--limit", limit, Unit.BYTES)) if limit else DEFAULT_SLOT_LIMIT,
+        )
     elif delete is not None:
         kept.drop(delete)
     found = kept.list()
     if as_json:
         print_json(found)
     elif found:
-        show(table(_SLOTS, ({"name": name, "slot": slot} for name, slot in found.items())))
+        show(table(_SLOTS, found.items()))
     else:
         err().print("There are no slots.")
 
 
-_SLOTS: Final = (
-    Column("Slot", lambda item: str(item["name"])),
-    Column("Position", lambda item: str(item["slot"].position), right=True),
-    Column("Limit", lambda item: size(item["slot"].limit_bytes), right=True),
-    Column("Created", lambda item: moment(item["slot"].created), whole=True),
-    Column("State", lambda item: "lost" if item["slot"].lost else "held", whole=True),
+_SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
+    Column("Slot", lambda item: item[0]),
+    Column("Position", lambda item: str(item[1].position), right=True),
+    Column("Limit", lambda item: size(item[1].limit_bytes), right=True),
+    Column("Created", lambda item: moment(item[1].created), whole=True),
+    Column("State", lambda item: "lost" if item[1].lost else "held", whole=True),
 )
 
 
@@ -312,13 +329,6 @@ def _record_type(name: str) -> RecordType:
     if name.lower() not in words:
         raise unknown("--type", name, words)
     return RecordType[name.upper()]
-
-
-def _bytes(text: str) -> int:
-    try:
-        return int(parse_quantity(text, Unit.BYTES))
-    except ValueError as error:
-        raise ConfigurationError(f"--limit: {error}") from None
 
 
 def _plain(value: Any) -> Any:

@@ -13,8 +13,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
 
+import msgspec
+from msgspec.structs import asdict
+
 from sluicemq.cli.api import Api
 from sluicemq.clients.http import HttpTarget
+from sluicemq.management.broker import GET_OVERVIEW, GET_READINESS, GET_STATUS, OverviewQuery
+from sluicemq.management.destinations import LIST_DESTINATIONS, DestinationQuery
+from sluicemq.management.operation import NoParameters
 from sluicemq.model.errors import ClientError, ConnectionLost
 
 START_SECONDS: Final = 60.0
@@ -99,9 +105,9 @@ class LocalBroker:
         self.started_in = time.monotonic() - before
         self._ports = {}
         with Api(self._target(), STATUS_SECONDS) as api:
-            listeners = api.get("/overview", fresh=True)["listeners"]
-        for listener in listeners:
-            scheme, _, rest = listener["url"].partition("://")
+            overview = api.call(GET_OVERVIEW, OverviewQuery(fresh=True))
+        for listener in overview.listeners:
+            scheme, _, rest = listener.url.partition("://")
             if "+unix" not in scheme:
                 port = int(rest.partition("?")[0].rpartition(":")[2])
                 self._ports.setdefault(scheme, port)
@@ -115,18 +121,22 @@ class LocalBroker:
         """Return the broker's `/overview`, with its `destinations` and its `pid`. Raises
         ConnectionLost if the broker does not respond."""
         with Api(self._target(), STATUS_SECONDS) as api:
-            pid = api.get("/status")["pid"]
-            overview = api.get("/overview", fresh=True)
-            destinations = list(api.items("/destinations"))
-        return {**overview, "pid": pid, "destinations": destinations}
+            found: dict[str, Any] = msgspec.to_builtins(
+                {
+                    **asdict(api.call(GET_OVERVIEW, OverviewQuery(fresh=True))),
+                    "pid": api.call(GET_STATUS, NoParameters()).pid,
+                    "destinations": list(api.items(LIST_DESTINATIONS, DestinationQuery())),
+                }
+            )
+            return found
 
     def _serves(self) -> bool:
         """Return whether this process, not a predecessor that left its socket behind, responds and
         has finished its start."""
         try:
             with Api(self._target(), STATUS_SECONDS) as api:
-                ready = api.get("/health/ready")["state"] == "serving"
-                return ready and bool(api.get("/status")["pid"] == self.pid)
+                ready = api.call(GET_READINESS, NoParameters()).state == "serving"
+                return ready and api.call(GET_STATUS, NoParameters()).pid == self.pid
         except (ClientError, OSError):
             return False
 

@@ -17,8 +17,8 @@ import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import message_selection
-from sluicemq.cli.api import Api, destination, named
+from sluicemq.cli import message_options
+from sluicemq.cli.api import Api
 from sluicemq.cli.command_helpers import (
     ActionResult,
     QueryResult,
@@ -27,25 +27,36 @@ from sluicemq.cli.command_helpers import (
     confirm,
     query_command,
 )
-from sluicemq.cli.console import UsageError
-from sluicemq.cli.destination_names import DestinationArgument, address_of, display_name
-from sluicemq.cli.message_arguments import (
+from sluicemq.cli.console import Column, UsageError, number, size, table
+from sluicemq.cli.destinations import DestinationArgument, address_of, display_name
+from sluicemq.cli.message_options import (
+    MESSAGE_COLUMNS,
+    AllFlag,
     BodiesArgument,
     FilesOption,
-    parse_milliseconds,
-    parse_properties,
-    read_standard_input,
-)
-from sluicemq.cli.message_selection import (
-    AllFlag,
     IdsArgument,
     LimitOption,
     SelectorOption,
     StateOption,
     SubscriptionOption,
+    beginning,
+    details,
+    parse_milliseconds,
+    parse_properties,
+    read_standard_input,
 )
-from sluicemq.cli.message_tables import COLUMNS, beginning, details
-from sluicemq.cli.tables import Column, number, size, table
+from sluicemq.management.messages import (
+    GET_MESSAGE,
+    GET_MESSAGE_BODY,
+    LIST_MESSAGES,
+    PUBLISH_MESSAGE,
+    MessageLookup,
+    MessagePath,
+    MessageQuery,
+    MessageTarget,
+    PublishMessage,
+    PublishRequest,
+)
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -82,23 +93,23 @@ def list_messages(
 ) -> QueryResult:
     """List messages in the order of delivery."""
     address = address_of(name)
-    document = api.get(
-        destination(address) / "messages",
-        selector=selector,
-        state=message_selection.check_state(state),
-        subscription=subscription,
+    query = MessageQuery(
+        address=address,
+        selector=selector or "",
+        state=message_options.check_state(state),
+        subscription=subscription or "",
         limit=limit,
-        offset=offset or None,
-        cursor=after,
-        body=body or None,
+        offset=offset,
+        cursor=after or "",
+        body=body,
     )
-    items = document["items"]
-    if not items:
+    document = api.call(LIST_MESSAGES, query)
+    if not document.items:
         return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
-    columns = (*COLUMNS, Column("Body", beginning)) if body else COLUMNS
-    output: RenderableType = table(columns, items)
-    if following := document.get("next_cursor"):
-        of = f" of {number(document['total'])}" if document.get("total") is not None else ""
+    columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
+    output: RenderableType = table(columns, document.items)
+    if following := document.next_cursor:
+        of = f" of {number(document.total)}" if document.total is not None else ""
         more = f"The next ones{of}: --after {following}"
         output = Group(output, Text(more, style="dim"))
     return QueryResult(document, output)
@@ -114,8 +125,8 @@ def show_message(
     ] = MAX_BODY,
 ) -> QueryResult:
     """Show one message with its headers, properties and body."""
-    at = destination(address_of(name)) / "messages" / message
-    item = api.get(at, max_body_bytes=max_body)
+    lookup = MessageLookup(address=address_of(name), id=message, max_body_bytes=max_body)
+    item = api.call(GET_MESSAGE, lookup)
     return QueryResult(item, details(item))
 
 
@@ -130,10 +141,10 @@ def save(
     ] = False,
 ) -> ActionResult:
     """Save the body of a message to a file, unchanged."""
-    at = destination(address_of(name)) / "messages" / message / "body"
+    path = MessagePath(address=address_of(name), id=message)
     if file != Path("-") and file.exists() and not overwrite:
         raise UsageError(f"{file} is there already; --overwrite replaces it")
-    content = api.content(at)
+    content = api.call(GET_MESSAGE_BODY, path)
     if file == Path("-"):
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
@@ -190,7 +201,7 @@ def publish(
         "ttl_ms": parse_milliseconds("--ttl", ttl),
         "delay_ms": parse_milliseconds("--delay", delay),
         "correlation_id": correlation_id,
-        "reply_to": named(address_of(reply_to)) if reply_to is not None else None,
+        "reply_to": MessageTarget.of(address_of(reply_to)) if reply_to is not None else None,
         "type": type_,
         "message_id": message_id,
         "durability": durability,
@@ -198,8 +209,9 @@ def publish(
     common = {field: value for field, value in common.items() if value not in (None, {})}
     ids = []
     for content in _contents(bodies or [], file or []):
-        answer = api.post(destination(address) / "messages", {**common, **_body(content, kind)})
-        ids.append(answer["id"])
+        message = PublishRequest(**common, **_body(content, kind))
+        answer = api.call(PUBLISH_MESSAGE, PublishMessage(address=address, body=message))
+        ids.append(answer.id)
     summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
     return ActionResult(
         {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)
@@ -219,19 +231,19 @@ def delete(
     yes: YesFlag = False,
 ) -> ActionResult:
     """Delete messages."""
-    address, selection = address_of(name), message_selection.select(ids, selector, everything)
+    address, selection = address_of(name), message_options.select(ids, selector, everything)
     confirm(
-        f"Delete {message_selection.describe(selection)} of {display_name(address)}?",
+        f"Delete {message_options.describe(selection)} of {display_name(address)}?",
         yes,
     )
-    return message_selection.run_action(
+    return message_options.run_action(
         api,
         address,
         "delete",
         selection,
         "deleted",
         subscription=subscription,
-        state=message_selection.check_state(state),
+        state=message_options.check_state(state),
         limit=limit,
     )
 
@@ -251,14 +263,14 @@ def move(
 ) -> ActionResult:
     """Move messages to another queue or topic."""
     address, to = address_of(name), address_of(target)
-    selection = message_selection.select(ids, selector, everything)
-    if "ids" not in selection:
+    selection = message_options.select(ids, selector, everything)
+    if selection.ids is None:
         confirm(
-            f"Move {message_selection.describe(selection)} of {display_name(address)} "
+            f"Move {message_options.describe(selection)} of {display_name(address)} "
             f"to {display_name(to)}?",
             yes,
         )
-    return message_selection.run_action(
+    return message_options.run_action(
         api,
         address,
         "move",
@@ -266,7 +278,7 @@ def move(
         "moved",
         target=to,
         subscription=subscription,
-        state=message_selection.check_state(state),
+        state=message_options.check_state(state),
         limit=limit,
     )
 
@@ -284,15 +296,15 @@ def copy(
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
     """Copy messages to another queue or topic."""
-    return message_selection.run_action(
+    return message_options.run_action(
         api,
         address_of(name),
         "copy",
-        message_selection.select(ids, selector, everything),
+        message_options.select(ids, selector, everything),
         "copied",
         target=address_of(target),
         subscription=subscription,
-        state=message_selection.check_state(state),
+        state=message_options.check_state(state),
         limit=limit,
     )
 
@@ -309,14 +321,14 @@ def redeliver(
     subscription: SubscriptionOption = None,
 ) -> ActionResult:
     """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
-    return message_selection.run_action(
+    return message_options.run_action(
         api,
         address_of(name),
         "redeliver",
-        message_selection.select(ids, selector, everything),
+        message_options.select(ids, selector, everything),
         "will be delivered again",
         subscription=subscription,
-        state=message_selection.check_state(state),
+        state=message_options.check_state(state),
         limit=limit,
     )
 
@@ -331,7 +343,8 @@ def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:
     if kind == "json":
         try:
-            return {"body_json": msgspec.json.decode(content)}
+            msgspec.json.decode(content)
+            return {"body_json": msgspec.Raw(content)}
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"--kind json: the body is no JSON: {error}") from None
     try:

@@ -5,23 +5,33 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from sluicemq.cli.api import Api, below
+from sluicemq.cli.api import Api
 from sluicemq.cli.command_helpers import (
     ActionResult,
     QueryResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
-from sluicemq.cli.console import UsageError
+from sluicemq.cli.console import Column, UsageError, moment, number, pairs, quantity, size
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.tables import Column, moment, number, pairs, size, table
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.management.journal import (
+    DELETE_SLOT,
+    GET_SLOT,
+    LIST_SLOTS,
+    PUT_SLOT,
+    PutSlot,
+    SlotRequest,
+    SlotView,
+)
+from sluicemq.management.operation import NamePath, PageQuery
+from sluicemq.server.units import Unit
 
 app = typer.Typer(
     cls=Listing,
@@ -29,25 +39,25 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-COLUMNS: Final = (
-    Column("Slot", lambda item: str(item["name"])),
-    Column("Position", lambda item: str(item["position"]), right=True),
-    Column("Lag", lambda item: number(item["lag_records"]), right=True),
-    Column("Limit", lambda item: size(item["limit_bytes"]), right=True),
-    Column("Created", lambda item: moment(item["created"]), whole=True, optional=True),
+COLUMNS: Final[tuple[Column[SlotView], ...]] = (
+    Column("Slot", lambda item: str(item.name)),
+    Column("Position", lambda item: str(item.position), right=True),
+    Column("Lag", lambda item: number(item.lag_records), right=True),
+    Column("Limit", lambda item: size(item.limit_bytes), right=True),
+    Column("Created", lambda item: moment(item.created), whole=True, optional=True),
     Column(
         "Moved",
-        lambda item: moment(item["last_advanced"]) if item.get("last_advanced") else "never",
+        lambda item: moment(item.last_advanced) if item.last_advanced else "never",
         whole=True,
     ),
     Column("State", lambda item: _state(item), whole=True),
 )
 
 
-def _state(item: dict[str, Any]) -> str:
-    if item.get("idle_expired"):
+def _state(item: SlotView) -> str:
+    if item.idle_expired:
         return "lost (idle)"
-    return "lost" if item.get("lost") else "held"
+    return "lost" if item.lost else "held"
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
@@ -60,16 +70,14 @@ PositionOption = Annotated[
 @query_command(app, "list")
 def list_slots(api: Api) -> QueryResult:
     """List the slots."""
-    found = list(api.items("/journal/slots"))
-    if not found:
-        return QueryResult([], None, "There are no slots. A pipeline's first run creates one.")
-    return QueryResult(found, table(COLUMNS, found))
+    empty = "There are no slots. A pipeline's first run creates one."
+    return listing(api.items(LIST_SLOTS, PageQuery()), COLUMNS, empty)
 
 
 @query_command(app, "show")
 def show(api: Api, name: NameArgument) -> QueryResult:
     """Show one slot, and the number of records that its reader has not processed (lag)."""
-    slot = api.get(below("/journal/slots", name))
+    slot = api.call(GET_SLOT, NamePath(name=name))
     return QueryResult(
         slot, pairs([(column.title.lower(), str(column.of(slot))) for column in COLUMNS])
     )
@@ -88,35 +96,26 @@ def create(
     ] = None,
 ) -> ActionResult:
     """Create a slot: the journal is retained from its position on."""
-    body: dict[str, int] = {"position": position}
-    if limit is not None:
-        body["limit_bytes"] = _bytes(limit)
-    slot = api.put(below("/journal/slots", name), body)
-    return ActionResult(slot, f"The slot {name} is at {slot['position']}.")
+    body = SlotRequest(
+        position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
+    )
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=body))
+    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
 
 
 @action_command(app, "advance")
 def advance(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
     """Advance a slot; the journal before its position may be deleted."""
-    slot = api.get(below("/journal/slots", name))
-    if position < slot["position"]:
-        raise UsageError(
-            f"the slot {name} is at {slot['position']} and cannot go back to {position}"
-        )
-    slot = api.put(below("/journal/slots", name), {"position": position})
-    return ActionResult(slot, f"The slot {name} is at {slot['position']}.")
+    slot = api.call(GET_SLOT, NamePath(name=name))
+    if position < slot.position:
+        raise UsageError(f"the slot {name} is at {slot.position} and cannot go back to {position}")
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=SlotRequest(position)))
+    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
 
 
 @action_command(app, "delete")
 def delete(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
     """Remove a slot; its reader has to start over."""
     confirm(f"Remove the slot {name}?", yes)
-    api.delete(below("/journal/slots", name))
+    api.call(DELETE_SLOT, NamePath(name=name))
     return ActionResult({"deleted": name}, f"Removed the slot {name}.")
-
-
-def _bytes(text: str) -> int:
-    try:
-        return int(parse_quantity(text, Unit.BYTES))
-    except ValueError as error:
-        raise UsageError(f"--limit: {error}") from None

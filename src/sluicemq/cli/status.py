@@ -1,49 +1,106 @@
-"""`sluicemq status` and `sluicemq health`: overview and health of a running broker."""
+"""`sluicemq status`, `health`, `audit` and `top`: overview, health, audit log and live view of a
+running broker.
+
+In the live view the broker sorts and counts, and each request asks only for the visible rows, so
+the cost does not grow with the number of destinations.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Final
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Annotated, Any, Final, NamedTuple, Self
 
+import msgspec
 import typer
-from rich.console import Group, RenderableType
+from msgspec import UNSET
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
 from rich.text import Text
 
-from sluicemq.cli.api import Api, ApiRefused
-from sluicemq.cli.command_helpers import QueryResult, query_command
-from sluicemq.cli.console import Exit
-from sluicemq.cli.tables import (
+from sluicemq.cli import client_commands, destinations
+from sluicemq.cli.api import Api
+from sluicemq.cli.command_helpers import QueryResult, broker_command, query_command
+from sluicemq.cli.console import (
     Column,
-    Item,
+    Exit,
     age,
+    moment,
+    no_such,
     number,
+    out,
     pairs,
+    printable,
     rate,
+    show,
     size,
     sparkline,
     table,
 )
+from sluicemq.cli.destinations import address_in
+from sluicemq.clients.http import HttpRefusal
+from sluicemq.management.broker import (
+    GET_OVERVIEW,
+    GET_READINESS,
+    LIST_AUDIT_ENTRIES,
+    AuditEntry,
+    JournalStatsView,
+    ListenerItem,
+    OverviewQuery,
+    OverviewView,
+    ProtocolView,
+    QuantilesView,
+)
+from sluicemq.management.clients import (
+    LIST_CONNECTIONS,
+    LIST_CONSUMERS,
+    ConnectionQuery,
+    ConsumerQuery,
+)
+from sluicemq.management.destinations import LIST_DESTINATIONS, DestinationQuery
+from sluicemq.management.operation import (
+    ApiOperation,
+    NoParameters,
+    Page,
+    PageQuery,
+    SortedPageQuery,
+)
+from sluicemq.model.errors import ConnectionLost
+
+# --- `sluicemq status`, `health` and `audit` ------------------------------------------------------
+#
+# `sluicemq status`, `sluicemq health` and `sluicemq audit`: overview, health and audit log of a
+# running broker.
 
 status_app = typer.Typer(add_completion=False)
 health_app = typer.Typer(add_completion=False)
 
-_BARS: Final = 48
+_STATUS_BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
-_PROTOCOLS: Final = (
-    Column("Protocol", lambda item: str(item["protocol"])),
-    Column("Connections", lambda item: number(item["connections"]), right=True),
-    Column("Publish rate", lambda item: rate(item["publish_rate"]), right=True),
-    Column("Deliver rate", lambda item: rate(item["deliver_rate"]), right=True),
+_PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
+    Column("Protocol", lambda item: item[0]),
+    Column("Connections", lambda item: number(item[1].connections), right=True),
+    Column("Publish rate", lambda item: rate(item[1].publish_rate), right=True),
+    Column("Deliver rate", lambda item: rate(item[1].deliver_rate), right=True),
 )
-_LISTENERS: Final = (
-    Column("Listener", lambda item: str(item["url"])),
-    Column("Connections", lambda item: number(item["connections"]), right=True),
+_LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
+    Column("Listener", lambda item: item.url),
+    Column("Connections", lambda item: number(item.connections), right=True),
 )
 
 
 @query_command(status_app, "status")
 def status(api: Api) -> QueryResult:
     """Show load, memory, protocols, listeners, journal and alarms of the broker."""
-    overview = api.get("/overview")
+    overview = api.call(GET_OVERVIEW, OverviewQuery())
     return QueryResult(overview, details(overview))
 
 
@@ -51,73 +108,450 @@ def status(api: Api) -> QueryResult:
 def health(api: Api) -> QueryResult:
     """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
-        document = api.get("/health/ready")
-    except ApiRefused as error:
+        document = api.call(GET_READINESS, NoParameters())
+    except HttpRefusal as error:
         if error.status != 503:
             raise
-        document = error.document
-        return QueryResult(document, pairs(_words(document)), code=Exit.REFUSED)
-    return QueryResult(document, pairs(_words(document)))
+        problem = msgspec.json.decode(error.answer, type=dict[str, Any])
+        words = [(name, str(value)) for name, value in problem.items()]
+        return QueryResult(problem, pairs(words), code=Exit.REFUSED)
+    return QueryResult(document, pairs([("state", document.state)]))
 
 
-def details(overview: Item) -> RenderableType:
+def recent_rates(overview: OverviewView) -> tuple[list[float], list[float]]:
+    """Return the publish and deliver rates of the last minutes."""
+    history = overview.history
+    return ([], []) if history is UNSET else (history.publish_rate, history.deliver_rate)
+
+
+def details(overview: OverviewView) -> RenderableType:
     """Return the overview as text."""
-    totals, journal = overview["totals"], overview["journal"]
-    history = overview.get("history") or {}
+    totals = overview.totals
+    published, delivered = recent_rates(overview)
     rows: list[tuple[str, RenderableType]] = [
         (
             "broker",
-            f"sluicemq {overview['version']}{' (compiled)' if overview.get('compiled') else ''}, "
-            f"up {age(overview['uptime_ms'])}, broker ID {overview['broker_id']}",
+            f"sluicemq {overview.version}{' (compiled)' if overview.compiled else ''}, "
+            f"up {age(overview.uptime_ms)}, broker ID {overview.broker_id}",
         ),
         (
             "memory",
-            f"{size(overview['resident_memory_bytes'])}, of which messages "
-            f"{size(overview.get('message_memory_bytes', 0))}",
+            f"{size(overview.resident_memory_bytes)}, of which messages "
+            f"{size(overview.message_memory_bytes)}",
         ),
         (
             "messages",
-            f"{number(totals['ready'])} ready, {number(totals['unacked'])} unacked, in "
-            f"{number(totals['queues'])} queues and {number(totals['topics'])} topics",
+            f"{number(totals.ready)} ready, {number(totals.unacked)} unacked, in "
+            f"{number(totals.queues)} queues and {number(totals.topics)} topics",
         ),
-        (
-            "publish rate",
-            f"{rate(totals['publish_rate'])}  {sparkline(history.get('publish_rate', []), _BARS)}",
-        ),
-        (
-            "deliver rate",
-            f"{rate(totals['deliver_rate'])}  {sparkline(history.get('deliver_rate', []), _BARS)}",
-        ),
+        ("publish rate", f"{rate(totals.publish_rate)}  {sparkline(published, _STATUS_BARS)}"),
+        ("deliver rate", f"{rate(totals.deliver_rate)}  {sparkline(delivered, _STATUS_BARS)}"),
         (
             "clients",
-            f"{number(totals['connections'])} connections, {number(totals['consumers'])} consumers",
+            f"{number(totals.connections)} connections, {number(totals.consumers)} consumers",
         ),
-        ("event loop lag", f"{_quantiles(overview['loop_lag_ms'])}"),
-        ("journal", _journal(journal)),
+        ("event loop lag", _quantiles(overview.loop_lag_ms)),
+        ("journal", _journal(overview.journal)),
     ]
     parts: list[RenderableType] = [pairs(rows)]
-    if alarms := overview.get("alarms"):
-        parts += [Text(), *(Text(f"! {each['message']}", style="bold red") for each in alarms)]
-    protocols = [{"protocol": name, **each} for name, each in overview["protocols"].items()]
-    if protocols:
-        parts += [Text(), table(_PROTOCOLS, protocols)]
-    if overview["listeners"]:
-        parts += [Text(), table(_LISTENERS, overview["listeners"])]
+    if overview.alarms:
+        parts += [
+            Text(),
+            *(Text(f"! {each.message}", style="bold red") for each in overview.alarms),
+        ]
+    if overview.protocols:
+        parts += [Text(), table(_PROTOCOLS, overview.protocols.items())]
+    if overview.listeners:
+        parts += [Text(), table(_LISTENERS, overview.listeners)]
     return Group(*parts)
 
 
-def _quantiles(figures: Item) -> str:
-    return f"p50 {figures['p50']:.1f} ms, p99 {figures['p99']:.1f} ms, max {figures['max']:.1f} ms"
+def _quantiles(durations: QuantilesView) -> str:
+    return f"p50 {durations.p50:.1f} ms, p99 {durations.p99:.1f} ms, max {durations.max:.1f} ms"
 
 
-def _journal(journal: dict[str, Any]) -> str:
-    if not journal["enabled"]:
+def _journal(journal: JournalStatsView) -> str:
+    if not journal.enabled:
         return "none: messages are in memory only"
     return (
-        f"{size(journal['bytes'])} in {number(journal['segments'])} segments, fdatasync "
-        f"{_quantiles(journal['fdatasync_ms'])}"
+        f"{size(journal.bytes)} in {number(journal.segments)} segments, fdatasync "
+        f"{_quantiles(journal.fdatasync_ms)}"
     )
 
 
-def _words(document: Item) -> list[tuple[str, str]]:
-    return [(name, str(value)) for name, value in document.items()]
+audit_app = typer.Typer(add_completion=False)
+
+_ELSEWHERE: Final = ("time", "event", "user", "peer")
+AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
+    Column("Time", lambda item: moment(item.time), whole=True),
+    Column("Event", lambda item: str(item.event)),
+    Column("User", lambda item: str(item.user)),
+    Column("Peer", lambda item: str(item.peer)),
+    Column("Details", lambda item: _rest(item)),
+)
+
+
+@query_command(audit_app, "audit")
+def audit(
+    api: Api,
+    limit: Annotated[
+        int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of lines.")
+    ] = 50,
+) -> QueryResult:
+    """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
+    found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
+    if not found:
+        return QueryResult([], None, "The audit log is empty since the broker started.")
+    return QueryResult(found, table(AUDIT_COLUMNS, reversed(found)))
+
+
+def _rest(item: AuditEntry) -> str:
+    return ", ".join(
+        f"{name}: {value}"
+        for name, value in msgspec.to_builtins(item).items()
+        if name not in _ELSEWHERE
+    )
+
+
+# --- Keys -----------------------------------------------------------------------------------------
+#
+# Single key presses from a terminal while a live display is shown.
+
+_ESCAPED: Final = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1b[5~": "page up",
+    "\x1b[6~": "page down",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1bOA": "up",
+    "\x1bOB": "down",
+    "\x1bOC": "right",
+    "\x1bOD": "left",
+}
+_NAMED: Final = {
+    "\x1b": "escape",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\b": "backspace",
+}
+_MOST: Final = 64
+"""Number of bytes read at a time."""
+
+
+class Keyboard:
+    """Key reader: within `with`, keys arrive one by one without echo. Without a terminal no keys
+    arrive."""
+
+    def __init__(self) -> None:
+        self._input = sys.stdin.fileno() if sys.stdin.isatty() else None
+        self._before: list[Any] = []
+
+    def __enter__(self) -> Self:
+        if self._input is not None:
+            self._before = termios.tcgetattr(self._input)
+            tty.setcbreak(self._input)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if self._input is not None:
+            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
+
+    def keys(self, seconds: float) -> list[str]:
+        """Return the keys pressed so far as soon as there are any; none after the timeout."""
+        if self._input is None:
+            time.sleep(seconds)
+            return []
+        ready, _, _ = select.select([self._input], [], [], seconds)
+        if not ready:
+            return []
+        data = os.read(self._input, _MOST)
+        if not data:
+            # the terminal has been closed
+            raise KeyboardInterrupt
+        return named(data.decode(errors="ignore"))
+
+
+def named(text: str) -> list[str]:
+    """Return keys by their names; keys without a name by the characters they write."""
+    keys = []
+    while text:
+        for sequence, name in _ESCAPED.items():
+            if text.startswith(sequence):
+                keys.append(name)
+                text = text[len(sequence) :]
+                break
+        else:
+            keys.append(_NAMED.get(text[0], text[0]))
+            text = text[1:]
+    return keys
+
+
+app = typer.Typer(add_completion=False)
+
+AROUND: Final = 6
+"""Number of screen lines that are not rows of the table."""
+MOST_ROWS: Final = 500
+_BARS: Final = 24
+_HELP: Final = (
+    "q quit  1 destinations  2 connections  3 consumers  s sort  r reverse  / filter  ↑↓ page  "
+    "space freeze  + - interval"
+)
+_FASTEST: Final = 0.25
+_SLOWEST: Final = 60.0
+
+
+class TopView(NamedTuple):
+    """A list that the view can show.
+
+    list   the operation; `query` has its parameters, besides those of `ViewState`
+    sorts  columns by which the broker sorts; the first is the default
+    """
+
+    title: str
+    list: ApiOperation[Any, Any]
+    query: type[SortedPageQuery]
+    columns: tuple[Column[Any], ...]
+    sorts: tuple[str, ...]
+
+
+VIEWS: Final = {
+    "1": TopView(
+        "destinations",
+        LIST_DESTINATIONS,
+        DestinationQuery,
+        (
+            Column("Name", lambda item: destinations.marked(item, address_in(item))),
+            *destinations.COLUMNS,
+        ),
+        ("publish_rate", "name", "ready", "unacked", "bytes", "consumers", "deliver_rate"),
+    ),
+    "2": TopView(
+        "connections", LIST_CONNECTIONS, ConnectionQuery, client_commands.CONNECTION_COLUMNS, ()
+    ),
+    "3": TopView("consumers", LIST_CONSUMERS, ConsumerQuery, client_commands.CONSUMER_COLUMNS, ()),
+}
+
+
+@dataclass
+class ViewState:
+    """State of the view, changed by keys."""
+
+    view: TopView = VIEWS["1"]
+    sort: str = "publish_rate"
+    ascending: bool = False
+    filter: str = ""
+    page: int = 1
+    interval: float = 1.0
+    frozen: bool = False
+    typing: bool = False
+    """Edit the filter with the pressed keys."""
+    over: bool = False
+
+    def press(self, key: str) -> bool:
+        """Apply a key. Return whether the view needs new data."""
+        if self.typing:
+            return self._type(key)
+        if key in VIEWS:
+            self.view, self.page, self.ascending = VIEWS[key], 1, False
+            self.sort = self.view.sorts[0] if self.view.sorts else ""
+        elif key in ("s", "S", "left", "right") and self.view.sorts:
+            step = 1 if key in ("s", "right") else -1
+            at = self.view.sorts.index(self.sort) + step
+            self.sort = self.view.sorts[at % len(self.view.sorts)]
+            self.ascending, self.page = self.sort == "name", 1
+        elif key == "r" and self.view.sorts:
+            self.ascending, self.page = not self.ascending, 1
+        elif key == "/":
+            self.typing, self.filter, self.page = True, "", 1
+        elif key == "escape":
+            self.filter, self.page = "", 1
+        elif key in ("down", "page down"):
+            self.page += 1
+        elif key in ("up", "page up"):
+            self.page = max(1, self.page - 1)
+        elif key == "home":
+            self.page = 1
+        elif key == " ":
+            self.frozen = not self.frozen
+        elif key in ("+", "="):
+            self.interval = max(_FASTEST, self.interval / 2)
+        elif key == "-":
+            self.interval = min(_SLOWEST, self.interval * 2)
+        elif key in ("q", "Q", "\x04"):
+            self.over = True
+        else:
+            return False
+        return True
+
+    def _type(self, key: str) -> bool:
+        if key in ("enter", "escape"):
+            self.typing = False
+            if key == "escape":
+                self.filter = ""
+        elif key == "backspace":
+            self.filter = self.filter[:-1]
+        elif len(key) == 1 and key.isprintable():
+            self.filter += key
+        else:
+            return False
+        return True
+
+
+class TopData(NamedTuple):
+    """Data from the broker: the overview and a page of the selected list."""
+
+    overview: OverviewView
+    items: list[Any]
+    total: int
+    page: int
+
+
+def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
+    """Request the data."""
+    overview = api.call(GET_OVERVIEW, OverviewQuery())
+    given: dict[str, Any] = {"limit": rows}
+    if choice.view.query is not ConsumerQuery:  # consumers have no filter
+        given["filter"] = choice.filter
+    if choice.sort:
+        given |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
+
+    def fetch() -> Page[Any]:
+        query = choice.view.query(**given, offset=(choice.page - 1) * rows)
+        page: Page[Any] = api.call(choice.view.list, query)
+        return page
+
+    found = fetch()
+    last = max(1, -(-(found.total or 0) // rows))
+    if choice.page > last:
+        choice.page = last
+        found = fetch()
+    return TopData(overview, found.items, found.total or 0, choice.page)
+
+
+@broker_command(app, "top")
+def top(
+    api: Api,
+    pattern: Annotated[
+        str,
+        typer.Argument(
+            metavar="[PATTERN]", help="Only names that match orders.*, or contain this text."
+        ),
+    ] = "",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+    ] = "publish_rate",
+    interval: Annotated[
+        float, typer.Option("--interval", "-n", min=0.1, help="Refresh interval in seconds.")
+    ] = 1.0,
+    count: Annotated[
+        int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
+    ] = 0,
+) -> None:
+    """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
+    view = VIEWS["1"]
+    if sort not in view.sorts:
+        raise no_such("--sort", "column", sort, view.sorts)
+    choice = ViewState(view, sort, sort == "name", "" if pattern == "*" else pattern, 1, interval)
+    console = out()
+    if not console.is_terminal:
+        for done in _times(count):
+            if done:
+                time.sleep(interval)
+            look = fetch_top_data(api, choice, MOST_ROWS)
+            show(Group(_head(look.overview), _list(look, choice)))
+            sys.stdout.flush()
+        return
+    with (
+        suppress(KeyboardInterrupt),
+        Keyboard() as keyboard,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        _run(api, choice, count, keyboard, live)
+
+
+def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live) -> None:
+    console = live.console
+    look = fetch_top_data(api, choice, _rows(console))
+    for done in _times(count):
+        trouble = ""
+        if done and not choice.frozen:
+            try:
+                look = fetch_top_data(api, choice, _rows(console))
+            except ConnectionLost as lost:
+                # the broker may be restarting
+                trouble = str(lost)
+        live.update(_screen(look, choice, trouble), refresh=True)
+        until = time.monotonic() + choice.interval
+        while (left := until - time.monotonic()) > 0 or choice.frozen:
+            pressed = [choice.press(key) for key in keyboard.keys(max(0.05, left))]
+            if choice.over:
+                return
+            if any(pressed):
+                break
+
+
+def _times(count: int) -> Iterator[int]:
+    done = 0
+    while not count or done < count:
+        yield done
+        done += 1
+
+
+def _rows(console: Console) -> int:
+    return min(MOST_ROWS, max(1, console.height - AROUND))
+
+
+def _screen(look: TopData, choice: ViewState, trouble: str) -> RenderableType:
+    last = Text(_HELP, style="dim", no_wrap=True, overflow="ellipsis")
+    if choice.typing:
+        last = Text(f"filter: {choice.filter}▏  Enter keeps it, Escape drops it", style="bold")
+    elif trouble:
+        last = Text(printable(trouble), style="bold red")
+    return Group(_head(look.overview), _about(look, choice), _list(look, choice, cut=True), last)
+
+
+def _head(overview: OverviewView) -> RenderableType:
+    totals = overview.totals
+    published, delivered = recent_rates(overview)
+    first = Text(
+        f"sluicemq {printable(overview.version)}  up {age(overview.uptime_ms)}  "
+        f"{size(overview.resident_memory_bytes)} memory  "
+        f"{number(totals.connections)} connections  "
+        f"{number(totals.ready)} ready"
+    )
+    second = Text(
+        f"publish {rate(totals.publish_rate)} "
+        f"{sparkline(published, _BARS)}  "
+        f"deliver {rate(totals.deliver_rate)} "
+        f"{sparkline(delivered, _BARS)}",
+        no_wrap=True,
+    )
+    alarms = [Text(f"! {each.message}", style="bold red") for each in overview.alarms]
+    return Group(first, second, *alarms)
+
+
+def _about(look: TopData, choice: ViewState) -> Text:
+    parts = [f"{number(look.total)} {choice.view.title}"]
+    if choice.sort:
+        parts.append(f"by {choice.sort}{' ↑' if choice.ascending else ' ↓'}")
+    if choice.filter:
+        parts.append(f"like {printable(choice.filter)}")
+    if look.page > 1 or look.total > len(look.items):
+        parts.append(f"page {look.page}")
+    parts.append(f"every {choice.interval:g} s{', frozen' if choice.frozen else ''}")
+    return Text("  ".join(parts), style="dim")
+
+
+def _list(look: TopData, choice: ViewState, *, cut: bool = False) -> RenderableType:
+    if not look.items:
+        return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
+    return table(choice.view.columns, look.items, cut=cut)

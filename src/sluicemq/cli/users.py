@@ -10,24 +10,59 @@ import getpass
 import sys
 import time
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
+from msgspec import UNSET
+from msgspec.structs import asdict
 
 from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
-from sluicemq.cli.api import noted
-from sluicemq.cli.broker_location import LoginPasswordFileOption
+from sluicemq.cli.api import LoginPasswordFileOption
 from sluicemq.cli.command_helpers import (
     ActionResult,
     QueryResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
-from sluicemq.cli.console import UsageError, err
+from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity, table
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.tables import Column, Item, moment, table
+from sluicemq.management.operation import ApiOperation, NamePath, Page
+from sluicemq.management.users import (
+    ASSIGN_ROLE,
+    CREATE_TOKEN,
+    DELETE_ROLE,
+    DELETE_TOKEN,
+    DELETE_USER,
+    GRANT_ROLE_PERMISSION,
+    GRANT_USER_PERMISSION,
+    LIST_ROLES,
+    LIST_USERS,
+    PUT_ROLE,
+    PUT_USER,
+    REVOKE_ROLE_PERMISSION,
+    REVOKE_USER_PERMISSION,
+    WITHDRAW_ROLE,
+    AccountQuery,
+    AssignedRole,
+    CreateToken,
+    DeleteUser,
+    GrantPermission,
+    PermissionRequest,
+    PermissionView,
+    PutRole,
+    PutUser,
+    RevokePermission,
+    RoleView,
+    TokenPath,
+    TokenRequest,
+    TokenView,
+    UserRequest,
+    UserView,
+)
+from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
@@ -36,7 +71,7 @@ from sluicemq.security.passwords import (
     password_warnings,
     read_secret_file,
 )
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.units import Unit
 
 app = typer.Typer(
     cls=Listing,
@@ -61,33 +96,30 @@ FileOption = Annotated[
     ),
 ]
 
-_USERS: Final = (
-    Column("User", lambda item: str(item["name"])),
+_USERS: Final[tuple[Column[UserView], ...]] = (
+    Column("User", lambda item: str(item.name)),
     Column("Login by", lambda item: _means(item)),
     Column("Permissions", lambda item: _rights(item)),
-    Column("Created", lambda item: _date(item["created"]), whole=True, optional=True),
+    Column("Created", lambda item: _date(item.created), whole=True, optional=True),
 )
-_TOKENS: Final = (
-    Column("User", lambda item: str(item["user"])),
-    Column("Token", lambda item: str(item["id"])),
-    Column("Label", lambda item: str(item["label"])),
-    Column("Created", lambda item: _date(item["created"]), whole=True, optional=True),
-    Column("Expires", lambda item: _expiry(item), whole=True),
+_TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
+    Column("User", lambda item: item[0]),
+    Column("Token", lambda item: item[1].id),
+    Column("Label", lambda item: item[1].label),
+    Column("Created", lambda item: _date(item[1].created), whole=True, optional=True),
+    Column("Expires", lambda item: _expiry(item[1]), whole=True),
 )
 
 
 @query_command(app, "list", opening=accounts_at)
 def list_users(accounts: Accounts) -> QueryResult:
     """List the users without their secrets."""
-    found = accounts.users()
-    if not found:
-        return QueryResult(
-            [],
-            None,
-            "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
-            "  sluicemq users add root --superuser",
-        )
-    return QueryResult(found, table(_USERS, found))
+    return listing(
+        accounts.items(LIST_USERS, AccountQuery()),
+        _USERS,
+        "There are no users: anyone who reaches a port may do everything. Add the first one:\n"
+        "  sluicemq users add root --superuser",
+    )
 
 
 @action_command(app, "add", opening=accounts_at, login=LoginPasswordFileOption)
@@ -117,8 +149,14 @@ def add(
     if no_password and (password_stdin or new_password_file or allow_digest):
         raise UsageError("--no-password leaves nothing for the other options to set")
     password = "" if no_password else read_password(password_stdin, new_password_file)
-    first = not accounts.users()
-    accounts.add(user, password, superuser, list(dict.fromkeys(role or ())), allow_digest)
+    first = not list(accounts.items(LIST_USERS, AccountQuery()))
+    body = UserRequest(
+        password=password or UNSET,
+        superuser=superuser,
+        roles=list(dict.fromkeys(role or ())),
+        allow_digest=allow_digest if password else UNSET,
+    )
+    accounts.call(PUT_USER, PutUser(name=user, expect="new", body=body))
     if not first:
         return ActionResult({"added": user}, f"Added {user}.")
     policy = accounts.login_policy()
@@ -143,10 +181,10 @@ def remove(
     """Remove a user and its tokens. Its existing connections stay open."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
-        accounts.remove(user, force)
+        accounts.call(DELETE_USER, DeleteUser(name=user, force=force))
     except AccessDenied as error:
         if " is the last " in str(error):
-            noted(error, "--force removes it all the same.")
+            error.add_note("--force removes it all the same.")
         raise
     return ActionResult({"removed": user}, f"Removed {user}.")
 
@@ -167,7 +205,9 @@ def passwd(
 ) -> ActionResult:
     """Set a user's password."""
     password = read_password(password_stdin, new_password_file)
-    accounts.set_password(user, password, allow_digest)
+    digest = UNSET if allow_digest is None else allow_digest
+    body = UserRequest(password=password, allow_digest=digest)
+    accounts.call(PUT_USER, PutUser(name=user, expect="existing", body=body))
     return ActionResult({"changed": user}, f"{user} has a new password.")
 
 
@@ -182,11 +222,12 @@ def add_token(
     ] = None,
 ) -> ActionResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
-    until = int(time.time()) + _seconds(expires) if expires else 0
-    token = accounts.add_token(user, label, until)
-    document = {"user": user, **{key: token[key] for key in ("id", "token", "expires")}}
-    text = f"This is token {token['id']} of {user}. It is not shown again."
-    return ActionResult(document, text, output=str(token["token"]))
+    until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
+    body = TokenRequest(label=label, expires=until)
+    token = accounts.call(CREATE_TOKEN, CreateToken(name=user, body=body))
+    document = {"user": user, **asdict(token)}
+    text = f"This is token {token.id} of {user}. It is not shown again."
+    return ActionResult(document, text, output=token.token)
 
 
 @query_command(tokens, "list", opening=accounts_at)
@@ -195,18 +236,16 @@ def list_tokens(
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
 ) -> QueryResult:
     """List the tokens of one user or of all, without their secrets."""
-    users = accounts.users()
-    if user is not None and user not in {each["name"] for each in users}:
+    users = list(accounts.items(LIST_USERS, AccountQuery()))
+    if user is not None and user not in {each.name for each in users}:
         raise AccessError(f"there is no user {user!r}")
     found = [
-        {"user": each["name"], **token}
-        for each in users
-        if user in (None, each["name"])
-        for token in each["tokens"]
+        (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
     ]
     if not found:
         return QueryResult([], None, "There are no tokens.")
-    return QueryResult(found, table(_TOKENS, found))
+    document = [{"user": name, **asdict(token)} for name, token in found]
+    return QueryResult(document, table(_TOKENS, found))
 
 
 @action_command(tokens, "remove", opening=accounts_at)
@@ -218,7 +257,7 @@ def remove_token(
 ) -> ActionResult:
     """Revoke a token."""
     confirm(f"Make token {token} of {user} void?", yes)
-    accounts.remove_token(user, token)
+    accounts.call(DELETE_TOKEN, TokenPath(name=user, id=token))
     return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
@@ -277,38 +316,235 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
     return password
 
 
-def _seconds(text: str) -> int:
-    try:
-        return int(parse_quantity(text, Unit.SECONDS))
-    except ValueError as error:
-        raise UsageError(f"--expires: {error}") from None
-
-
-def _means(user: Item) -> str:
+def _means(user: UserView) -> str:
     means = [
-        *([_password(user)] if user["has_password"] else []),
-        *(["digest"] if user["allow_digest"] else []),
-        *([f"{len(user['tokens'])} tokens"] if user["tokens"] else []),
+        *([_password(user)] if user.has_password else []),
+        *(["digest"] if user.allow_digest else []),
+        *([f"{len(user.tokens)} tokens"] if user.tokens else []),
     ]
     return ", ".join(means) or "-"
 
 
-def _password(user: Item) -> str:
+def _password(user: UserView) -> str:
     # the default hash is not listed; the other marks users without a login since the migration
-    return "password (bcrypt)" if user["password_scheme"] == "bcrypt" else "password"
+    return "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
 
 
-def _rights(user: Item) -> str:
-    if user["superuser"]:
+def _rights(user: UserView) -> str:
+    if user.superuser:
         return "superuser"
-    return ", ".join([f"{len(user['permissions'])} permissions", *user["roles"]])
+    return ", ".join([f"{len(user.permissions)} permissions", *user.roles])
 
 
 def _date(seconds: int) -> str:
     return moment(seconds * 1000)
 
 
-def _expiry(token: Item) -> str:
-    if not token["expires"]:
+def _expiry(token: TokenView) -> str:
+    if not token.expires:
         return "never"
-    return f"{_date(token['expires'])}{' (expired)' if time.time() >= token['expires'] else ''}"
+    return f"{_date(token.expires)}{' (expired)' if time.time() >= token.expires else ''}"
+
+
+# --- `sluicemq permissions …` ---------------------------------------------------------------------
+#
+# `sluicemq permissions …`: permissions of users and roles on destinations.
+
+ALL: Final = "all"
+
+permissions_app = typer.Typer(
+    cls=Listing,
+    help="Permissions of users and roles on destinations. Default: list.",
+    pretty_exceptions_enable=False,
+)
+roles = typer.Typer(
+    cls=Listing,
+    help="Named sets of permissions for several users. Default: list.",
+    pretty_exceptions_enable=False,
+)
+permissions_app.add_typer(roles, name="role")
+
+WhoArgument = Annotated[
+    str, typer.Argument(metavar="WHO", help="A user, or a role with --role.", show_default=False)
+]
+RoleFlag = Annotated[bool, typer.Option("--role", help="WHO is a role.")]
+PatternArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="PATTERN",
+        help="Pattern of destination names; * = any characters.",
+        show_default=False,
+    ),
+]
+RoleArgument = Annotated[str, typer.Argument(metavar="ROLE", show_default=False)]
+
+
+class PermissionRow(PermissionView, kw_only=True, frozen=True, omit_defaults=True):
+    """Permission of a user or of a role; `through` is the user's role that has it."""
+
+    user: str = ""
+    role: str = ""
+    through: str
+
+
+_PERMISSIONS: Final[tuple[Column[PermissionRow], ...]] = (
+    Column("User or role", lambda item: item.user or f"role {item.role}"),
+    Column("Pattern", lambda item: str(item.pattern)),
+    Column("Letter case", lambda item: "ignored" if item.ignore_case else ""),
+    Column("Operations", lambda item: " ".join(item.operations)),
+    Column("Through", lambda item: str(item.through)),
+)
+_ROLES: Final[tuple[Column[RoleView], ...]] = (
+    Column("Role", lambda item: str(item.name)),
+    Column("Permissions", lambda item: str(len(item.permissions)), right=True),
+    Column("Users", lambda item: ", ".join(item.users)),
+)
+
+
+@action_command(permissions_app, "grant", opening=accounts_at)
+def grant(
+    accounts: Accounts,
+    who: WhoArgument,
+    pattern: PatternArgument,
+    operation: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="OPERATION...",
+            help=f"{', '.join(Operation)}, or {ALL}.",
+            show_default=False,
+        ),
+    ],
+    role: RoleFlag = False,
+    ignore_case: Annotated[
+        bool,
+        typer.Option("--ignore-case", help="Match names case-insensitively, as in VibeMQ."),
+    ] = False,
+) -> ActionResult:
+    """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
+    chosen = _operations(operation)
+    body = PermissionRequest(pattern=pattern, operations=chosen, ignore_case=ignore_case)
+    granting: ApiOperation[GrantPermission, Any] = (
+        GRANT_ROLE_PERMISSION if role else GRANT_USER_PERMISSION
+    )
+    accounts.call(granting, GrantPermission(name=who, body=body))
+    words = list(map(str, chosen))
+    return ActionResult(
+        {
+            "who": who,
+            "role": role,
+            "pattern": pattern,
+            "operations": words,
+            "ignore_case": ignore_case,
+        },
+        f"{who} may {', '.join(words)} {pattern}{' in any letter case' if ignore_case else ''}.",
+    )
+
+
+@action_command(permissions_app, "revoke", opening=accounts_at)
+def revoke(
+    accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
+) -> ActionResult:
+    """Revoke the grant for exactly that pattern."""
+    listing: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
+    for each in accounts.items(listing, AccountQuery()):
+        if each.name == who and pattern not in {one.pattern for one in each.permissions}:
+            raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
+    revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
+    accounts.call(revoking, RevokePermission(name=who, pattern=pattern))
+    return ActionResult(
+        {"who": who, "role": role, "pattern": pattern},
+        f"{who} has no permission for {pattern} any more.",
+    )
+
+
+@query_command(permissions_app, "list", opening=accounts_at)
+def list_permissions(
+    accounts: Accounts,
+    who: Annotated[
+        str | None,
+        typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
+    ] = None,
+    role: RoleFlag = False,
+) -> QueryResult:
+    """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
+    query = AccountQuery()
+    of_roles = {each.name: each.permissions for each in accounts.items(LIST_ROLES, query)}
+    users = {} if role else {each.name: each for each in accounts.items(LIST_USERS, query)}
+    if who is not None and who not in (of_roles if role else users):
+        raise AccessError(f"there is no {'role' if role else 'user'} {who!r}")
+    rows: list[PermissionRow] = []
+    for name, user in users.items():
+        if who in (None, name):
+            rows += _permission_rows(user, of_roles)
+    if role or who is None:
+        for name, permissions in of_roles.items():
+            if who in (None, name):
+                rows += [_row(each, role=name) for each in permissions]
+    empty = "No permissions have been granted." if who is None else "Nothing."
+    return listing(rows, _PERMISSIONS, empty)
+
+
+@query_command(roles, "list", opening=accounts_at)
+def list_roles(accounts: Accounts) -> QueryResult:
+    """List the roles and their users."""
+    return listing(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
+
+
+@action_command(roles, "add", opening=accounts_at)
+def add_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+    """Create a role without permissions."""
+    accounts.call(PUT_ROLE, PutRole(name=role, expect="new"))
+    return ActionResult({"added": role}, f"Added the role {role}.")
+
+
+@action_command(roles, "remove", opening=accounts_at)
+def remove_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+    """Remove a role that is assigned to no user."""
+    accounts.call(DELETE_ROLE, NamePath(name=role))
+    return ActionResult({"removed": role}, f"Removed the role {role}.")
+
+
+@action_command(roles, "assign", opening=accounts_at)
+def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+    """Assign a role to a user."""
+    accounts.call(ASSIGN_ROLE, AssignedRole(name=user, role=role))
+    return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
+
+
+@action_command(roles, "unassign", opening=accounts_at)
+def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+    """Remove a role from a user."""
+    accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))
+    return ActionResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
+
+
+def _operations(words: list[str]) -> list[Operation]:
+    known = {str(operation): operation for operation in Operation}
+    found: set[Operation] = set()
+    for word in words:
+        if word.lower() == ALL:
+            found.update(Operation)
+        elif word.lower() in known:
+            found.add(known[word.lower()])
+        else:
+            raise no_such("OPERATION", "operation", word.lower(), [*known, ALL])
+    return [each for each in Operation if each in found]
+
+
+def _permission_rows(
+    user: UserView, of_roles: dict[str, list[PermissionView]]
+) -> list[PermissionRow]:
+    rows: list[PermissionRow] = []
+    if user.superuser:
+        everything = PermissionView("*", list(Operation), False)
+        rows.append(_row(everything, user=user.name, through="superuser"))
+    rows += [_row(each, user=user.name) for each in user.permissions]
+    for role in user.roles:
+        rows += [_row(each, user=user.name, through=role) for each in of_roles.get(role, ())]
+    return rows
+
+
+def _row(
+    permission: PermissionView, *, user: str = "", role: str = "", through: str = ""
+) -> PermissionRow:
+    return PermissionRow(**asdict(permission), user=user, role=role, through=through)

@@ -1,0 +1,331 @@
+"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers` and
+`transactions …`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+from msgspec.structs import astuple
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.command_helpers import (
+    ActionResult,
+    QueryResult,
+    YesFlag,
+    action_command,
+    confirm,
+    listing,
+    query_command,
+)
+from sluicemq.cli.console import Column, Exit, UsageError, complain, moment, number, size
+from sluicemq.cli.destinations import Listing, address_of, complete_destination
+from sluicemq.clients.http import HttpRefusal
+from sluicemq.management.clients import (
+    CLOSE_CONNECTION,
+    COMMIT_TRANSACTION,
+    DELETE_SUBSCRIPTION,
+    LIST_CONNECTIONS,
+    LIST_CONSUMERS,
+    LIST_SUBSCRIPTIONS,
+    LIST_TRANSACTIONS,
+    ROLL_BACK_TRANSACTION,
+    CloseConnection,
+    ConnectionItem,
+    ConnectionQuery,
+    ConsumerItem,
+    ConsumerQuery,
+    DeleteSubscription,
+    SubscriptionItem,
+    SubscriptionQuery,
+    TransactionItem,
+    TransactionQuery,
+)
+from sluicemq.management.operation import ApiOperation, IdPath, kind_name
+from sluicemq.model.destination import Kind
+
+# --- `sluicemq connections …` ---------------------------------------------------------------------
+#
+# `sluicemq connections …`: list and close client connections.
+
+connections = typer.Typer(
+    cls=Listing,
+    help="List and close client connections. Default: list.",
+    pretty_exceptions_enable=False,
+)
+
+CONNECTION_COLUMNS: Final[tuple[Column[ConnectionItem], ...]] = (
+    Column("ID", lambda item: str(item.id), right=True),
+    Column(
+        "Protocol",
+        lambda item: f"{item.protocol}{'+tls' if item.tls else ''}",
+        whole=True,
+    ),
+    Column("Peer", lambda item: str(item.peer)),
+    Column("User", lambda item: str(item.user or "-")),
+    Column("Client ID", lambda item: str(item.client_id or "-")),
+    Column("Started", lambda item: moment(item.started), whole=True, optional=True),
+    Column("State", lambda item: str(item.state), whole=True),
+    Column("Consumers", lambda item: number(item.consumers), right=True),
+    Column("Received", lambda item: size(item.received_bytes), right=True, optional=True),
+    Column("Sent", lambda item: size(item.sent_bytes), right=True, optional=True),
+)
+
+
+@query_command(connections, "list")
+def list_connections(
+    api: Api,
+    text: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[TEXT]", help="Only connections with TEXT in peer, user or client."
+        ),
+    ] = None,
+    protocol: Annotated[
+        str | None,
+        typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
+    ] = None,
+) -> QueryResult:
+    """List the connections of clients."""
+    query = ConnectionQuery(filter=text or "", protocol=protocol or "")
+    empty = "There are no connections." if text is None else f"No connection matches {text}."
+    return listing(api.items(LIST_CONNECTIONS, query), CONNECTION_COLUMNS, empty)
+
+
+@action_command(connections, "close")
+def close(
+    api: Api,
+    ids: Annotated[list[str], typer.Argument(metavar="ID...", help="Connection ids, as listed.")],
+    reason: Annotated[
+        str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the log.")
+    ] = None,
+    yes: YesFlag = False,
+) -> ActionResult:
+    """Close connections. Their unacknowledged messages are redelivered."""
+    what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
+    confirm(f"Close {what}?", yes)
+    closed = []
+    for each in ids:
+        try:
+            api.call(CLOSE_CONNECTION, CloseConnection(id=each, reason=reason or ""))
+        except HttpRefusal as error:
+            complain(str(error))
+        else:
+            closed.append(each)
+    code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
+    return ActionResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
+
+
+# --- `sluicemq subscriptions …` and `sluicemq consumers` ------------------------------------------
+#
+# `sluicemq subscriptions …` and `sluicemq consumers`: subscriptions of topics, and consumers by
+# destination, with unacked messages, credit and deliveries.
+
+subscriptions = typer.Typer(
+    cls=Listing,
+    help="List topic subscriptions, remove durable ones. Default: list.",
+    pretty_exceptions_enable=False,
+)
+
+SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
+    Column("Topic", lambda item: str(item.destination)),
+    Column("Subscription", lambda item: str(item.display_name)),
+    Column("Client ID", lambda item: str(item.client_id or "-")),
+    Column("Owner", lambda item: str(item.owner or "-"), optional=True),
+    Column("Kind", lambda item: _kind(item), whole=True, optional=True),
+    Column("Ready", lambda item: number(item.ready), right=True),
+    Column("Unacked", lambda item: number(item.unacked), right=True),
+    Column("Consumers", lambda item: number(item.consumers), right=True),
+    Column("Selector", lambda item: str(item.selector or ""), optional=True),
+)
+TopicOption = Annotated[
+    str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
+]
+
+
+@query_command(subscriptions, "list")
+def list_subscriptions(
+    api: Api,
+    text: Annotated[
+        str | None,
+        typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
+    ] = None,
+    topic: TopicOption = None,
+) -> QueryResult:
+    """List the subscriptions of topics."""
+    name = _topic(topic) if topic is not None else ""
+    query = SubscriptionQuery(destination=name, filter=text or "")
+    found = api.items(LIST_SUBSCRIPTIONS, query)
+    return listing(found, SUBSCRIPTION_COLUMNS, "There are no such subscriptions.")
+
+
+@action_command(subscriptions, "delete")
+def delete(
+    api: Api,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="NAME", help="Subscription name, as listed.", show_default=False),
+    ],
+    client_id: Annotated[
+        str | None,
+        typer.Option(
+            "--client-id", metavar="ID", help="Client id, if several clients have the name."
+        ),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
+    yes: YesFlag = False,
+) -> ActionResult:
+    """Remove a durable subscription and its messages."""
+    destination = _topic(topic)
+    confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
+    found = [
+        item.name
+        for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=destination))
+        if name in (item.display_name, item.name) and client_id in (None, item.client_id)
+    ]
+    if len(found) > 1:
+        raise UsageError(f"several clients have a subscription {name}: say which with --client-id")
+    # the broker reports an unknown one: it knows which subscriptions the user may see
+    chosen = found[0] if found else name
+    api.call(
+        DELETE_SUBSCRIPTION, DeleteSubscription(name=chosen, destination=destination, force=force)
+    )
+    return ActionResult(
+        {"deleted": name, "destination": destination},
+        f"Removed the subscription {name} of the topic {destination}.",
+    )
+
+
+def _topic(text: str) -> str:
+    """Return the topic's name: `prices` and `topic:prices` are the same topic."""
+    address = address_of(text if text.startswith(("topic:", "queue:")) else f"topic:{text}")
+    if address.kind is not Kind.TOPIC:
+        raise UsageError(f"{text}: only topics have subscriptions")
+    return address.name
+
+
+def _kind(item: SubscriptionItem) -> str:
+    words = ["durable"] if item.durable else ["while connected"]
+    return ", ".join([*words, *(["shared"] if item.shared else [])])
+
+
+consumers = typer.Typer(
+    cls=Listing,
+    help="List the consumers of one destination or of all. Default: list.",
+    pretty_exceptions_enable=False,
+)
+
+
+def _destination(item: ConsumerItem) -> str:
+    return f"topic:{item.destination}" if item.kind == "topic" else str(item.destination)
+
+
+CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
+    Column("ID", lambda item: str(item.id), right=True),
+    Column("Destination", _destination),
+    Column("Subscription", lambda item: str(item.subscription or "-")),
+    Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
+    Column("Connection", lambda item: str(item.connection or "-"), right=True),
+    Column("Unacked", lambda item: number(item.unacked), right=True),
+    Column("Credit", lambda item: _credit(item), right=True),
+    Column("Delivered", lambda item: number(item.delivered), right=True),
+    Column("Selector", lambda item: str(item.selector or ""), optional=True),
+)
+
+
+@query_command(consumers, "list")
+def list_consumers(
+    api: Api,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]",
+            help="Only consumers of this queue, or topic:NAME.",
+            autocompletion=complete_destination,
+        ),
+    ] = None,
+) -> QueryResult:
+    """List the consumers."""
+    address = address_of(name) if name is not None else None
+    query = ConsumerQuery()
+    if address is not None:
+        query = ConsumerQuery(destination=address.name, kind=kind_name(address.kind))
+    empty = f"There are no consumers{f' of {name}' if name else ''}."
+    return listing(api.items(LIST_CONSUMERS, query), CONSUMER_COLUMNS, empty)
+
+
+def _credit(item: ConsumerItem) -> str:
+    return number(item.credit) if item.active else "stands by"
+
+
+# --- `sluicemq transactions …` --------------------------------------------------------------------
+#
+# `sluicemq transactions …`: list transactions, and commit or roll back prepared ones whose
+# coordinator does not return.
+
+transactions = typer.Typer(
+    cls=Listing,
+    help="List transactions, commit or roll back prepared ones by hand. Default: list.",
+    pretty_exceptions_enable=False,
+)
+
+TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
+    Column("ID", lambda item: str(item.id), right=True),
+    Column("State", lambda item: str(item.state), whole=True),
+    Column("Protocol", lambda item: str(item.protocol or "-"), whole=True, optional=True),
+    Column("Owner", lambda item: str(item.owner or "-")),
+    Column("Publishes", lambda item: number(item.publishes), right=True),
+    Column("Acks", lambda item: number(item.acks), right=True),
+    Column("Created", lambda item: moment(item.started or 0), whole=True),
+    Column("XID", lambda item: _xid(item)),
+)
+IdArgument = Annotated[
+    str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)
+]
+
+
+@query_command(transactions, "list")
+def list_transactions(
+    api: Api,
+    prepared: Annotated[
+        bool, typer.Option("--prepared", help="Only prepared transactions.")
+    ] = False,
+) -> QueryResult:
+    """List the transactions."""
+    query = TransactionQuery(state="prepared" if prepared else "")
+    empty = f"There are no {'prepared' if prepared else 'open'} transactions."
+    return listing(api.items(LIST_TRANSACTIONS, query), TRANSACTION_COLUMNS, empty)
+
+
+@action_command(transactions, "commit")
+def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+    """Commit a prepared transaction in place of its coordinator."""
+    return _decide(api, COMMIT_TRANSACTION, transaction, "commit", "Committed", yes)
+
+
+@action_command(transactions, "rollback")
+def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+    """Roll back a prepared transaction in place of its coordinator."""
+    return _decide(api, ROLL_BACK_TRANSACTION, transaction, "rollback", "Rolled back", yes)
+
+
+def _decide(
+    api: Api,
+    operation: ApiOperation[IdPath, None],
+    transaction: str,
+    verdict: str,
+    done: str,
+    yes: bool,
+) -> ActionResult:
+    confirm(
+        f"Decide transaction {transaction} by hand ({verdict})? Its coordinator may have decided "
+        "otherwise elsewhere.",
+        yes,
+    )
+    api.call(operation, IdPath(id=transaction))
+    return ActionResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
+
+
+def _xid(item: TransactionItem) -> str:
+    return " ".join(map(str, astuple(item.xid))) if item.xid else "-"

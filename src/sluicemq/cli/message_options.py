@@ -1,0 +1,335 @@
+"""Selection of a destination's messages by ids, by a selector, or all, and operations on them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+import typer
+from msgspec.structs import replace
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from sluicemq.cli.api import Api
+from sluicemq.cli.command_helpers import ActionResult
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    UsageError,
+    complain,
+    err,
+    moment,
+    no_such,
+    number,
+    pairs,
+    printable,
+    quantity,
+    size,
+)
+from sluicemq.cli.destinations import address_in, display_name
+from sluicemq.management.messages import (
+    APPLY_MESSAGE_ACTION,
+    Action,
+    ApplyMessageAction,
+    BodyView,
+    DeadLetterView,
+    MessageActionFailure,
+    MessageActionRequest,
+    MessageItem,
+    MessageState,
+    MessageTarget,
+    MessageView,
+    PropertyView,
+)
+from sluicemq.model.destination import Address
+from sluicemq.server.units import Unit
+
+STATES: Final[tuple[MessageState, ...]] = ("ready", "unacked", "scheduled")
+MOST_LISTED_FAILURES: Final = 10
+"""Number of failed messages that are reported individually."""
+
+IdsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[ID]...", help="Message ids, as listed.", show_default=False),
+]
+SelectorOption = Annotated[
+    str | None,
+    typer.Option("--selector", metavar="TEXT", help="Messages that match: \"colour = 'red'\"."),
+]
+StateOption = Annotated[
+    str | None,
+    typer.Option(
+        "--state", metavar="STATE", help=f"Messages in state {', '.join(STATES)}; default: waiting."
+    ),
+]
+AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=0, help="Maximum number; 0 = all.")]
+SubscriptionOption = Annotated[
+    str | None,
+    typer.Option(
+        "--subscription", metavar="NAME", help="For a topic: this subscription's messages."
+    ),
+]
+
+
+class Selection(NamedTuple):
+    """Selected messages: those with `ids`, those that match `selector`, or all."""
+
+    ids: list[str] | None
+    selector: str
+    all: bool
+
+
+def select(ids: list[str] | None, selector: str | None, everything: bool) -> Selection:
+    """Return the selection. Raises UsageError unless exactly one form is
+    given."""
+    if bool(ids) + (selector is not None) + everything != 1:
+        raise UsageError("say which messages: ids, or --selector, or --all")
+    return Selection(ids or None, selector or "", everything)
+
+
+def check_state(state: str | None) -> MessageState:
+    """Return the state of that name, the first one by default. Raises UsageError if it is
+    unknown."""
+    for known in STATES:
+        if state in (None, known):
+            return known
+    raise no_such("--state", "state", state or "", STATES)
+
+
+def describe(selection: Selection) -> str:
+    """Return the selection as part of a sentence."""
+    if selection.ids is not None:
+        count = len(selection.ids)
+        return f"message {selection.ids[0]}" if count == 1 else f"{count} messages"
+    return "all messages" if selection.all else f"the messages with {selection.selector}"
+
+
+def run_action(
+    api: Api,
+    address: Address,
+    action: Action,
+    selection: Selection,
+    verb: str,
+    *,
+    target: Address | None = None,
+    subscription: str | None = None,
+    state: MessageState = "ready",
+    limit: int = 0,
+) -> ActionResult:
+    """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
+    past participle, such as "moved".
+
+    The broker processes one batch per request so that clients are not blocked; the command repeats
+    the request until all messages that were there at its start are processed.
+    """
+    if state == "unacked":
+        raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
+    body = MessageActionRequest(
+        action=action,
+        **selection._asdict(),
+        target=MessageTarget.of(target) if target is not None else None,
+        subscription=subscription or "",
+        state=state,
+    )
+    done = 0
+    failed: list[MessageActionFailure] = []
+    with err().status(f"{number(done)} {verb}") as status:
+        while True:
+            if limit:
+                body = replace(body, limit=limit - done)
+            acting = ApplyMessageAction(address=address, body=body)
+            answer = api.call(APPLY_MESSAGE_ACTION, acting)
+            done += answer.processed
+            failed += answer.failed
+            status.update(f"{number(done)} {verb}")
+            if answer.next_cursor is None or (limit and done >= limit):
+                break
+            body = replace(body, cursor=answer.next_cursor)
+    for each in failed[:MOST_LISTED_FAILURES]:
+        complain(f"message {each.id}: {_REASONS.get(each.reason, each.reason)}")
+    if len(failed) > MOST_LISTED_FAILURES:
+        err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
+    text = f"{number(done)} {verb}"
+    if failed:
+        text += f", {number(len(failed))} not"
+    document = {"processed": done, "failed": failed}
+    return ActionResult(
+        document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
+    )
+
+
+_REASONS: Final = {
+    "not-found": "it no longer exists",
+    "in-flight": "a consumer holds it unacked; redeliver requeues it",
+    "in-transaction": "it belongs to a transaction; see sluicemq transactions",
+    "no-origin": "its original destination is unknown; name a destination with --to",
+    "origin-gone": "its original destination does not exist; name a destination with --to",
+    "forbidden": "you may not publish to its original destination",
+    "low-disk-space": "the broker's disk is nearly full",
+    "target-full": "the target is full",
+    "target-refused": "the target rejected it",
+    "too-large": "it is larger than the target permits",
+}
+
+
+# --- Bodies, properties and times -----------------------------------------------------------------
+#
+# Bodies, properties and times of messages on the command line.
+
+BodiesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[BODY]...", help="Message bodies, one message each."),
+]
+FilesOption = Annotated[
+    list[Path] | None,
+    typer.Option("--file", "-f", help="File with one message body; repeatable."),
+]
+TYPES: Final = {"string": str, "boolean": bool, "int": int, "float": float}
+_TRUTH: Final = {"true": True, "false": False}
+
+
+def parse_properties(given: list[str]) -> dict[str, Any]:
+    """Parse `NAME=VALUE` (text) or `NAME:TYPE=VALUE`. Raises UsageError."""
+    found: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        name, colon, kind = name.partition(":")
+        if not equals or not name:
+            raise UsageError(f"--property {text!r}: write NAME=VALUE or NAME:TYPE=VALUE")
+        if colon and kind not in TYPES:
+            raise UsageError(
+                f"--property {text!r}: there is no type {kind!r}; there are {', '.join(TYPES)}"
+            )
+        kind = kind or "string"
+        try:
+            read: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+        except (ValueError, KeyError):
+            raise UsageError(f"--property {text!r}: {value!r} is no {kind}") from None
+        found[name] = {"type": kind, "value": read}
+    return found
+
+
+def read_standard_input() -> bytes:
+    """Return the message on standard input; prompts on a terminal. Raises UsageError if it is
+    empty: the program that should have written it has probably failed."""
+    if sys.stdin.isatty():
+        err().print("[dim]Type the message; Ctrl-D ends it.[/]")
+    content = sys.stdin.buffer.read()
+    if not content:
+        raise UsageError(
+            "standard input is empty, so nothing was sent; an empty message is the argument ''"
+        )
+    return content
+
+
+def parse_milliseconds(option: str, text: str | None) -> int | None:
+    """Parse a time such as 30s. Raises UsageError."""
+    if text is None:
+        return None
+    return round(quantity(option, text if not text.isdecimal() else f"{text}s", Unit.MILLISECONDS))
+
+
+# --- Tables of messages ---------------------------------------------------------------------------
+#
+# Tables of messages: one row per message, or all fields of one message.
+
+BODY_PREVIEW: Final = 60
+"""Maximum number of characters of a body on one line."""
+
+MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
+    Column("ID", lambda item: str(item.id), right=True),
+    Column("State", lambda item: _state(item)),
+    Column("Published", lambda item: moment(item.published), whole=True),
+    Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
+    Column("Kind", lambda item: str(item.body_kind), whole=True),
+    Column("Size", lambda item: size(item.size), right=True),
+    Column("Priority", lambda item: str(item.priority), right=True, optional=True),
+    Column("Attempts", lambda item: str(item.attempts), right=True),
+    Column("Correlation ID", lambda item: str(item.correlation_id or ""), optional=True),
+    Column(
+        "Properties",
+        lambda item: str(item.property_count or ""),
+        right=True,
+        optional=True,
+    ),
+)
+
+
+def _state(item: MessageItem) -> str:
+    words = [
+        str(item.state),
+        *(["again"] if item.redelivered else []),
+        *(["damaged"] if item.damaged else []),
+        *([f"unacked by a {item.unacked_by}"] if item.unacked_by == "transaction" else []),
+    ]
+    return ", ".join(words)
+
+
+def beginning(item: MessageItem) -> str:
+    """Return the beginning of the body on one line."""
+    body = item.body
+    if body is None:
+        return ""
+    value = body.value
+    text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    return text[:BODY_PREVIEW] + "…" * (len(text) > BODY_PREVIEW or body.truncated)
+
+
+def details(item: MessageView) -> RenderableType:
+    """Return a table of one message with its properties and its body."""
+    rows: list[tuple[str, RenderableType]] = [
+        ("message", str(item.id)),
+        ("state", _state(item)),
+        ("protocol", str(item.protocol)),
+        ("kind", f"{item.body_kind}, {size(item.size)}"),
+        ("priority", str(item.priority)),
+        ("published", moment(item.published)),
+        ("expires", moment(item.expiration) if item.expiration else "never"),
+    ]
+    if item.timestamp != item.published:
+        rows.append(("client timestamp", moment(item.timestamp)))
+    if item.deliver_at:
+        rows.append(("scheduled for", moment(item.deliver_at)))
+    rows.append(("attempts", str(item.attempts)))
+    if item.reply_to:
+        rows.append(("reply to", address_in(item.reply_to)))
+    for name in ("durability", "message_id", "correlation_id", "type"):
+        if value := getattr(item, name):
+            rows.append((name.replace("_", " "), value))
+    if dead := item.dead_letter:
+        rows.append(("dead letter", _death(dead)))
+    parts: list[RenderableType] = [pairs(rows)]
+    if properties := item.properties:
+        parts += [Text(), Text("properties", style="bold"), _properties(properties)]
+    parts += [Text(), *_body_of(item.body)]
+    return Group(*parts)
+
+
+def _death(dead: DeadLetterView) -> str:
+    origin = f", of {address_in(dead.original_destination)}" if dead.original_destination else ""
+    attempts = f", after {dead.attempts} attempts" if dead.attempts is not None else ""
+    return f"{dead.reason}{origin}{attempts}, at {dead.time}"
+
+
+def _properties(properties: dict[str, PropertyView]) -> RenderableType:
+    rows = []
+    for name, each in properties.items():
+        value = each.value
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        rows.append((f"  {printable(name)}", f"{text}  ({each.type})"))
+    return pairs(rows)
+
+
+def _body_of(body: BodyView | None) -> list[RenderableType]:
+    if body is None or body.value is None:
+        return [Text("no body", style="dim")]
+    value = body.value
+    cut = ", cut off" if body.truncated else ""
+    head = Text(f"body ({body.encoding}{cut})", style="bold")
+    if isinstance(value, str):
+        return [head, Text(printable(value))]
+    data = msgspec.json.format(msgspec.json.encode(value)).decode()
+    return [head, Text(printable(data))]
