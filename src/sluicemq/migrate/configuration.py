@@ -1,47 +1,54 @@
-"""The plan's settings as a configuration file. Comments state the origin of migrated settings, and
-the settings that were not migrated are listed at the end, so that the file documents the
-migration."""
+"""The plan's settings as a configuration file, and its users in the user database.
+
+Comments in the file state the origin of migrated settings, and the settings that were not migrated
+are listed at the end, so that the file documents the migration."""
 
 from __future__ import annotations
 
-import json
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from sluicemq.migrate.plan import Plan
-from sluicemq.migrate.users import add_users
-from sluicemq.model.destination import DestinationSettings, Overflow
+from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.security.changes import add_user
+from sluicemq.security.records import Database
+from sluicemq.security.store import UserStore
+from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
-from sluicemq.server.settings import Setting, settings_of
-from sluicemq.server.units import Unit, format_quantity
+from sluicemq.server.settings import settings_of
 
 _DEFAULTS: Final = ("broker", "default_destination")
+USERS_FILE: Final = "users.json"
+ACTOR: Final = "sluicemq migrate"
+"""Actor in the audit log."""
 
 
 def render(plan: Plan, data_dir: Path) -> str:
     """Return the file's text."""
     lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.place))}"]
+    defaults = plan.defaults or DestinationSettings()
     values = {("broker", "data_dir"): str(data_dir), **plan.settings}
     for section, struct in SECTIONS.items():
         found = []
-        if section == _DEFAULTS:
-            found = list(_destination(plan.defaults or DestinationSettings()))
         for name, setting in settings_of(struct).items():
-            path = (*section, name)
-            if path in values and path != _DEFAULTS:
-                found += _assignment(plan, ".".join(path), setting, values[path])
+            value: object = values.get((*section, name))
+            if section == _DEFAULTS and getattr(defaults, name) != setting.default:
+                value = getattr(defaults, name)
+            if value is not None:
+                comment = plan.comments.get(".".join((*section, name)))
+                behind = f"  # {_printable(comment)}" if comment else ""
+                found.append(f"{name} = {value_text(value, setting.unit)}{behind}")
         if found:
             lines += ["", f"[{'.'.join(section)}]", *found]
     for listener in plan.listeners:
         lines.append("")
         if comment := plan.comments.get(listener.url):
             lines.append(f"# {_printable(comment)}")
-        lines += ["[[listeners]]", f"url = {_quoted(listener.url)}"]
+        lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
         for option, value in listener.options.items():
-            lines.append(f"{option} = {_plain(value)}")
+            lines.append(f"{option} = {value_text(value)}")
     if plan.left:
         lines += ["", "# Not carried over:"]
         lines += [
@@ -63,37 +70,25 @@ def problems(plan: Plan) -> list[str]:
             return [str(error).removeprefix(f"{file}: ")]
 
 
-def _destination(settings: DestinationSettings) -> Iterator[str]:
-    usual = DestinationSettings()
-    for name, setting in settings_of(DestinationSettings).items():
-        value = getattr(settings, name)
-        if value != getattr(usual, name):
-            yield f"{name} = {_value(setting, value)}"
+def add_users(users: list[NewUser], data_dir: Path) -> tuple[list[str], list[str]]:
+    """Add users to the user database of the data directory; existing users are never changed.
+    Returns the names of those added and of those that existed already. Raises
+    AccessError, ConfigurationError, OSError."""
+    if not users:
+        return [], []
+    store = UserStore(data_dir / USERS_FILE)
+    before = store.read().users
+    known = [user.name for user in users if user.name in before]
 
+    def add(database: Database) -> Database:
+        for user in users:
+            if user.name not in database.users:
+                database = add_user(database, user.name, user.record)
+        return database
 
-def _assignment(plan: Plan, path: str, setting: Setting, value: object) -> Iterator[str]:
-    comment = plan.comments.get(path)
-    behind = f"  # {_printable(comment)}" if comment else ""
-    yield f"{setting.name} = {_value(setting, value)}{behind}"
-
-
-def _value(setting: Setting, value: object) -> str:
-    if isinstance(value, Overflow):
-        return _quoted(value.value)
-    if setting.unit not in (None, Unit.MODE) and isinstance(value, int | float) and value:
-        return _quoted(format_quantity(value, setting.unit))
-    return _plain(value)
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value) if isinstance(value, int | float) else _quoted(str(value))
-
-
-def _quoted(text: str) -> str:
-    # a TOML basic string is a JSON string, except that it must not contain DEL
-    return json.dumps(text, ensure_ascii=True).replace("\x7f", "\\u007f")
+    if len(known) < len(users):
+        store.change(add, ACTOR)
+    return [user.name for user in users if user.name not in before], known
 
 
 def _printable(text: str) -> str:

@@ -28,7 +28,7 @@ from xml.parsers import expat
 
 from sluicemq.migrate.plan import Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import ChangeDetector, Damage, SourceError, read_settings
-from sluicemq.migrate.sqlite import columns, is_database, opened
+from sluicemq.migrate.sqlite import is_database, opened, required
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION, WITHOUT_TTL
@@ -222,11 +222,7 @@ _OPTIONS: Final = {
 def _read_store(plan: Plan, store: Path) -> None:
     change_detector = plan.change_detector
     with opened(store, change_detector) as connection:
-        there = columns(connection, "queue")
-        if not there:
-            raise Damage(f"{store}: there is no table `queue`, so this is no store of PHPMQ")
-        if missing := COLUMNS - there:
-            raise Damage(f"{store}: the table `queue` lacks {', '.join(sorted(missing))}")
+        required(connection, store, "PHPMQ", "queue", COLUMNS)
         for name, count in connection.execute(
             "SELECT CAST(queueName AS BLOB), COUNT(*) FROM queue GROUP BY 1"
         ):

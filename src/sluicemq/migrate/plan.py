@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from hashlib import blake2b
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -112,11 +112,7 @@ ASIDE: Final = {
 """Types of rows that are set aside, with their description."""
 
 
-def _no_messages() -> Iterator[SourceMessage]:
-    return iter(())
-
-
-def _nothing_aside() -> Iterator[SetAsideRow]:
+def _nothing() -> Iterator[Any]:
     return iter(())
 
 
@@ -154,9 +150,9 @@ class Plan(msgspec.Struct, kw_only=True):
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
-    waiting: Callable[[], Iterator[SourceMessage]] = _no_messages
+    waiting: Callable[[], Iterator[SourceMessage]] = _nothing
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)
-    aside: Callable[[], Iterator[SetAsideRow]] = _nothing_aside
+    aside: Callable[[], Iterator[SetAsideRow]] = _nothing
     late: int = 0
     one_name: bool = False
     branches: list[PreparedTransaction] = msgspec.field(default_factory=list)

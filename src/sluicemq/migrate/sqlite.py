@@ -13,7 +13,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from struct import Struct
@@ -97,6 +97,24 @@ def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     """Return the names of a table's columns; none if there is no such table."""
     found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
     return {row[0].decode("utf-8", "replace") for row in found}
+
+
+def required(
+    connection: sqlite3.Connection, file: Path, product: str, table: str, needed: Collection[str]
+) -> set[str]:
+    """Return the columns of a table of a product's store. Raises Damage unless it has those that
+    are needed."""
+    there = columns(connection, table)
+    if not there:
+        raise Damage(f"{file}: there is no table `{table}`, so this is no store of {product}")
+    if missing := set(needed) - there:
+        raise Damage(f"{file}: the table `{table}` lacks {', '.join(sorted(missing))}")
+    return there
+
+
+def text(raw: object) -> str:
+    """Return the text of a column; "" for NULL and numbers."""
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""
 
 
 # --- use by other processes ----------------------------------------------------------------------

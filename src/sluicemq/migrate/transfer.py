@@ -27,11 +27,11 @@ from sluicemq.broker import (
     recover,
 )
 from sluicemq.journal import FileJournal
+from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.ledger import NAME, Ledger
 from sluicemq.migrate.plan import Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.set_aside import write_aside
 from sluicemq.migrate.source_files import SourceError
-from sluicemq.migrate.users import add_users
 from sluicemq.model.destination import (
     USUAL,
     Address,

@@ -16,9 +16,9 @@ from typing import Final
 
 from sluicemq.migrate.openmq.destinations import AUTOMATIC, OpenmqDestination, unique_name
 from sluicemq.migrate.openmq.messages import message_of_packet
-from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records
+from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records, tolerating
 from sluicemq.migrate.openmq.transactions import SYSID_SIZE, VRFILE, LoggedAck
-from sluicemq.migrate.source_files import ChangeDetector, Damage, SourceFile
+from sluicemq.migrate.source_files import ChangeDetector, SourceFile
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.jmq.packets import MAGIC
@@ -105,19 +105,14 @@ class StoreIndex:
             self._witness.look(vrfile)
             with SourceFile.open(vrfile) as data:
                 for span in records(data, self._faults):
-                    try:
+                    with tolerating(self._faults):
                         if not span.complete:
                             raise data.damage(span.position, _INTERRUPTED)
                         self._take_record(destination, data, span.position, span.size)
-                    except Damage as fault:
-                        self._faults(fault)
         for path in large_files(directory):
             self._witness.look(path)
-            with SourceFile.open(path) as data:
-                try:
-                    self._take_large(destination, data)
-                except Damage as fault:
-                    self._faults(fault)
+            with SourceFile.open(path) as data, tolerating(self._faults):
+                self._take_large(destination, data)
 
     def orphans(self) -> list[Path]:
         """Return message directories that belong to no destination."""

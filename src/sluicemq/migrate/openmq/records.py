@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -45,6 +46,15 @@ _SEARCHED: Final = 1 << 20
 
 Faults = Callable[[Damage], None]
 """Policy for damage: raise it, or record it and continue after it."""
+
+
+@contextmanager
+def tolerating(faults: Faults) -> Iterator[None]:
+    """Leave damage in the context to the policy."""
+    try:
+        yield
+    except Damage as fault:
+        faults(fault)
 
 
 class DataRange(NamedTuple):
@@ -114,12 +124,9 @@ def entries(path: Path, faults: Faults) -> list[MapEntry]:
     with SourceFile.open(path) as data:
         for span in records(data, faults):
             where = f"{path}, record at byte {span.position}"
-            try:
+            with tolerating(faults):
                 raw = data.read(span.position, span.size)
                 (key, value), end = read_objects(raw, 2, where)
-            except Damage as fault:
-                faults(fault)
-            else:
                 found.append(MapEntry(key, value, raw[end:], where))
     return found
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.migrate.openmq.index import StoreIndex
-from sluicemq.migrate.openmq.records import Faults
+from sluicemq.migrate.openmq.records import Faults, tolerating
 from sluicemq.migrate.openmq.states import TransactionStatuses, read_states
 from sluicemq.migrate.openmq.transactions import (
     COMMITTED,
@@ -60,10 +60,8 @@ class Replay:
         if foreign:
             self._plan.leave("transaction", f"{foreign} records of the log", _FOREIGN)
         for event in events:
-            try:
+            with tolerating(self._faults):
                 self._apply(event)
-            except Damage as fault:
-                self._faults(fault)
 
     def _apply(self, event: Event) -> None:
         index = self._index

@@ -14,7 +14,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from sluicemq.migrate.openmq.destinations import consumer_number
-from sluicemq.migrate.openmq.records import Faults, MapEntry, entries
+from sluicemq.migrate.openmq.records import Faults, MapEntry, entries, tolerating
 from sluicemq.migrate.openmq.serial import ParsedObject
 from sluicemq.migrate.openmq.transactions import SYSID_SIZE, XID_SIZE
 from sluicemq.migrate.source_files import Damage
@@ -44,17 +44,12 @@ def read_states(directory: Path, faults: Faults) -> TransactionStatuses:
     states: dict[int, TransactionStatus] = {}
     acks: dict[int, list[tuple[bytes, int]]] = {}
     for entry in entries(directory / "txn", faults):
-        try:
+        with tolerating(faults):
             number, state = _state(entry)
-        except Damage as fault:
-            faults(fault)
-        else:
             states[number] = state
     for entry in entries(directory / "txnack", faults):
-        try:
+        with tolerating(faults):
             acks[_number(entry)] = _acks(entry)
-        except Damage as fault:
-            faults(fault)
     return TransactionStatuses(states, acks)
 
 

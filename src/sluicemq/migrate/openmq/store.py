@@ -30,7 +30,7 @@ from sluicemq.migrate.openmq.index import (
     StoreIndex,
 )
 from sluicemq.migrate.openmq.messages import key_of_packet, message_of_packet
-from sluicemq.migrate.openmq.records import Faults, entries
+from sluicemq.migrate.openmq.records import Faults, entries, tolerating
 from sluicemq.migrate.openmq.replay import Replay
 from sluicemq.migrate.openmq.transactions import (
     INCOMPLETE,
@@ -130,10 +130,8 @@ class _Store:
         known = self._index.destinations.values()
         topics = [each.address.name for each in known if each.address.kind is Kind.TOPIC]
         for entry in entries(self._directory / "interest", self._faults):
-            try:
+            with tolerating(self._faults):
                 self._subscribe(interest_of(entry), topics)
-            except Damage as fault:
-                self._faults(fault)
 
     def _subscribe(self, interest: StoredSubscription, topics: list[str]) -> None:
         plan = self._plan
@@ -180,10 +178,8 @@ class _Store:
         self, waiting: list[tuple[StoredMessage, dict[str, int] | None]]
     ) -> Iterator[SourceMessage]:
         for stored, takers in waiting:
-            try:
+            with tolerating(self._faults):
                 yield _waiting(stored, takers)
-            except Damage as fault:
-                self._faults(fault)
 
     def _judge(self, stored: StoredMessage) -> ImportDecision:
         """Decide how a message is delivered. Raises Damage."""
@@ -221,10 +217,8 @@ class _Store:
                     "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
-            try:
+            with tolerating(self._faults):
                 self._plan.branches.append(self._branch(transaction, held))
-            except Damage as fault:
-                self._faults(fault)
         self._plan.held = list(held.values())
         for waiting in held.values():
             self._plan.counts[waiting.message.destination] += 1

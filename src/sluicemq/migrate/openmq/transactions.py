@@ -34,8 +34,8 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from zlib import adler32
 
-from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records
-from sluicemq.migrate.source_files import ByteReader, Damage, SourceFile
+from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records, tolerating
+from sluicemq.migrate.source_files import ByteReader, SourceFile
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
 LOG: Final = "txnlog"
@@ -195,20 +195,15 @@ def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
                 if not span.complete:
                     faults(cursor.damage("it was being written when the broker ended"))
                     continue
-                try:
+                with tolerating(faults):
                     size = cursor.unpack(_i32)[0]
                     found.append(_transaction(ByteReader(cursor.take(size), where)))
-                except Damage as fault:
-                    faults(fault)
     for path in large_files(place):
-        with SourceFile.open(path) as data:
-            try:
-                large = read_large(data)
-                if large is not None and large.data.complete:
-                    content = data.read(large.data.position, large.data.size)
-                    found.append(_transaction(ByteReader(content, str(path))))
-            except Damage as fault:
-                faults(fault)
+        with SourceFile.open(path) as data, tolerating(faults):
+            large = read_large(data)
+            if large is not None and large.data.complete:
+                content = data.read(large.data.position, large.data.size)
+                found.append(_transaction(ByteReader(content, str(path))))
     return found
 
 

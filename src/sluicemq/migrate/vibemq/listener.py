@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, spelled
+from sluicemq.protocols.vibemq.queues import Mode, spelled
+from sluicemq.protocols.vibemq.wire import NO_LIMIT
 
 _ALGORITHMS: Final = {"gzip": "gzip", "1": "gzip", "brotli": "Brotli", "2": "Brotli"}
 """Supported compressions, by name and number of VibeMQ."""

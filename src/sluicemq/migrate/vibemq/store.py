@@ -34,7 +34,7 @@ import msgspec
 
 from sluicemq.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
 from sluicemq.migrate.source_files import ChangeDetector, Damage
-from sluicemq.migrate.sqlite import columns, opened
+from sluicemq.migrate.sqlite import columns, opened, required, text
 from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
@@ -124,13 +124,8 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
     Raises SourceError.
     """
     with opened(file, plan.change_detector) as connection:
-        there = columns(connection, "messages")
-        if not there:
-            raise Damage(f"{file}: there is no table `messages`, so this is no store of VibeMQ")
-        if missing := MESSAGES - there:
-            raise Damage(f"{file}: the table `messages` lacks {', '.join(sorted(missing))}")
-        if not columns(connection, "queues"):
-            raise Damage(f"{file}: there is no table `queues`, so this is no store of VibeMQ")
+        there = required(connection, file, "VibeMQ", "messages", MESSAGES)
+        required(connection, file, "VibeMQ", "queues", ())
         store = _Store(
             file,
             plan.change_detector,
@@ -171,7 +166,7 @@ class _StoreScan:
                 with suppress(ProtocolError):
                     given, created = queue.row["options_json"], queue.row["created_at"]
                     plan.origins[where] = origin_of(
-                        bytes(given) if isinstance(given, bytes) else b"", _text(created)
+                        bytes(given) if isinstance(given, bytes) else b"", text(created)
                     )
         now = _now()
         for found in store.rows(connection):
@@ -204,11 +199,11 @@ class _StoreScan:
     def _set_aside(self, aside: SetAsideRow) -> None:
         row = aside.row
         if aside.sort in _AS_A_MATTER_OF_COURSE:
-            self._rows[aside.sort, _text(row["queue_name"])] += 1
+            self._rows[aside.sort, text(row["queue_name"])] += 1
         elif row["table"] == "dead_letters":
             self._name("dead letter", str(row["id"]), aside.reason)
         elif row["table"] == "messages":
-            where = f"{_text(row['id'])} of {_text(row['queue_name'])}"
+            where = f"{text(row['id'])} of {text(row['queue_name'])}"
             self._name("message", where, aside.reason)
 
     def _name(self, what: str, name: str, reason: str) -> None:
@@ -229,7 +224,7 @@ def _queues(connection: sqlite3.Connection) -> Iterator[StoredQueue]:
         "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB), CAST(created_at AS BLOB)"
         " FROM queues ORDER BY created_at, 1"
     ):
-        name = _text(raw)
+        name = text(raw)
         options, reason = _options(name, given or b"")
         row = {"table": "queues", "name": raw, "options_json": given, "created_at": created}
         yield StoredQueue(name, given or b"", options, reason, row)
@@ -328,7 +323,7 @@ class _Store:
     def _messages(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
         count = "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
         surplus = {
-            raw: total - self._capacity(_text(raw)) for raw, total in self._read(connection, count)
+            raw: total - self._capacity(text(raw)) for raw, total in self._read(connection, count)
         }
         size = "LENGTH(CAST(payload_json AS BLOB))"
         rows = self._read(
@@ -367,7 +362,7 @@ class _Store:
     def _message(self, row: Mapping[str, Any]) -> SourceMessage:
         """Convert a row. Raises Odd."""
         raw_id = row["id"] or b""
-        name = _text(row["queue_name"])
+        name = text(row["queue_name"])
         queue = self._queues.get(name)
         if not name or (queue is not None and queue.options is None):
             raise UnimportableRow("unreadable", f"its queue {name!r} is not created")
@@ -379,7 +374,7 @@ class _Store:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
             raise UnimportableRow("unreadable", f"its headers are not JSON: {fault}") from None
         message = _made(
-            self.address(name), _text(raw_id), row["payload_json"] or b"", given, row["priority"]
+            self.address(name), text(raw_id), row["payload_json"] or b"", given, row["priority"]
         )
         message.timestamp = _instant(row["timestamp"])
         ttl = options.settings.message_ttl
@@ -429,7 +424,7 @@ class _Store:
         dead = dead_letter_of(
             message,
             name,
-            _REASONS.get(reason, _text(reason) or str(reason)),
+            _REASONS.get(reason, text(reason) or str(reason)),
             _number(dead_row.deliveryAttempts),
             _instant(row["failed_at"]),
         )
@@ -493,18 +488,18 @@ def _spelled(value: str | int | float | bool) -> str:
     return value if isinstance(value, str) else str(value)
 
 
-def _instant(text: bytes | None) -> int:
+def _instant(raw: bytes | None) -> int:
     """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
 
     Raises Odd.
     """
     try:
-        found = datetime.fromisoformat((text or b"").decode())
+        found = datetime.fromisoformat((raw or b"").decode())
         if found.tzinfo is None:
             found = found.replace(tzinfo=UTC)
         return max(0, round(found.timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise UnimportableRow("unreadable", f"{text!r} is no time") from None
+        raise UnimportableRow("unreadable", f"{raw!r} is no time") from None
 
 
 def _number(value: object) -> int:
@@ -513,7 +508,3 @@ def _number(value: object) -> int:
 
 def _now() -> int:
     return time.time_ns() // 1_000_000
-
-
-def _text(raw: object) -> str:
-    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""

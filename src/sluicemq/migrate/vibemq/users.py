@@ -14,12 +14,12 @@ import msgspec
 
 from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.migrate.source_files import Damage, SourceError
-from sluicemq.migrate.sqlite import columns, opened
+from sluicemq.migrate.sqlite import columns, opened, text
 from sluicemq.migrate.vibemq.layers import Values, beside
 from sluicemq.migrate.vibemq.settings import AUTHORIZATION
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.protocols.vibemq.admin import OPERATIONS
-from sluicemq.security.legacy_hashes import COSTS, bcrypt_cost
+from sluicemq.security.passwords import COSTS, bcrypt_cost
 from sluicemq.security.records import UserRecord
 
 USERS: Final = "auth.db"
@@ -97,7 +97,7 @@ def _read_users(plan: Plan, file: Path) -> int:
             "SELECT CAST(username AS BLOB), CAST(queue_pattern AS BLOB), CAST(operations AS BLOB)"
             " FROM permissions ORDER BY id"
         ):
-            user, glob = _text(name), _text(pattern)
+            user, glob = text(name), text(pattern)
             permission = _permission(plan, file, user, glob, operations)
             if permission is not None:
                 permissions.setdefault(user, []).append(permission)
@@ -107,12 +107,12 @@ def _read_users(plan: Plan, file: Path) -> int:
         )
         for name, stored, superuser, created in rows:
             found += 1
-            user = _text(name)
+            user = text(name)
             if not is_user_name(user):
                 plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
             record = UserRecord(
-                password=_password(plan, user, _text(stored)),
+                password=_password(plan, user, text(stored)),
                 superuser=bool(superuser),
                 permissions=tuple(permissions.get(user, ())),
                 created=created if isinstance(created, int) and 0 <= created <= now else now,
@@ -155,7 +155,3 @@ def _permission(
         plan.leave("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
         return None
     return Permission(pattern, frozenset(granted), ignore_case=True)
-
-
-def _text(raw: bytes | None) -> str:
-    return (raw or b"").decode("utf-8", "replace")
