@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -59,6 +60,10 @@ def test_the_import_rules_hold(fixture: Path) -> None:
         ("admin/app.py", "import sluicemq.broker.subscription", "as sluicemq.broker only"),
         ("pipeline/replay.py", "import sluicemq.broker", "without an engine"),
         ("protocols/phpmq/wire.py", "import sluicemq.broker", "of SluiceMQ only the model"),
+        ("management/users.py", "import sluicemq.security", "downwards only"),
+        ("management/users.py", "import starlette", "neither HTTP libraries"),
+        ("cli/users.py", "import sluicemq.broker", "instead of the engine"),
+        ("cli/status.py", "import sluicemq.admin.overview", "instead of the engine"),
         ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],
 )
@@ -84,6 +89,31 @@ def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> N
             if isinstance(node, ast.Attribute) and node.attr == "core":
                 owner = ast.unparse(node.value)
                 assert not owner.endswith("broker"), f"{path}: {owner}.core"
+
+
+DECLARATIONS = [path.stem for path in (ROOT / "src/sluicemq/management").glob("[!_]*.py")]
+COMMANDS = ["client_commands", "destinations", "messages", "slots", "status", "users"]
+
+
+@pytest.mark.parametrize(
+    ("modules", "absent"),
+    [
+        (
+            ["clients.management", *(f"management.{name}" for name in DECLARATIONS)],
+            r"sluicemq\.(broker|journal|security|server)",
+        ),
+        ([f"cli.{name}" for name in COMMANDS], r"sluicemq\.(admin|broker|server\.run)|starlette"),
+    ],
+)
+def test_clients_of_the_management_api_load_no_engine(modules: list[str], absent: str) -> None:
+    assert len(modules) > 5
+    code = f"import sys, {', '.join(f'sluicemq.{name}' for name in modules)}; print(*sys.modules)"
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    loaded = result.stdout.split()
+    assert "sluicemq.management.operation" in loaded
+    assert [name for name in loaded if re.match(absent, name)] == []
 
 
 def test_no_module_is_in_an_import_cycle() -> None:

@@ -6,7 +6,7 @@ import subprocess
 import sys
 from importlib.metadata import requires
 
-HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "deltalake", "pyiceberg", "matplotlib")
+HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "delta-spark", "matplotlib")
 """Dependencies that only the pipeline needs."""
 
 

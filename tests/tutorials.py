@@ -1,10 +1,10 @@
 """Runs the snippets of a text in their order, as a reader of the text would.
 
-Shell snippets run in one directory and keep exported variables, Python snippets run in one
-namespace. `sluicemq serve … &` starts a broker and `kill %1` stops it, on ports that are free and
-stand for those in the text. A `text` block is the output of the snippet before it; … stands for
-anything. `<!-- tested by … -->` before a snippet names the test that runs it, or the reason for
-no test.
+A `toml` block is the file pipeline.toml. Shell snippets run in one directory and keep exported
+variables, Python snippets run in one namespace. `sluicemq serve … &` starts a broker and `kill %1`
+stops it, on ports that are free and stand for those in the text. A `text` block is the output of
+the snippet before it; … stands for anything. `<!-- tested by … -->` before a snippet names the test
+that runs it, or the reason for no test.
 """
 
 from __future__ import annotations
@@ -49,6 +49,8 @@ def snippets(text: str) -> list[Snippet]:
     skipped = False
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
+        if not match["language"]:
+            continue  # a drawing
         if match["elsewhere"]:
             skipped = True
         elif match["language"] != "text":
@@ -77,9 +79,11 @@ class Reader:
         self._base = self.directory
         self._environment = self._base / "environment"
 
-    def follow(self) -> None:
-        """Run all snippets. AssertionError if the output differs or a command fails."""
-        for step in snippets(self.text.read_text()):
+    def follow(self, until: str = "") -> None:
+        """Run all snippets, or those before a heading. AssertionError if the output differs or a
+        command fails."""
+        text = self.text.read_text()
+        for step in snippets(text.partition(until)[0] if until else text):
             printed = self.run(step)
             if step.prints is not None:
                 assert matches(step.prints, printed), f"line {step.line} printed\n{printed}"
@@ -93,6 +97,9 @@ class Reader:
     def run(self, snippet: Snippet) -> str:
         """Run a snippet and return its output."""
         code = snippet.code
+        if snippet.language == "toml":
+            (self.directory / "pipeline.toml").write_text(code)
+            return ""
         if snippet.language == "python":
             return self.python(self._moved(code), snippet)
         if code.startswith(self.in_process):

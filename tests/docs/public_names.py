@@ -17,14 +17,13 @@ import click
 from typer.main import get_command
 
 import sluicemq
-from sluicemq.admin.metrics.exposition import Shape
-from sluicemq.admin.metrics.families import ALL
+from sluicemq.admin.metrics.exposition import ALL, Shape
 from sluicemq.admin.openapi import document
-from sluicemq.admin.routing import Endpoint
 from sluicemq.broker import BatchPart, describe
 from sluicemq.broker.codec import encode
 from sluicemq.cli.main import app
 from sluicemq.journal.format import Cause, RecordType
+from sluicemq.management.operation import ApiOperation
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.pipeline.decode.columns import FRAMES
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, SILVER
@@ -32,7 +31,6 @@ from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.sink import options as sink
 from sluicemq.pipeline.sink.columns import COLUMNS
 from sluicemq.pipeline.source import options as source
-from sluicemq.pipeline.tables import datasource
 from sluicemq.security import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
@@ -103,32 +101,37 @@ def setting_values() -> Uses:
     )
 
 
-def _endpoints() -> list[Endpoint]:
-    async def collect() -> list[Endpoint]:
+def _operations() -> list[ApiOperation[Any, Any]]:
+    async def collect() -> list[ApiOperation[Any, Any]]:
         with tempfile.TemporaryDirectory() as directory:
             api_fixture = ApiFixture(Path(directory))
             api_fixture.authenticator.close()
-            return api_fixture.endpoints
+            return [each.operation for each in api_fixture.endpoints]
 
     return asyncio.run(collect())
 
 
 def requests() -> Uses:
     """Return methods and paths of the HTTP API."""
-    return _plain(f"{endpoint.method} {endpoint.full_path}" for endpoint in _endpoints())
+    return _plain(f"{each.method} {each.full_path}" for each in _operations())
+
+
+def operations() -> Uses:
+    """Return the ids of the operations of the HTTP API, which are also in the audit log."""
+    return _plain(sorted({each.operation_id for each in _operations()}))
 
 
 def parameters() -> Uses:
     """Return the query parameters of the HTTP API."""
     uses: Uses = {}
-    for endpoint in _endpoints():
-        for name in endpoint.parameters:
-            uses.setdefault(name, []).append(f"{endpoint.method} {endpoint.full_path} {name}")
+    for each in _operations():
+        for name in (*(["name_base64"] if each.has_address else ()), *each.query_names):
+            uses.setdefault(name, []).append(f"{each.method} {each.full_path} {name}")
     return uses
 
 
 def _schemas() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = document(_endpoints())["components"]["schemas"]
+    found: dict[str, dict[str, Any]] = document(_operations())["components"]["schemas"]
     return found
 
 
@@ -220,11 +223,10 @@ def columns() -> Uses:
 
 
 def spark_options() -> Uses:
-    """Return the options of source, sink and `sluicemq-table`; a use is `source option`."""
+    """Return the options of source and sink; a use is `source option`."""
     places = {
-        "source": source._SPELLED.split(", "),
+        "source": [option.name for option in source.OPTIONS],
         "sink": list(sink._KNOWN.values()),
-        "table": [*sorted(datasource._OPTIONS.values()), "storage.NAME"],
     }
     uses: Uses = {}
     for place, names in places.items():
@@ -299,6 +301,7 @@ SECTIONS_OF_PAGE: Final[dict[str, Callable[[], Uses]]] = {
     "Configuration values": setting_values,
     "Environment variables": variables,
     "HTTP requests": requests,
+    "HTTP operations": operations,
     "HTTP query parameters": parameters,
     "HTTP fields": fields,
     "HTTP values": field_values,
