@@ -3,7 +3,6 @@ runs, in the file of the user database. Both return the same results and raise t
 
 from __future__ import annotations
 
-import asyncio
 import getpass
 import os
 import socket
@@ -144,11 +143,15 @@ class FileAccounts(OperationCaller):
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
-        async def carry_out() -> AnswerT:
-            answer: AnswerT = await self._methods[operation](self._users, parameters)
+        # On the file, no operation waits, so that its coroutine ends at the first step and needs no
+        # event loop: the caller may be inside one.
+        steps = self._methods[operation](self._users, parameters).__await__()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: AnswerT = stop.value
             return answer
-
-        return asyncio.run(carry_out())
+        raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
 
 
 def _stays_open(
