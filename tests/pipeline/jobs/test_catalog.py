@@ -31,8 +31,14 @@ def catalog(spark: SparkSession, tmp_path: Path) -> Iterator[str]:
 
 
 def names(spark: SparkSession) -> list[str]:
+    """Return the tables of the layers; Spark lists the session's temporary views with each."""
     found = [(layer, spark.sql(f"SHOW TABLES IN {layer}").collect()) for layer in LAYERS]
-    return sorted(f"{layer}.{row['tableName']}" for layer, rows in found for row in rows)
+    return sorted(
+        f"{layer}.{row['tableName']}"
+        for layer, rows in found
+        for row in rows
+        if not row["isTemporary"]
+    )
 
 
 def test_all_tables_are_found_by_name(spark: SparkSession, tmp_path: Path, catalog: str) -> None:
