@@ -118,7 +118,7 @@ def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
 
 
 def test_dups_ok_acknowledges_after_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("sluicemq.clients.jmq.session.LAZY_SECONDS", 0.01)
+    monkeypatch.setattr("sluicemq.clients.jmq.request_channel.LAZY_SECONDS", 0.01)
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session(AckMode.DUPS_OK)).consumer("q")

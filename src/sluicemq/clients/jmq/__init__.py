@@ -25,21 +25,21 @@ fails with TransactionLost; the next one begins after `rollback`, or with the `c
 
 from __future__ import annotations
 
-from sluicemq.clients.jmq.browser import Browser
 from sluicemq.clients.jmq.connection import JmqClient
-from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
-from sluicemq.clients.jmq.destinations import (
+from sluicemq.clients.jmq.consumer import Browser, Consumer, JmqMessage
+from sluicemq.clients.jmq.messages import (
     Destination,
+    JavaObject,
+    Message,
+    MessageFormatError,
     Queue,
     TemporaryQueue,
     TemporaryTopic,
     Topic,
 )
-from sluicemq.clients.jmq.messages import JavaObject, Message, MessageFormatError
 from sluicemq.clients.jmq.producer import Producer
-from sluicemq.clients.jmq.request_channel import StatusError
-from sluicemq.clients.jmq.session import Session, TransactionLost
-from sluicemq.clients.jmq.xa import XaResource
+from sluicemq.clients.jmq.request_channel import StatusError, TransactionLost
+from sluicemq.clients.jmq.session import Session, XaResource
 from sluicemq.clients.transport import ALWAYS, Backoff
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short
 from sluicemq.protocols.jmq.fields import Xid

@@ -1,4 +1,4 @@
-"""The client for asyncio. Public through `client`."""
+"""The client for asyncio, and its requests and replies. Public through `client`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Final, Self
+from uuid import uuid4
 
-from sluicemq.clients.jmq.connecting import Connector
-from sluicemq.clients.jmq.consumer import JmqMessage
-from sluicemq.clients.jmq.destinations import Destination
-from sluicemq.clients.jmq.producer import OUTSTANDING
+from sluicemq.clients.jmq.connecting import DEFAULT_PORT, Connector, Target
+from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
+from sluicemq.clients.jmq.messages import Destination, TemporaryQueue
+from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel
-from sluicemq.clients.jmq.requests import Requests
 from sluicemq.clients.jmq.session import Session
-from sluicemq.clients.jmq.target import DEFAULT_PORT, Target
 from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.clients.transport import ALWAYS, Backoff, fail, time_limit
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import GUEST
@@ -29,11 +28,86 @@ PREFETCH: Final = 1000
 """Messages buffered per consumer; the Java client's default."""
 
 
+class Requests:
+    """Request-reply exchange over one session with a temporary reply queue."""
+
+    def __init__(
+        self, session: Session, queue: TemporaryQueue, consumer: Consumer, producer: Producer
+    ) -> None:
+        self._session = session
+        self._queue = queue
+        self._producer = producer
+        self._waiting: dict[str, asyncio.Future[JmqMessage]] = {}
+        self._task = asyncio.create_task(self._receive(consumer))
+
+    @classmethod
+    async def start(cls, session: Session) -> Self:
+        """Create the reply queue with its consumer and a producer. Raises ClientError."""
+        queue = await session.temporary_queue()
+        consumer = await session.consumer(queue)
+        return cls(session, queue, consumer, await session.producer())
+
+    async def ask(
+        self,
+        to: str | Destination,
+        body: object,
+        timeout: float | None,
+        properties: Mapping[str, object] | None,
+        type: str | None,
+        persistent: bool,
+        ttl: float | None,
+    ) -> JmqMessage:
+        """Send a request and return its reply. Raises as JmqClient.request."""
+        correlation_id = uuid4().hex
+        reply: asyncio.Future[JmqMessage] = asyncio.get_running_loop().create_future()
+        names = [correlation_id]
+        self._waiting[correlation_id] = reply
+        try:
+            async with time_limit(timeout, f"no reply in {timeout} s"):
+                identity = await self._producer.send(
+                    body,
+                    to=to,
+                    properties=properties,
+                    correlation_id=correlation_id,
+                    reply_to=self._queue,
+                    type=type,
+                    persistent=persistent,
+                    ttl=timeout if ttl is None else ttl,
+                    wait=False,  # the id must be registered before a reply can arrive
+                )
+                names.append(identity)
+                self._waiting[identity] = reply
+                await self._producer.confirm()
+                return await reply
+        finally:
+            for name in names:
+                self._waiting.pop(name, None)
+
+    async def _receive(self, consumer: Consumer) -> None:
+        while True:
+            try:
+                message = await consumer.receive()
+                reply = self._waiting.get(message.correlation_id)
+            except ConnectionLost as lost:
+                for waiting in self._waiting.values():
+                    fail(waiting, lost)
+                return
+            except (ClientError, ValueError):
+                continue  # the reply cannot be decoded or acknowledged
+            if reply is not None and not reply.done():
+                reply.set_result(message)
+
+    async def close(self) -> None:
+        """Close the session; pending requests fail with ConnectionLost. Raises as Session.close."""
+        await self._session.close()
+        await self._task
+
+
 class JmqClient(ReconnectingClient[RequestChannel]):
     """Client connection that reconnects when it is lost. Made by `connect` or `open`. Any number
     of tasks may use it.
 
-    timeout, prefetch, outstanding, share_client_id   see `connect`
+    timeout, prefetch, outstanding   see `connect`
     """
 
     def __init__(
@@ -48,7 +122,6 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         super().__init__(target, reconnect, outstanding, prefetch)
         self.outstanding = outstanding
         self.prefetch = prefetch
-        self.share_client_id = target.share_client_id
         self._target = target
         self._connector = Connector(target, ssl_context, limits, reconnect is not None)
         self._old = 0
@@ -148,11 +221,11 @@ class JmqClient(ReconnectingClient[RequestChannel]):
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
-        session = Session(self, ack_mode, transacted)
+        session = Session(self, self._target, ack_mode, transacted, self.outstanding, self.prefetch)
         channel = await self.ready()
         await session.begin(channel)
         channel.check()  # reconnects recreate only registered sessions
-        self._sessions.append(session)
+        self._sessions = [*(other for other in self._sessions if not other.closed), session]
         return session
 
     async def request(
@@ -236,18 +309,6 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         if failure is not None:
             raise failure
 
-    # --- used by sessions
-
-    def leave(self, session: Session) -> None:
-        """Remove a closed session."""
-        if session in self._sessions:
-            self._sessions.remove(session)
-
-    def temporary_origin(self) -> str:
-        """Return the client id, or else the local address."""
-        assert self._connection is not None
-        return self._target.client_id or self._connection.local()[0] or "unix"
-
     # --- connections
 
     def _ended(self, reason: ClientError) -> None:
@@ -284,6 +345,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
             Session.begin_producers,
         ):
             for session in self._sessions:
-                await begin(session, channel)
+                if not session.closed:
+                    await begin(session, channel)
         if self._started:
             channel.notify(PacketType.START)

@@ -1,44 +1,28 @@
-"""Consumers. Public through `client`."""
+"""Consumers and queue browsers. Public through `client`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
-from typing import NamedTuple, Protocol
+from typing import Final, NamedTuple
 
-from sluicemq.clients.jmq.confirmations import SessionPort
-from sluicemq.clients.jmq.destinations import DEAD_MESSAGES, Destination
-from sluicemq.clients.jmq.messages import Message, now_ms
-from sluicemq.clients.jmq.producer import declare
-from sluicemq.clients.jmq.request_channel import RequestChannel, number
+from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Destination, Message, now_ms
+from sluicemq.clients.jmq.request_channel import (
+    RequestChannel,
+    SessionState,
+    check,
+    declare,
+    number,
+)
 from sluicemq.clients.transport import AsyncClient, again, time_limit
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import encode_blocks
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
-
-
-class Receiving(SessionPort, Protocol):
-    """Session as its consumers use it."""
-
-    ack_mode: AckMode
-    halted: bool
-
-    @property
-    def shares_client_id(self) -> bool: ...
-
-    async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
-        """Acknowledge a delivered message if the session's mode requires it. Raises ClientError."""
-
-    def expired(self, channel: RequestChannel, block: bytes) -> None:
-        """Acknowledge an expired message as dead. Raises ConnectionLost."""
-
-    async def acknowledge(self, message: JmqMessage, only: bool) -> None:
-        """Acknowledge one message, or all delivered ones. Raises ClientError."""
 
 
 class ConsumerOptions(NamedTuple):
@@ -80,7 +64,7 @@ class JmqMessage(Message):
     __slots__ = ("_session", "block", "channel")
 
     def __init__(
-        self, packet: Packet, session: Receiving, channel: RequestChannel, block: bytes
+        self, packet: Packet, session: SessionState, channel: RequestChannel, block: bytes
     ) -> None:
         super().__init__(packet)
         self._session = session
@@ -94,7 +78,7 @@ class JmqMessage(Message):
         Raises Refused, RequestTimeout; ConnectionLost, also if the client has reconnected since
         the message was delivered, in which case the broker redelivers it.
         """
-        await self._session.acknowledge(self, only)
+        await self._session.acknowledge(self.channel, self.block, only)
 
 
 class Consumer(AsyncClient):
@@ -102,11 +86,18 @@ class Consumer(AsyncClient):
     or by its `async with`. One task at a time may receive.
     """
 
-    def __init__(self, session: Receiving, subscription: ConsumerOptions) -> None:
+    def __init__(
+        self,
+        session: SessionState,
+        subscription: ConsumerOptions,
+        leave: Callable[[Consumer], None],
+    ) -> None:
+        """`leave` removes the consumer from its session."""
         self.id = 0
         self.subscription = subscription
         self.channel: RequestChannel
         self._session = session
+        self._leave = leave
         self._size = subscription.prefetch
         self._packets: deque[Packet] = deque()
         self._back: deque[JmqMessage] = deque()
@@ -116,12 +107,6 @@ class Consumer(AsyncClient):
         """SysMessageID of the last delivered message."""
         self._news = asyncio.Event()
         self._end: ClientError | None = None
-
-    @property
-    def is_volatile(self) -> bool:
-        """True if a lost non-persistent message is acceptable (non-durable topic subscription)."""
-        subscription = self.subscription
-        return not (subscription.destination.is_queue or subscription.durable)
 
     async def receive(self, timeout: float | None = None) -> JmqMessage:
         """Return the next message.
@@ -142,8 +127,11 @@ class Consumer(AsyncClient):
             message = self._take()
             if message is not None:
                 break
+        subscription = self.subscription
+        # a lost non-persistent message of a non-durable topic subscription is acceptable
+        reliable = message.persistent or subscription.durable or subscription.destination.is_queue
         try:
-            await self._session.handed(self, message.packet, message.block)
+            await self._session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
             self._back.append(message)
             raise
@@ -196,7 +184,7 @@ class Consumer(AsyncClient):
         can still be acknowledged. Raises Refused, RequestTimeout."""
         if self._end is not None:
             return
-        self._session.leave(self)
+        self._leave(self)
         self.finish(ConnectionLost("the consumer is closed"))
         with suppress(ConnectionLost):  # a lost connection has closed the consumer
             await self.end(await self._session.ready())
@@ -210,7 +198,7 @@ class Consumer(AsyncClient):
         if not session.transacted:
             properties["JMQAckMode"] = session.ack_mode
         if not self.subscription.shared:
-            properties["JMQShare"] = session.shares_client_id
+            properties["JMQShare"] = session.share_client_id
         if self.id:
             properties["JMQOldConsumerID"] = Long(self.id)
 
@@ -220,7 +208,7 @@ class Consumer(AsyncClient):
             self.id = number(packet, "JMQConsumerID")
             granted = number(packet, "JMQSize")
             self._size = granted if granted > 0 else self.subscription.prefetch
-            channel.inboxes[self.id] = self
+            channel.inboxes[self.id] = self.put
 
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
 
@@ -284,3 +272,68 @@ class Consumer(AsyncClient):
         self._end = self._end or reason
         self._clear()
         self.go_on()
+
+
+# --- browsers
+
+BATCH: Final = 1000
+"""Number of messages requested at a time."""
+
+
+class Browser:
+    """Messages of a queue, in queue order, without consuming them. Made by `Session.browser`.
+
+    Each iteration takes a new snapshot and skips messages that have left the queue since.
+
+        async for message in session.browser("orders"): …
+
+    Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
+    """
+
+    def __init__(self, session: SessionState, queue: Destination, selector: str) -> None:
+        self._session = session
+        self._properties: dict[str, object] = {
+            "JMQDestination": queue.name,
+            "JMQDestType": queue.type,
+        }
+        if selector:
+            self._properties["JMQSelector"] = selector
+
+    async def __aiter__(self) -> AsyncGenerator[Message]:
+        channel = await self._session.ready()
+        for kind in (PacketType.VERIFY_DESTINATION, PacketType.BROWSE):
+            reply = await channel.request(
+                kind, self._properties, accepted=(Status.OK, Status.NOT_FOUND)
+            )
+            if number(reply, "JMQStatus") == Status.NOT_FOUND:
+                if reply.properties.get("JMQCanCreate") is True:
+                    return
+                check(reply)
+        identity = number(reply, "JMQConsumerID")
+        size = BATCH * SYSID_SIZE
+        inbox: asyncio.Queue[Packet] = asyncio.Queue()
+        channel.inboxes[identity] = inbox.put_nowait
+        try:
+            for at in range(0, len(reply.body), size):
+                answer = await channel.request(
+                    PacketType.DELIVER,
+                    {"JMQConsumerID": Long(identity)},
+                    reply.body[at : at + size],
+                    accepted=(Status.OK, Status.NOT_FOUND),
+                )
+                last = number(answer, "JMQStatus") == Status.NOT_FOUND
+                while not last:
+                    packet = await _next(inbox, channel)
+                    last = bool(packet.flags & packets.L)
+                    yield Message(packet)
+        finally:
+            channel.inboxes.pop(identity, None)
+
+
+async def _next(inbox: asyncio.Queue[Packet], channel: RequestChannel) -> Packet:
+    try:
+        async with time_limit(channel.timeout, f"no message in {channel.timeout} s"):
+            return await inbox.get()
+    except RequestTimeout:
+        channel.check()
+        raise

@@ -1,4 +1,6 @@
-"""Messages and their conversion to Python values. Public through `client`.
+"""Destinations, messages, and their conversion to Python values. Public through `client`.
+
+A plain `str` names a queue.
 
     JMS            Python
     TextMessage    str
@@ -16,19 +18,133 @@ without None and bytes.
 
 from __future__ import annotations
 
+import secrets
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Final, NamedTuple, Self
 
-from sluicemq.clients.jmq.destinations import Destination, destination
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Property
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import VariableHeader, sysid_text
-from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.fields import (
+    TEMPORARY_QUEUE,
+    TEMPORARY_TOPIC,
+    VariableHeader,
+    class_of,
+    sysid_text,
+)
+from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.wire import Packet
+
+# --- destinations
+
+DEAD_MESSAGES: Final = "mq.sys.dmq"
+"""Name of the dead message queue."""
+
+
+class Destination:
+    """Queue or topic, possibly temporary. Creating the object does not contact the broker.
+    Hashable."""
+
+    __slots__ = ("name",)
+
+    type: int = 0
+    """JMQDestType."""
+
+    def __init__(self, name: str) -> None:
+        """`name` is one or more Java identifiers joined by `.`; a topic name may contain the
+        wildcards `*`, `**` and `>`. The broker refuses invalid names."""
+        if not name:
+            raise ValueError("a destination has a name")
+        self.name = name
+
+    @property
+    def is_queue(self) -> bool:
+        return bool(self.type & DestType.QUEUE)
+
+    @property
+    def is_temporary(self) -> bool:
+        return bool(self.type & DestType.TEMP)
+
+    @property
+    def java_class(self) -> str:
+        """Java class name, sent with messages (section 9.4)."""
+        return class_of(Address(Kind.QUEUE if self.is_queue else Kind.TOPIC, self.name))
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, Destination)
+            and other.name == self.name
+            and other.is_queue == self.is_queue
+        )
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.is_queue))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
+
+class Queue(Destination):
+    """Destination that delivers each message to one consumer."""
+
+    __slots__ = ()
+    type = DestType.QUEUE
+
+
+class Topic(Destination):
+    """Destination that delivers each message to every subscription."""
+
+    __slots__ = ()
+    type = DestType.TOPIC
+
+
+class TemporaryQueue(Queue):
+    """Temporary queue: any connection may send to it, only its creator may receive.
+
+    Made by `Session.temporary_queue`.
+    """
+
+    __slots__ = ()
+    type = DestType.QUEUE | DestType.TEMP
+
+
+class TemporaryTopic(Topic):
+    """Temporary topic. Made by `Session.temporary_topic`."""
+
+    __slots__ = ()
+    type = DestType.TOPIC | DestType.TEMP
+
+
+def named(name: str | Destination) -> Destination:
+    """Return the destination; a plain name becomes a queue."""
+    return Queue(name) if isinstance(name, str) else name
+
+
+def temporary_name(queue: bool, origin: str, port: int) -> str:
+    """Make a name for a temporary destination, in the form that the Java client uses (section 6).
+
+    The name ends with 128 random bits instead of the Java client's number, so that only clients
+    that receive the name can send to the destination.
+    """
+    prefix = TEMPORARY_QUEUE if queue else TEMPORARY_TOPIC
+    return f"{prefix}{origin}/{port}/{secrets.token_hex(16)}"
+
+
+def destination(address: Address) -> Destination:
+    """Return the client-side destination for an address in a message."""
+    kind, name = address
+    temporary = name.startswith((TEMPORARY_QUEUE, TEMPORARY_TOPIC))
+    if kind is Kind.QUEUE:
+        return TemporaryQueue(name) if temporary else Queue(name)
+    return TemporaryTopic(name) if temporary else Topic(name)
+
+
+# --- bodies
 
 COMPRESS: Final = "JMS_SUN_COMPRESS"
 """Property that marks a message as compressed."""
@@ -43,6 +159,15 @@ class MessageFormatError(ValueError):
     """Body that does not match its message type, or value that cannot be a body."""
 
 
+@contextmanager
+def _format_errors() -> Iterator[None]:
+    """Raise MessageFormatError for values and bytes that cannot be converted."""
+    try:
+        yield
+    except (ProtocolError, UnicodeError) as error:
+        raise MessageFormatError(str(error)) from None
+
+
 class JavaObject(bytes):
     """Serialised Java object, kept as bytes. `value` decodes only the closed set of types that
     maps and streams may hold, and maps and lists of them."""
@@ -50,72 +175,35 @@ class JavaObject(bytes):
     __slots__ = ()
 
     @classmethod
+    @_format_errors()
     def of(cls, value: object) -> Self:
         """Serialise a value of the closed set. Raises MessageFormatError."""
-        try:
-            return cls(java.dumps(value))
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        return cls(java.dumps(value))
 
     @property
+    @_format_errors()
     def value(self) -> object:
         """Decoded object. Raises MessageFormatError for an object of any other class."""
-        try:
-            return java.loads(self)
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        return java.loads(self)
 
 
-Body = str | bytes | bytearray | memoryview | Mapping[str, object] | list[object] | None
-"""Value of a message body; a tuple counts as a list."""
-
-
+@_format_errors()
 def encode_body(body: object) -> tuple[PacketType, bytes]:
     """Encode a value; return the message type and the bytes. Raises MessageFormatError."""
-    try:
-        match body:
-            case None:
-                return PacketType.MESSAGE, b""
-            case str():
-                return PacketType.TEXT_MESSAGE, body.encode()
-            case JavaObject():
-                return PacketType.OBJECT_MESSAGE, bytes(body)
-            case bytes() | bytearray() | memoryview():
-                return PacketType.BYTES_MESSAGE, bytes(body)
-            case Mapping():
-                return PacketType.MAP_MESSAGE, java.dumps_map(body)
-            case list() | tuple():
-                return PacketType.STREAM_MESSAGE, java.dumps_stream(body)
-    except (ProtocolError, UnicodeEncodeError) as error:
-        raise MessageFormatError(str(error)) from None
+    match body:
+        case None:
+            return PacketType.MESSAGE, b""
+        case str():
+            return PacketType.TEXT_MESSAGE, body.encode()
+        case JavaObject():
+            return PacketType.OBJECT_MESSAGE, bytes(body)
+        case bytes() | bytearray() | memoryview():
+            return PacketType.BYTES_MESSAGE, bytes(body)
+        case Mapping():
+            return PacketType.MAP_MESSAGE, java.dumps_map(body)
+        case list() | tuple():
+            return PacketType.STREAM_MESSAGE, java.dumps_stream(body)
     raise MessageFormatError(f"a {type(body).__name__} is no body of a message")
-
-
-def decode_body(packet: Packet) -> object:
-    """Decode the body of a received packet. Raises MessageFormatError."""
-    try:
-        body = _inflated(packet) if packet.flags & packets.Z else packet.body
-        match packet.type:
-            case PacketType.TEXT_MESSAGE:
-                return body.decode()
-            case PacketType.MAP_MESSAGE:
-                return java.loads_map(body)
-            case PacketType.STREAM_MESSAGE:
-                return java.loads_stream(body)
-            case PacketType.OBJECT_MESSAGE:
-                return JavaObject(body)
-            case PacketType.BYTES_MESSAGE:
-                return body
-        return None
-    except (ProtocolError, UnicodeDecodeError) as error:
-        raise MessageFormatError(str(error)) from None
-
-
-def _inflated(packet: Packet) -> bytes:
-    size = packet.properties.get(UNCOMPRESSED_SIZE)
-    if not isinstance(size, int) or not 0 <= size <= LARGEST:
-        raise MessageFormatError(f"a compressed body does not say its size, but {size!r}")
-    return java.inflate(packet.body, size, LARGEST)
 
 
 class SendOptions(NamedTuple):
@@ -177,11 +265,10 @@ class Message:
     Its fields raise MessageFormatError for an invalid header, property or body.
     """
 
-    __slots__ = ("_body", "_header", "packet")
+    __slots__ = ("_body", "packet")
 
     def __init__(self, packet: Packet) -> None:
         self.packet = packet
-        self._header: VariableHeader | None = None
         self._body: object = _UNREAD
 
     @property
@@ -198,30 +285,47 @@ class Message:
     def body(self) -> object:
         """Body as a Python value (table in the module docstring); decoded on first access."""
         if self._body is _UNREAD:
-            self._body = decode_body(self.packet)
+            self._body = self._decoded()
         return self._body
 
-    @property
-    def raw(self) -> bytes:
-        """Body as bytes, decompressed but not decoded."""
-        try:
-            packet = self.packet
-            return _inflated(packet) if packet.flags & packets.Z else packet.body
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+    @_format_errors()
+    def _decoded(self) -> object:
+        raw = self.raw
+        match self.packet.type:
+            case PacketType.TEXT_MESSAGE:
+                return raw.decode()
+            case PacketType.MAP_MESSAGE:
+                return java.loads_map(raw)
+            case PacketType.STREAM_MESSAGE:
+                return java.loads_stream(raw)
+            case PacketType.OBJECT_MESSAGE:
+                return JavaObject(raw)
+            case PacketType.BYTES_MESSAGE:
+                return raw
+        return None
 
     @property
+    @_format_errors()
+    def raw(self) -> bytes:
+        """Body as bytes, decompressed but not decoded."""
+        packet = self.packet
+        if not packet.flags & packets.Z:
+            return packet.body
+        size = packet.properties.get(UNCOMPRESSED_SIZE)
+        if not isinstance(size, int) or not 0 <= size <= LARGEST:
+            raise MessageFormatError(f"a compressed body does not say its size, but {size!r}")
+        return java.inflate(packet.body, size, LARGEST)
+
+    @property
+    @_format_errors()
     def readable_body(self) -> bytes:
         """Body as readable text: maps and streams as JSON, others unchanged."""
-        try:
-            match self.packet.type:
-                case PacketType.MAP_MESSAGE:
-                    return java.json_of_map(self.raw)
-                case PacketType.STREAM_MESSAGE:
-                    return java.json_of_stream(self.raw)
-            return self.raw
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        match self.packet.type:
+            case PacketType.MAP_MESSAGE:
+                return java.json_of_map(self.raw)
+            case PacketType.STREAM_MESSAGE:
+                return java.json_of_stream(self.raw)
+        return self.raw
 
     @property
     def seconds_left(self) -> float:
@@ -229,11 +333,9 @@ class Message:
         return max(0.0, (self.expiration - now_ms()) / 1000) if self.expiration else 0.0
 
     @property
+    @_format_errors()
     def properties(self) -> dict[str, Property]:
-        try:
-            return self.packet.properties
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        return self.packet.properties
 
     @property
     def own_properties(self) -> dict[str, Property]:
@@ -301,13 +403,9 @@ class Message:
         return self._variable.delivery_count
 
     @property
+    @_format_errors()
     def _variable(self) -> VariableHeader:
-        if self._header is None:
-            try:
-                self._header = self.packet.variable
-            except ProtocolError as error:
-                raise MessageFormatError(str(error)) from None
-        return self._header
+        return self.packet.variable
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {sysid_text(self.packet.sysid)}>"

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from ipaddress import ip_address
 from itertools import count
 from typing import Any, Final
 
-from sluicemq.clients.jmq.confirmations import Confirmations, SessionPort
-from sluicemq.clients.jmq.destinations import Destination, named
 from sluicemq.clients.jmq.messages import (
     COMPRESS,
+    Destination,
     Message,
     MessageFormatError,
     SendOptions,
     deflated,
     encode_body,
+    named,
     now_ms,
 )
-from sluicemq.clients.jmq.request_channel import Credit, RequestChannel, number
+from sluicemq.clients.jmq.request_channel import (
+    Confirmations,
+    Credit,
+    RequestChannel,
+    SessionState,
+    declare,
+    number,
+)
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ConnectionLost, ProtocolError
 from sluicemq.protocols.java import Long
@@ -92,17 +99,17 @@ class Producer(AsyncClient):
 
     def __init__(
         self,
-        session: SessionPort,
+        session: SessionState,
         destination: Destination | None,
         options: SendOptions,
-        outstanding: int,
-        timeout: float,
+        leave: Callable[[Producer], None],
     ) -> None:
+        """`leave` removes the producer from its session."""
         self.destination = destination
         self._session = session
         self._options = options
-        self._outstanding = outstanding
-        self._timeout = timeout
+        self._leave = leave
+        self._timeout = session.timeout
         self._routes: dict[Destination, _Route] = {}
         self._closed = False
 
@@ -154,7 +161,7 @@ class Producer(AsyncClient):
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.wait_for_capacity(self._outstanding, self._timeout)
+        await session.confirmations.wait_for_capacity(session.outstanding, self._timeout)
         while not (route.credit.is_open and channel.credit.is_open):
             await route.credit.wait(self._timeout)
             await channel.credit.wait(self._timeout)
@@ -177,7 +184,7 @@ class Producer(AsyncClient):
             flags |= packets.P | packets.A
         sysid = _sysid(now, route.origin)
         waiting = Confirmations() if wait else session.confirmations
-        identity = channel.expect(waiting) if options.persistent else 0
+        identity = channel.expect(waiting.receive) if options.persistent else 0
         head = encode_head(
             kind,
             flags,
@@ -226,7 +233,7 @@ class Producer(AsyncClient):
         if self._closed:
             return
         self._closed = True
-        self._session.leave(self)
+        self._leave(self)
         try:
             await self.confirm()
         finally:
@@ -280,20 +287,6 @@ class Producer(AsyncClient):
         destination = self.destination if to is None else named(to)
         assert destination is not None
         return self._routes.get(destination) or await self._add(channel, destination)
-
-
-async def declare(channel: RequestChannel, destination: Destination) -> None:
-    """Send CREATE_DESTINATION, which must precede other requests for a destination.
-
-    The destination may exist. Temporary destinations are skipped, because only the connection that
-    owns one may create it. Raises ClientError.
-    """
-    if not destination.is_temporary:
-        await channel.request(
-            PacketType.CREATE_DESTINATION,
-            {"JMQDestination": destination.name, "JMQDestType": destination.type},
-            accepted=(Status.OK, Status.CONFLICT),
-        )
 
 
 def _last(producer: Credit, connection: Credit) -> int:

@@ -1,22 +1,25 @@
 """Connection of a client: matches replies to requests, dispatches messages to consumers, and
-applies flow control."""
+applies flow control; and the state of the sessions that use it."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
-from typing import Final, Protocol
+from contextlib import suppress
+from typing import Final
 
-from sluicemq.clients.transport import ClientTransport, broken, fail, time_limit
+from sluicemq.clients.jmq.messages import Destination
+from sluicemq.clients.reconnecting import ReconnectingClient
+from sluicemq.clients.transport import ClientTransport, again, broken, fail, time_limit
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
     ProtocolError,
     RequestRefused,
-    RequestTimeout,
 )
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.packets import PacketType, Status
+from sluicemq.protocols.jmq.fields import encode_header
+from sluicemq.protocols.jmq.packets import AckMode, AckType, DeadReason, PacketType, Status
 from sluicemq.protocols.jmq.wire import (
     Decoder,
     Limits,
@@ -67,40 +70,16 @@ def text(packet: Packet, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-class Awaiting(Protocol):
-    """Receiver of a reply. Neither method raises."""
-
-    def answered(self, packet: Packet) -> None:
-        """Handle the reply; called before any later packet is processed."""
-
-    def broken(self, reason: ClientError) -> None:
-        """Handle the loss of the connection: no reply will arrive."""
+Receiver = Callable[[Packet | ClientError], None]
+"""Receives the reply to a request, before any later packet is processed, or the error because of
+which none will arrive. Does not raise."""
 
 
-class Inbox(Protocol):
-    """Receiver of messages: a consumer or a browser."""
-
-    def put(self, packet: Packet) -> None:
-        """Accept a message. Does not raise."""
-
-
-class _Request:
-    """Request with a future for its reply. Calls `then` as soon as the reply arrives."""
-
-    __slots__ = ("_then", "future")
-
-    def __init__(self, then: Callable[[Packet], None] | None) -> None:
-        self.future: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
-        self._then = then
-
-    def answered(self, packet: Packet) -> None:
-        if self._then is not None:
-            self._then(packet)
-        if not self.future.done():
-            self.future.set_result(packet)
-
-    def broken(self, reason: ClientError) -> None:
-        fail(self.future, reason)
+def _fail(future: asyncio.Future[Packet], error: ClientError) -> None:
+    """Fail a future, so that asyncio logs no warning if nobody awaits it any more."""
+    if not future.done():
+        fail(future, error)
+        future.exception()
 
 
 class Credit:
@@ -147,7 +126,7 @@ class Credit:
 class RequestChannel(ClientTransport["Packet | Oversized"]):
     """Client side of one JMQ connection.
 
-    inboxes    receivers of messages by consumer id
+    inboxes    receivers of messages by consumer id: of consumers and browsers. They do not raise
     producers  credit by producer id
     credit     credit of the whole connection
     level      negotiated JMQProtocolLevel
@@ -165,7 +144,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
     ) -> None:
         """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
         super().__init__(Decoder(limits), timeout)
-        self.inboxes: dict[int, Inbox] = {}
+        self.inboxes: dict[int, Callable[[Packet], None]] = {}
         self.producers: dict[int, Credit] = {}
         self.credit = Credit()
         self.level = 0
@@ -177,7 +156,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         self._held = 0
         self._paused = False
         self._count = 0
-        self._pending: dict[int, Awaiting] = {}
+        self._pending: dict[int, Receiver] = {}
         self._complaint = ""
 
     def local(self) -> tuple[str, int]:
@@ -204,13 +183,9 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         Raises Refused, ConnectionLost, RequestTimeout.
         """
 
-        def take(packet: Packet) -> None:
-            if then is not None and number(packet, "JMQStatus") in accepted:
-                then(packet)
-
-        reply = await self._ask(kind, properties, body, header, take)
+        reply = await self._ask(kind, properties, body, header, accepted, then)
         if number(reply, "JMQStatus") == Status.RETRY:
-            reply = await self._ask(kind, properties, body, header, take)
+            reply = await self._ask(kind, properties, body, header, accepted, then)
         return check(reply, accepted)
 
     async def _ask(
@@ -219,42 +194,42 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         properties: Mapping[str, object] | None,
         body: bytes,
         header: bytes,
-        then: Callable[[Packet], None],
+        accepted: Collection[int],
+        then: Callable[[Packet], None] | None,
     ) -> Packet:
-        waiting = _Request(then)
-        identity = self.expect(waiting)
+        future: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
+
+        def receive(reply: Packet | ClientError) -> None:
+            if isinstance(reply, ClientError):
+                _fail(future, reply)
+                return
+            if then is not None and number(reply, "JMQStatus") in accepted:
+                then(reply)
+            if not future.done():
+                future.set_result(reply)
+
+        identity = self.expect(receive)
         try:
             await self.send(
                 encode_packet(kind, packets.A, identity, properties, header=header, body=body)
             )
-            await asyncio.wait([waiting.future], timeout=self.timeout)
+            async with time_limit(self.timeout, f"no answer in {self.timeout} s"):
+                return await future
         finally:
             self.forget(identity)
-            if waiting.future.done() and not waiting.future.cancelled():
-                waiting.future.exception()  # marks it as retrieved, so asyncio logs no warning
-        if not waiting.future.done():
-            raise RequestTimeout(f"no answer in {self.timeout} s")
-        return waiting.future.result()
 
     async def challenged(self) -> Packet:
         """Return the broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
-        await asyncio.wait([self._challenge], timeout=self.timeout)
-        if not self._challenge.done():
-            raise RequestTimeout(f"the broker does not ask who this is since {self.timeout} s")
-        return self._challenge.result()
+        async with time_limit(
+            self.timeout, f"the broker does not ask who this is since {self.timeout} s"
+        ):
+            return await self._challenge
 
-    def ask(
-        self, kind: PacketType, waiting: Awaiting, body: bytes = b"", header: bytes = b""
-    ) -> None:
-        """Send a request whose reply goes to `waiting`. Raises as `write`."""
-        identity = self.expect(waiting)
-        self.write(encode_packet(kind, packets.A, identity, header=header, body=body))
-
-    def expect(self, waiting: Awaiting) -> int:
+    def expect(self, receive: Receiver) -> int:
         """Register for a reply; return the consumer id for the request. Raises as `check`."""
         self.check()
         self._count += 1
-        self._pending[self._count] = waiting
+        self._pending[self._count] = receive
         return self._count
 
     def forget(self, identity: int) -> None:
@@ -311,7 +286,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
             if packet.flags & packets.F:
                 self._paused = True
             if inbox is not None:
-                inbox.put(packet)
+                inbox(packet)
             else:  # its consumer has just been closed
                 self.held(0)
         elif kind == PacketType.RESUME_FLOW:
@@ -328,13 +303,8 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
             self._complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
             self.lose(ConnectionLost(f"the broker ended the connection: {self._complaint}"))
             self.abort()  # the broker may wait for the client to close
-        else:
-            self._answer(packet)
-
-    def _answer(self, packet: Packet) -> None:
-        waiting = self._pending.pop(packet.consumer_id, None)
-        if waiting is not None:
-            waiting.answered(packet)
+        elif receive := self._pending.pop(packet.consumer_id, None):
+            receive(packet)
 
     def _resume(self, packet: Packet) -> None:
         granted = number(packet, "JMQSize", -1)
@@ -352,13 +322,11 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         """Fail all pending requests and wake all waiting senders."""
         pending = [*self._pending.values()]
         self._pending.clear()
-        for waiting in pending:
-            waiting.broken(reason)
+        for receive in pending:
+            receive(reason)
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
-        if not self._challenge.done():
-            fail(self._challenge, reason)
-            self._challenge.exception()
+        _fail(self._challenge, reason)
         self._lost(self, reason)
 
     def discard(self) -> None:
@@ -371,3 +339,229 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         """Close after GOODBYE: the client closes the connection (section 5.5)."""
         self.lose(ConnectionLost("the client is closed"))
         transport.close()
+
+
+async def declare(channel: RequestChannel, destination: Destination) -> None:
+    """Send CREATE_DESTINATION, which must precede other requests for a destination.
+
+    The destination may exist. Temporary destinations are skipped, because only the connection that
+    owns one may create it. Raises ClientError.
+    """
+    if not destination.is_temporary:
+        await create(channel, destination)
+
+
+async def create(channel: RequestChannel, destination: Destination) -> None:
+    """Create a destination, which may exist. Raises ClientError."""
+    await channel.request(
+        PacketType.CREATE_DESTINATION,
+        {"JMQDestination": destination.name, "JMQDestType": destination.type},
+        accepted=(Status.OK, Status.CONFLICT),
+    )
+
+
+# --- confirmations
+
+_TAKEN = (Status.OK, Status.NOT_MODIFIED)
+"""Successful statuses. NOT_MODIFIED: the broker has already received the message."""
+
+
+class Confirmations:
+    """Pipelined requests whose replies are awaited together: sent messages, and acknowledgements in
+    a transaction.
+
+    The first failure is kept until `wait_for_all` raises it.
+    """
+
+    __slots__ = ("_failure", "_left", "_news")
+
+    def __init__(self) -> None:
+        self._left = 0
+        self._failure: ClientError | None = None
+        self._news = asyncio.Event()
+
+    def begin(self) -> None:
+        """Count one more outstanding reply."""
+        self._left += 1
+
+    def receive(self, reply: Packet | ClientError) -> None:
+        """Record a reply, and its failure if it is lost or its status is not a success."""
+        try:
+            if isinstance(reply, ClientError):
+                raise again(reply)
+            check(reply, _TAKEN)
+        except ClientError as error:
+            self._failure = self._failure or error
+        self._left -= 1
+        self._news.set()
+
+    async def wait_for_capacity(self, most: int, timeout: float) -> None:
+        """Wait until fewer than `most` replies are outstanding.
+
+        Raises RequestTimeout if no reply arrives within `timeout` seconds.
+        """
+        while self._left >= most:
+            self._news.clear()
+            async with time_limit(timeout, f"no answer in {timeout} s"):
+                await self._news.wait()
+
+    async def wait_for_all(self, timeout: float) -> None:
+        """Wait until no reply is outstanding. Raises the first failure, once; RequestTimeout."""
+        await self.wait_for_capacity(1, timeout)
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
+
+
+# --- sessions
+
+LAZY_BLOCKS: Final = 10
+LAZY_SECONDS: Final = 7.0
+"""Number of messages, and seconds, a DUPS_OK session delays acknowledgements (section 7.2)."""
+
+
+class TransactionLost(ConnectionLost):
+    """The connection was lost during the transaction; none of its work has taken effect."""
+
+
+class SessionState:
+    """Acknowledgements and transaction of a session, which its producers and consumers share.
+
+    transaction      id of the transaction that sends and acknowledgements belong to; 0 = none
+    outstanding      maximum number of unconfirmed messages
+    share_client_id  other connections may use the client id
+    halted           True while messages return to the broker; consumers deliver none meanwhile
+    """
+
+    def __init__(
+        self,
+        client: ReconnectingClient[RequestChannel],
+        ack_mode: AckMode,
+        transacted: bool,
+        outstanding: int,
+        share_client_id: bool,
+    ) -> None:
+        self.id = 0
+        self.ack_mode = AckMode.NONE if transacted else ack_mode
+        self.transacted = transacted
+        self.transaction = 0
+        self.outstanding = outstanding
+        self.share_client_id = share_client_id
+        self.timeout = client.timeout
+        self.confirmations = Confirmations()
+        self.halted = False
+        self.closed = False
+        self._client = client
+        self._unsettled: dict[bytes, None] = {}
+        """Ack blocks of delivered messages that are not yet acknowledged or committed."""
+        self._lazy: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._touched = False
+        self._lost_work = False
+
+    async def ready(self) -> RequestChannel:
+        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
+        if self.closed:
+            raise ConnectionLost("the session is closed")
+        return await self._client.ready()
+
+    # --- acknowledgements
+
+    async def acknowledge(self, channel: RequestChannel, block: bytes, only: bool) -> None:
+        """Acknowledge all delivered messages of a CLIENT session, or one with `only`.
+
+        Raises as JmqMessage.acknowledge.
+        """
+        if self.ack_mode != AckMode.CLIENT:
+            return
+        channel.check()
+        if self.transaction:
+            return  # acknowledged within the transaction
+        requested = [block] if only else [*self._unsettled]
+        blocks = [block for block in requested if block in self._unsettled]
+        if blocks:
+            await channel.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+            for block in blocks:
+                self._unsettled.pop(block, None)
+
+    async def handed(self, channel: RequestChannel, block: bytes, *, reliable: bool) -> None:
+        """Acknowledge a message delivered to the application, depending on the session's mode.
+
+        `reliable`: the broker confirms the acknowledgement of an AUTO session.
+
+        Raises Refused, ConnectionLost, RequestTimeout.
+        """
+        if self.transaction:
+            await self.confirmations.wait_for_capacity(self.outstanding, self.timeout)
+            if self.transacted:
+                self._unsettled[block] = None
+            header = encode_header(transaction_id=self.transaction)
+            identity = channel.expect(self.confirmations.receive)
+            channel.write(
+                encode_packet(
+                    PacketType.ACKNOWLEDGE, packets.A, identity, header=header, body=block
+                )
+            )
+            self.confirmations.begin()
+        elif self.ack_mode == AckMode.CLIENT:
+            self._unsettled[block] = None
+        elif self.ack_mode == AckMode.DUPS_OK:
+            self._lazy.append(block)
+            if len(self._lazy) >= LAZY_BLOCKS:
+                self._flush(channel)
+            elif self._timer is None:
+                loop = asyncio.get_running_loop()
+                self._timer = loop.call_later(LAZY_SECONDS, self._flush, channel)
+        elif self.ack_mode == AckMode.AUTO:
+            if reliable:
+                await channel.request(PacketType.ACKNOWLEDGE, body=block)
+            else:
+                channel.notify(PacketType.ACKNOWLEDGE, body=block)
+
+    def expired(self, channel: RequestChannel, block: bytes) -> None:
+        """Acknowledge a message that expired before delivery as dead. Raises ConnectionLost."""
+        header = encode_header(transaction_id=self.transaction)
+        channel.notify(
+            PacketType.ACKNOWLEDGE,
+            {"JMQAckType": AckType.DEAD, "JMQDeadReason": DeadReason.EXPIRED},
+            block,
+            header=header,
+        )
+
+    def _flush(self, channel: RequestChannel) -> None:
+        """Send the delayed acknowledgements of a DUPS_OK session."""
+        blocks = self._take_lazy()
+        if blocks:
+            with suppress(ConnectionLost):  # the broker redelivers; DUPS_OK allows duplicates
+                channel.notify(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
+
+    def _take_lazy(self) -> list[bytes]:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        blocks, self._lazy = self._lazy, []
+        return blocks
+
+    # --- transactions
+
+    def touch(self) -> None:
+        """Mark the transaction as used. Raises TransactionLost if a part of it is lost."""
+        if self._lost_work:
+            raise TransactionLost("the connection broke within the transaction: roll back")
+        if self.transaction:
+            self._touched = True
+
+    def enter(self, transaction: int) -> None:
+        """Add the following sends and acknowledgements to a global transaction; 0 = none."""
+        self.transaction = transaction
+        self._touched = False
+        self._lost_work = False
+
+    def forget(self) -> None:
+        """Reset the state that belonged to the lost connection."""
+        self._lost_work = self._lost_work or self._touched
+        self._touched = False
+        self._unsettled.clear()
+        self._take_lazy()
+        if not self.transacted:
+            self.transaction = 0

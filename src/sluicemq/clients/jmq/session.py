@@ -1,104 +1,168 @@
-"""Sessions: the scope of acknowledgements and transactions. Public through `client`."""
+"""Sessions and their global transactions. Public through `client`.
+
+A transaction manager (JTA's XAResource) controls global transactions:
+
+    await session.xa.start(xid)
+    …                                    send and receive with the session
+    await session.xa.end(xid)
+    await session.xa.prepare(xid)
+    await session.xa.commit(xid)         from any connection, also after a broker restart
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
-from sluicemq.clients.jmq.browser import Browser
-from sluicemq.clients.jmq.confirmations import Confirmations
-from sluicemq.clients.jmq.consumer import Consumer, ConsumerOptions, JmqMessage
-from sluicemq.clients.jmq.destinations import (
+from sluicemq.clients.jmq.connecting import Target
+from sluicemq.clients.jmq.consumer import Browser, Consumer, ConsumerOptions, JmqMessage
+from sluicemq.clients.jmq.messages import (
     Destination,
+    SendOptions,
     TemporaryQueue,
     TemporaryTopic,
     Topic,
     named,
     temporary_name,
 )
-from sluicemq.clients.jmq.messages import SendOptions
 from sluicemq.clients.jmq.producer import Producer
-from sluicemq.clients.jmq.request_channel import RequestChannel, number
-from sluicemq.clients.jmq.xa import XaResource
+from sluicemq.clients.jmq.request_channel import (
+    RequestChannel,
+    SessionState,
+    TransactionLost,
+    create,
+    number,
+)
+from sluicemq.clients.reconnecting import ReconnectingClient
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import encode_header
-from sluicemq.protocols.jmq.packets import (
-    AckMode,
-    AckType,
-    DeadReason,
-    Level,
-    PacketType,
-    Status,
-)
+from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_header, encode_xid
+from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
-
-LAZY_BLOCKS: Final = 10
-LAZY_SECONDS: Final = 7.0
-"""Number of messages, and seconds, a DUPS_OK session delays acknowledgements (section 7.2)."""
 
 ANY: Final = SendOptions()
 TemporaryT = TypeVar("TemporaryT", TemporaryQueue, TemporaryTopic)
 
 
-class TransactionLost(ConnectionLost):
-    """The connection was lost during the transaction; none of its work has taken effect."""
+class XaResource:
+    """XA resource of a session: `Session.xa`.
+
+    All methods raise Refused (404 for an unknown Xid, 500 if the transaction's state does not allow
+    the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of more
+    than 64 bytes.
+    """
+
+    def __init__(self, session: SessionState) -> None:
+        self._session = session
+        self._started: dict[Xid, int] = {}
+
+    async def start(self, xid: Xid, flags: int = XaFlag.NOFLAGS) -> None:
+        """Associate the session's following work with `xid`. Flags: JOIN, RESUME.
+
+        Raises ValueError for a transacted session, or if another transaction has not been ended.
+        """
+        session = self._session
+        if session.transacted:
+            raise ValueError("the session has transactions of its own")
+        if session.transaction:
+            raise ValueError("a transaction has been started and not ended")
+        reply = await self._ask(PacketType.START_TRANSACTION, xid, flags)
+        self._started[xid] = number(reply, "JMQTransactionID")
+        session.enter(self._started[xid])
+
+    async def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
+        """End the session's association with `xid`. Flags: SUSPEND, FAIL.
+
+        Also raises Refused if the broker refused a message sent without waiting.
+        """
+        session = self._session
+        channel = await session.ready()
+        try:
+            await session.confirmations.wait_for_all(channel.timeout)
+        finally:
+            if session.transaction == self._started.get(xid, 0):
+                session.enter(0)
+        await self._ask(PacketType.END_TRANSACTION, xid, flags)
+
+    async def prepare(self, xid: Xid) -> None:
+        """Prepare the transaction: the broker stores it so that it survives a restart."""
+        await self._ask(PacketType.PREPARE_TRANSACTION, xid)
+
+    async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
+        """Commit a prepared transaction or, with `one_phase`, an ended one."""
+        flags = XaFlag.ONEPHASE if one_phase else XaFlag.NOFLAGS
+        await self._ask(PacketType.COMMIT_TRANSACTION, xid, flags)
+        self._started.pop(xid, None)
+
+    async def rollback(self, xid: Xid) -> None:
+        """Roll back an ended or prepared transaction. Its received messages are redelivered."""
+        await self._ask(
+            PacketType.ROLLBACK_TRANSACTION, xid, XaFlag.NOFLAGS, {"JMQRedeliver": True}
+        )
+        self._started.pop(xid, None)
+
+    def forget(self) -> None:
+        """Drop the transaction ids: they are valid only on the lost connection."""
+        self._started.clear()
+
+    async def recover(self) -> list[Xid]:
+        """Return the Xids of the prepared transactions."""
+        channel = await self._session.ready()
+        reply = await channel.request(
+            PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}
+        )
+        body = reply.body
+        return [decode_xid(body[at : at + XID_SIZE]) for at in range(0, len(body), XID_SIZE)]
+
+    async def _ask(
+        self,
+        kind: PacketType,
+        xid: Xid,
+        flags: int | None = None,
+        more: dict[str, object] | None = None,
+    ) -> Packet:
+        """Send an XA request: START and END carry only the Xid, others also the transaction id."""
+        body = encode_xid(xid)
+        properties = dict(more or {})
+        if flags is not None:
+            properties["JMQXAFlags"] = flags
+        known = self._started.get(xid)
+        if known and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
+            properties["JMQTransactionID"] = Long(known)
+        channel = await self._session.ready()
+        return await channel.request(kind, properties, body)
 
 
-class Owner(Protocol):
-    """Client interface used by a session."""
-
-    timeout: float
-    prefetch: int
-    outstanding: int
-    share_client_id: bool
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
-
-    def leave(self, session: Session) -> None:
-        """Remove a closed session."""
-
-    def temporary_origin(self) -> str:
-        """Return the client id, or else the local address."""
-
-
-class Session(AsyncClient):
+class Session(SessionState, AsyncClient):
     """JMS session. Made by `JmqClient.session`; closed by `close` or by its `async with`.
 
     Any number of tasks may use it, but acknowledge, commit, rollback and recover affect the whole
     session.
     """
 
-    def __init__(self, owner: Owner, ack_mode: AckMode, transacted: bool) -> None:
-        self.id = 0
-        self.ack_mode = AckMode.NONE if transacted else ack_mode
-        self.transacted = transacted
-        self.transaction = 0
-        """Id of the transaction that sends and acknowledgements belong to; 0 = none."""
-        self.confirmations = Confirmations()
+    def __init__(
+        self,
+        client: ReconnectingClient[RequestChannel],
+        target: Target,
+        ack_mode: AckMode,
+        transacted: bool,
+        outstanding: int,
+        prefetch: int,
+    ) -> None:
+        super().__init__(client, ack_mode, transacted, outstanding, target.share_client_id)
         self.xa = XaResource(self)
         """Global transactions; not available in transacted sessions, which use local ones."""
-        self.halted = False
-        """True while messages return to the broker; consumers deliver none meanwhile."""
-        self._owner = owner
+        self._client_id = target.client_id
+        self._prefetch = prefetch
         self._turn = asyncio.Lock()
         self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
         self._producers: list[Producer] = []
         self._temporaries: list[Destination] = []
         self._replier: Producer | None = None
-        self._unsettled: dict[bytes, None] = {}
-        """Ack blocks of delivered messages that are not yet acknowledged or committed."""
-        self._lazy: list[bytes] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._touched = False
-        self._lost_work = False
-        self._closed = False
 
     # --- factories
 
@@ -120,7 +184,7 @@ class Session(AsyncClient):
         """
         options = ANY.changed(persistent, priority, ttl, delay)
         where = None if destination is None else named(destination)
-        producer = Producer(self, where, options, self._owner.outstanding, self._owner.timeout)
+        producer = Producer(self, where, options, self.leave)
         channel = await self.ready()
         await producer.begin(channel)
         channel.check()  # reconnects recreate only registered producers
@@ -156,9 +220,9 @@ class Session(AsyncClient):
         if name and not isinstance(where, Topic):
             raise ValueError("only a topic has subscriptions")
         subscription = ConsumerOptions(
-            where, selector, no_local, name, durable, shared, prefetch or self._owner.prefetch
+            where, selector, no_local, name, durable, shared, prefetch or self._prefetch
         )
-        consumer = Consumer(self, subscription)
+        consumer = Consumer(self, subscription, self.leave)
         channel = await self.ready()
         await consumer.begin(channel)
         channel.check()
@@ -225,72 +289,6 @@ class Session(AsyncClient):
 
     # --- acknowledgements
 
-    async def acknowledge(self, message: JmqMessage, only: bool) -> None:
-        """Acknowledge all delivered messages of a CLIENT session, or one with `only`.
-
-        Raises as JmqMessage.acknowledge.
-        """
-        if self.ack_mode != AckMode.CLIENT:
-            return
-        channel = message.channel
-        channel.check()
-        if self.transaction:
-            return  # acknowledged within the transaction
-        requested = [message.block] if only else [*self._unsettled]
-        blocks = [block for block in requested if block in self._unsettled]
-        if blocks:
-            await channel.request(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
-            for block in blocks:
-                self._unsettled.pop(block, None)
-
-    async def handed(self, consumer: Consumer, packet: Packet, block: bytes) -> None:
-        """Acknowledge a message delivered to the application, depending on the session's mode.
-
-        Raises Refused, ConnectionLost, RequestTimeout.
-        """
-        channel = consumer.channel
-        if self.transaction:
-            await self.confirmations.wait_for_capacity(self._owner.outstanding, self._owner.timeout)
-            if self.transacted:
-                self._unsettled[block] = None
-            header = encode_header(transaction_id=self.transaction)
-            channel.ask(PacketType.ACKNOWLEDGE, self.confirmations, block, header)
-            self.confirmations.begin()
-        elif self.ack_mode == AckMode.CLIENT:
-            self._unsettled[block] = None
-        elif self.ack_mode == AckMode.DUPS_OK:
-            self._lazy.append(block)
-            if len(self._lazy) >= LAZY_BLOCKS:
-                self._flush(channel)
-            elif self._timer is None:
-                loop = asyncio.get_running_loop()
-                self._timer = loop.call_later(LAZY_SECONDS, self._flush, channel)
-        elif self.ack_mode == AckMode.AUTO:
-            if not packet.flags & packets.P and consumer.is_volatile:
-                channel.notify(PacketType.ACKNOWLEDGE, body=block)
-            else:
-                await channel.request(PacketType.ACKNOWLEDGE, body=block)
-
-    def expired(self, channel: RequestChannel, block: bytes) -> None:
-        """Acknowledge a message that expired before delivery as dead."""
-        header = encode_header(transaction_id=self.transaction)
-        channel.notify(
-            PacketType.ACKNOWLEDGE,
-            {"JMQAckType": AckType.DEAD, "JMQDeadReason": DeadReason.EXPIRED},
-            block,
-            header=header,
-        )
-
-    def _flush(self, channel: RequestChannel) -> None:
-        """Send the delayed acknowledgements of a DUPS_OK session."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        blocks, self._lazy = self._lazy, []
-        if blocks:
-            with suppress(ConnectionLost):  # the broker redelivers; DUPS_OK allows duplicates
-                channel.notify(PacketType.ACKNOWLEDGE, body=b"".join(blocks))
-
     async def recover(self) -> None:
         """Return unacked messages to the broker, which redelivers them before any others.
 
@@ -344,8 +342,11 @@ class Session(AsyncClient):
         self._check_transacted()
         async with self._turn:
             channel = await self.ready()
-            self._raise_lost_work()
-            await self.confirmations.wait_for_all(self._owner.timeout)
+            if self._lost_work:
+                self._lost_work = False
+                self._touched = False
+                raise TransactionLost("the connection broke within the transaction")
+            await self.confirmations.wait_for_all(self.timeout)
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
@@ -366,7 +367,7 @@ class Session(AsyncClient):
         async with self._turning() as channel:
             self._lost_work = False
             with suppress(ClientError):
-                await self.confirmations.wait_for_all(self._owner.timeout)
+                await self.confirmations.wait_for_all(self.timeout)
             channel.check()
             transaction = self.transaction
             await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
@@ -379,12 +380,6 @@ class Session(AsyncClient):
         if not self.transacted:
             raise ValueError("the session is not transacted")
 
-    def _raise_lost_work(self) -> None:
-        if self._lost_work:
-            self._lost_work = False
-            self._touched = False
-            raise TransactionLost("the connection broke within the transaction")
-
     async def _start(self, channel: RequestChannel) -> None:
         """Start the next transaction of a transacted session."""
         self._touched = False
@@ -392,26 +387,7 @@ class Session(AsyncClient):
         reply = await channel.request(PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)})
         self.transaction = number(reply, "JMQTransactionID")
 
-    def touch(self) -> None:
-        """Mark the transaction as used. Raises TransactionLost if a part of it is lost."""
-        if self._lost_work:
-            raise TransactionLost("the connection broke within the transaction: roll back")
-        if self.transaction:
-            self._touched = True
-
-    def enter(self, transaction: int) -> None:
-        """Add the following work to a global transaction; 0 = none."""
-        self.transaction = transaction
-        self._touched = False
-        self._lost_work = False
-
     # --- lifecycle
-
-    async def ready(self) -> RequestChannel:
-        """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
-        if self._closed:
-            raise ConnectionLost("the session is closed")
-        return await self._owner.ready()
 
     async def begin(self, channel: RequestChannel) -> None:
         """Create the session on the broker. Raises ClientError."""
@@ -424,23 +400,15 @@ class Session(AsyncClient):
 
     def forget(self) -> None:
         """Reset the state that belonged to the lost connection."""
-        self._lost_work = self._lost_work or self._touched
-        self._touched = False
-        self._unsettled.clear()
-        self._lazy.clear()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        super().forget()
         for consumer in self._consumers:
             consumer.forget()
-        if not self.transacted:
-            self.transaction = 0
         self.xa.forget()
 
     async def begin_temporaries(self, channel: RequestChannel) -> None:
         """Recreate the temporary destinations on a new connection. Raises ClientError."""
         for temporary in self._temporaries:
-            await self._create(channel, temporary)
+            await create(channel, temporary)
 
     async def begin_consumers(self, channel: RequestChannel) -> None:
         """Recreate the consumers on a new connection. Raises ClientError."""
@@ -457,10 +425,9 @@ class Session(AsyncClient):
 
         Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
         """
-        if self._closed:
+        if self.closed:
             return
-        self._closed = True
-        self._owner.leave(self)
+        self.closed = True
         channel = self._channel
         try:
             if channel is not None and channel.lost is None:
@@ -472,7 +439,7 @@ class Session(AsyncClient):
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.wait_for_all(self._owner.timeout)
+            await self.confirmations.wait_for_all(self.timeout)
         finally:
             if self.transaction:
                 channel.notify(
@@ -487,7 +454,7 @@ class Session(AsyncClient):
 
     def finish(self, reason: ClientError) -> None:
         """Mark the session closed; its consumers fail with `reason`."""
-        self._closed = True
+        self.closed = True
         self.forget()
         for consumer in self._consumers:
             consumer.finish(reason)
@@ -497,23 +464,12 @@ class Session(AsyncClient):
         self._consumers = [consumer for consumer in self._consumers if consumer is not part]
         self._producers = [producer for producer in self._producers if producer is not part]
 
-    @property
-    def shares_client_id(self) -> bool:
-        return self._owner.share_client_id
-
     async def _temporary(self, kind: Callable[[str], TemporaryT]) -> TemporaryT:
         channel = await self.ready()
-        origin = self._owner.temporary_origin()
-        name = temporary_name(kind is TemporaryQueue, origin, channel.local()[1])
-        temporary = kind(name)
-        await self._create(channel, temporary)
+        address, port = channel.local()
+        origin = self._client_id or address or "unix"
+        temporary = kind(temporary_name(kind is TemporaryQueue, origin, port))
+        await create(channel, temporary)
         channel.check()
         self._temporaries.append(temporary)
         return temporary
-
-    async def _create(self, channel: RequestChannel, temporary: Destination) -> None:
-        await channel.request(
-            PacketType.CREATE_DESTINATION,
-            {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
-            accepted=(Status.OK, Status.CONFLICT),
-        )
