@@ -36,7 +36,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterable, Mapping
-from functools import lru_cache
 from struct import Struct, error, pack
 from typing import Final, NamedTuple
 
@@ -104,8 +103,6 @@ _DEPTH: Final = 2
 
 # --- modified UTF-8 ----------------------------------------------------------------------------
 
-_PAIR: Final = re.compile(rb"\xed[\xa0-\xaf][\x80-\xbf]\xed[\xb0-\xbf][\x80-\xbf]")
-_HALF: Final = re.compile(rb"\xed[\xa0-\xbf][\x80-\xbf]")
 _UNKNOWN: Final = "\ufffd"
 _OTHERWISE: Final = re.compile("[\0\U00010000-\U0010ffff\ud800-\udfff]")
 """Characters that modified UTF-8 encodes differently than UTF-8."""
@@ -117,22 +114,12 @@ def decode_utf(raw: bytes) -> str:
         return raw.decode()
     except UnicodeDecodeError:
         pass
-    proper = _PAIR.sub(_joined, raw.replace(b"\xc0\x80", b"\0"))
     try:
-        return _HALF.sub(_UNKNOWN.encode(), proper).decode()
+        units = raw.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
     except UnicodeDecodeError as fault:
         raise SerialError(f"a string is not UTF-8: {fault.reason}") from None
-
-
-def _joined(match: re.Match[bytes]) -> bytes:
-    return _character(match[0])
-
-
-@lru_cache(maxsize=4096)
-def _character(pair: bytes) -> bytes:
-    """Return the UTF-8 of a character from both halves of its surrogate pair."""
-    units = pair.decode("utf-8", "surrogatepass").encode("utf-16-be", "surrogatepass")
-    return units.decode("utf-16-be").encode()
+    # UTF-16 joins the halves of a surrogate pair, and a lone half becomes U+FFFD
+    return units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def encode_utf(text: str) -> bytes:

@@ -173,33 +173,23 @@ W: Final = 0x1000
 
 
 class Status(IntEnum):
-    """JMQStatus of a reply."""
+    """JMQStatus of a reply. Open MQ defines further ones, of HTTP, without using them."""
 
     OK = 200
     CREATED = 201
-    ACCEPTED = 202
-    MULTIPLE_CHOICES = 300
-    MOVED_PERMANENTLY = 301
-    MOVED_TEMPORARILY = 302
-    SEE_OTHER = 303
     NOT_MODIFIED = 304
     BAD_REQUEST = 400
     UNAUTHORIZED = 401
-    PAYMENT_REQUIRED = 402
     FORBIDDEN = 403
     NOT_FOUND = 404
     NOT_ALLOWED = 405
-    NOT_ACCEPTABLE = 406
-    PROXY_AUTHENTICATION = 407
     TIMEOUT = 408
     CONFLICT = 409
     GONE = 410
-    LENGTH_REQUIRED = 411
     PRECONDITION_FAILED = 412
     INVALID_LOGIN = 413
     RESOURCE_FULL = 414
     UNSUPPORTED_TYPE = 415
-    EXPECTATION_FAILED = 417
     ENTITY_TOO_LARGE = 423
     RETRY = 449
     ERROR = 500
@@ -217,12 +207,10 @@ class DestType:
     TEMP: Final = 0x10
     AUTO: Final = 0x20
     INTERNAL: Final = 0x40
-    ADMIN: Final = 0x80
     SINGLE: Final = 0x100
     ROUND_ROBIN: Final = 0x200
     FAILOVER: Final = 0x400
     DMQ: Final = 0x1000
-    LOCAL: Final = 0x2000
 
 
 class AckMode(IntEnum):
@@ -255,9 +243,7 @@ class BodyType(IntEnum):
 
     NONE = 0
     CONSUMERID_I_SYSMESSAGEID = 1
-    CONSUMERID_L_SYSMESSAGEID = 2
     SYSMESSAGEID = 3
-    SESSIONID_SYSMESSAGEID = 4
 
 
 class XaFlag:
@@ -289,18 +275,10 @@ class ReportedTransactionState(IntEnum):
 
 
 class GoodbyeReason(IntEnum):
-    """JMQGoodbyeReason."""
+    """JMQGoodbyeReason, of those that the broker gives."""
 
     SHUTDOWN = 1
-    RESTART = 2
     ADMIN_KILLED = 3
-    CON_FATAL_ERROR = 4
-    CLIENT_CLOSED = 5
-    OTHER = 6
-    BKR_IN_TAKEOVER = 7
-    REMOTE_BKR_RESTART = 8
-    MSG_HOME_CHANGE = 9
-    MIGRATE_PARTITION = 10
 
 
 class Level:

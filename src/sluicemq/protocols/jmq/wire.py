@@ -27,6 +27,7 @@ Format".)
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
@@ -97,6 +98,7 @@ class Oversized(NamedTuple):
         return self.variable.transaction_id
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class Packet:
     """Received packet.
 
@@ -108,53 +110,20 @@ class Packet:
     block        property block, as it came
     """
 
-    __slots__ = (
-        "_properties",
-        "block",
-        "body",
-        "consumer_id",
-        "expiration",
-        "flags",
-        "head",
-        "header",
-        "priority",
-        "sequence",
-        "timestamp",
-        "transaction",
-        "type",
-        "version",
-    )
-
-    def __init__(
-        self,
-        type: int,
-        flags: int,
-        consumer_id: int,
-        header: bytes,
-        block: bytes,
-        body: bytes,
-        head: bytes,
-        priority: int,
-        expiration: int,
-        timestamp: int,
-        sequence: int,
-        version: int = VERSION,
-        transaction: int = 0,
-    ) -> None:
-        self.type = type
-        self.flags = flags
-        self.consumer_id = consumer_id
-        self.header = header
-        self.block = block
-        self.body = body
-        self.head = head
-        self.priority = priority
-        self.expiration = expiration
-        self.timestamp = timestamp
-        self.sequence = sequence
-        self.version = version
-        self.transaction = transaction
-        self._properties: dict[str, Property] | None = None
+    type: int
+    flags: int
+    consumer_id: int
+    header: bytes
+    block: bytes
+    body: bytes
+    head: bytes
+    priority: int
+    expiration: int
+    timestamp: int
+    sequence: int
+    version: int = VERSION
+    transaction: int = 0
+    _properties: dict[str, Property] | None = None
 
     @property
     def is_message(self) -> bool:
@@ -296,7 +265,10 @@ class Decoder:
         property_limit = self._property_limit
         unpack = _fixed.unpack_from
         append = packets.append
-        while position + FIXED_SIZE <= size:
+        while position < size:
+            if size - position < FIXED_SIZE:
+                self._need = _need_of(data, position)
+                break
             (
                 magic,
                 version,
@@ -309,87 +281,39 @@ class Decoder:
                 block_size,
                 priority,
                 flags,
-                consumer_id,
+                number,
             ) = unpack(data, position)
-            end = position + total
-            if magic != MAGIC or version != VERSION or end > size or total > limit:
-                break
-            block_at = position + offset
-            body_at = block_at + block_size
-            if not (
-                FIXED_SIZE <= offset <= header_limit
-                and 0 <= block_size <= property_limit
-                and body_at <= end
-            ):
-                break
-            append(
-                Packet(
-                    kind,
-                    flags,
-                    consumer_id,
-                    data[position + FIXED_SIZE : block_at],
-                    data[block_at:body_at],
-                    data[body_at:end],
-                    data[position:body_at],
-                    priority,
-                    expiration,
-                    timestamp,
-                    sequence,
-                )
-            )
-            position = end
-        if position < size:
-            position = self._slowly(data, position, packets)
-        return position
-
-    def _slowly(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
-        """Parse like `_parse`, also old versions, incomplete, too large and invalid packets."""
-        size = len(data)
-        while position < size:
-            there = size - position
-            self._need = FIXED_SIZE
-            if there < _prefix.size:
-                if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
-                    raise ProtocolError("this is no packet")
-                self._need = there + 1  # an invalid byte is reported as soon as it arrives
-                break
-            magic, version, kind, total = _prefix.unpack_from(data, position)
-            if magic != MAGIC:
-                raise ProtocolError("this is no packet")
-            if version not in _VERSIONS:
-                raise ProtocolError(f"there is no packet version {version}")
-            if total < FIXED_SIZE:
-                raise ProtocolError(f"a packet announces a size of {total} bytes")
-            if there < FIXED_SIZE:
-                break
             transaction = 0
-            fields = _fixed.unpack_from(data, position)
-            if version == _OLDEST:
-                fields = _oldest.unpack_from(data, position)
-                transaction = fields[4]
-            expiration, timestamp, sequence, offset, block_size, priority, flags, number = fields[
-                -8:
-            ]
+            if magic != MAGIC or version != VERSION or total < FIXED_SIZE:
+                _check_prefix(magic, version, total)
+                if version == _OLDEST:
+                    (
+                        *_,
+                        transaction,
+                        expiration,
+                        timestamp,
+                        sequence,
+                        offset,
+                        block_size,
+                        priority,
+                        flags,
+                        number,
+                    ) = _oldest.unpack_from(data, position)
             if not (FIXED_SIZE <= offset <= total and 0 <= block_size <= total - offset):
                 raise ProtocolError(
                     f"a packet of {total} bytes announces {block_size} bytes of properties at "
                     f"{offset}"
                 )
-            header_at = position + FIXED_SIZE
             block_at = position + offset
             end = position + total
-            if (
-                total > self._limit
-                or offset > self._header_limit
-                or block_size > self._property_limit
-            ):
+            if total > limit or offset > header_limit or block_size > property_limit:
                 header = b""
-                if offset <= self._header_limit:
+                if offset <= header_limit:
                     if block_at > size:
                         self._need = offset
                         break
-                    header = data[header_at:block_at]
-                packets.append(Oversized(kind, flags, number, total, header))
+                    header = data[position + FIXED_SIZE : block_at]
+                append(Oversized(kind, flags, number, total, header))
                 self._skip = max(0, end - size)
                 position = min(end, size)
                 continue
@@ -397,12 +321,12 @@ class Decoder:
                 self._need = total
                 break
             body_at = block_at + block_size
-            packets.append(
+            append(
                 Packet(
                     kind,
                     flags,
                     number,
-                    data[header_at:block_at],
+                    data[position + FIXED_SIZE : block_at],
                     data[block_at:body_at],
                     data[body_at:end],
                     data[position:body_at],
@@ -416,6 +340,30 @@ class Decoder:
             )
             position = end
         return position
+
+
+def _need_of(data: bytes, position: int) -> int:
+    """Return how many bytes of an incomplete fixed header have to be there for the next look.
+
+    Raises ProtocolError, because an invalid byte is reported as soon as it arrives.
+    """
+    there = len(data) - position
+    if there >= _prefix.size:
+        magic, version, _, total = _prefix.unpack_from(data, position)
+        _check_prefix(magic, version, total)
+        return FIXED_SIZE
+    if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
+        raise ProtocolError("this is no packet")
+    return there + 1
+
+
+def _check_prefix(magic: int, version: int, total: int) -> None:
+    if magic != MAGIC:
+        raise ProtocolError("this is no packet")
+    if version not in _VERSIONS:
+        raise ProtocolError(f"there is no packet version {version}")
+    if total < FIXED_SIZE:
+        raise ProtocolError(f"a packet announces a size of {total} bytes")
 
 
 # --- writing -----------------------------------------------------------------------------------
