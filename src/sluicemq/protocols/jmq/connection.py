@@ -31,6 +31,7 @@ from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
 from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel.consumer import SentDeliveries
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
@@ -226,7 +227,7 @@ class JmqConnection:
         self.number = number
         self.level = Level.HIGHEST
         self.sender = Sender()
-        self.outbound = Outbound(self.channel, options.held)
+        self.outbound = Outbound(self.channel, options.held, SentDeliveries(broker, refill=True))
         self.sessions: dict[int, JmsSession] = {}
         self.consumers: dict[int, JmsConsumer] = {}
         self.owns = False
@@ -324,10 +325,11 @@ def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | 
     return UNLIMITED_BYTES if limit < least else limit
 
 
-def max_packet(packet: Packet) -> int | None:
-    """Return the size of the largest packet that the client accepts, in bytes; 0 means
-    UNLIMITED_BYTES, too."""
-    return byte_limit(packet, "JMQMaxMsgBytes", 1)
+def max_packet(packet: Packet, usual: int) -> int:
+    """Return the size of the largest packet that the client accepts, in bytes, or `usual` if it is
+    absent; 0 means UNLIMITED_BYTES, too."""
+    limit = byte_limit(packet, "JMQMaxMsgBytes", 1)
+    return usual if limit is None else limit
 
 
 def text(packet: Packet, name: str) -> str:
@@ -368,55 +370,51 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
     `broker_session` identifies this run of the broker (JMQBrokerSessionID).
     """
     options = connection.options
-    level = _level(packet)
-    properties: dict[str, object] = {"JMQVersion": __version__, "JMQService": options.service}
-    if level < Level.LOWEST:
-        properties["JMQProtocolLevel"] = Level.LOWEST
-        properties["JMQReason"] = f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
-        connection.reply(packet, Status.BAD_VERSION, properties)
-        return Status.BAD_VERSION
-    connection.level = min(level, Level.HIGHEST)
-    properties["JMQProtocolLevel"] = connection.level
-    if options.refusal:
-        properties["JMQReason"] = options.refusal
-        connection.reply(packet, Status.UNAVAILABLE, properties)
-        return Status.UNAVAILABLE
-    provider = text(packet, "JMQDestinationProvider")
-    if provider and provider != DESTINATION_PROVIDER:
-        properties["JMQReason"] = f"JMQDestinationProvider {provider[:80]} is not available here"
-        connection.reply(packet, Status.UNSUPPORTED_TYPE, properties)
-        return Status.UNSUPPORTED_TYPE
-    if text(packet, "JMQClusterID"):
-        properties["JMQReason"] = "this broker is not in a cluster"
-        connection.reply(packet, Status.BAD_REQUEST, properties)
-        return Status.BAD_REQUEST
-    status = Status.OK
-    store = number(packet, "JMQStoreSession", 0)
-    if store:
-        status = Status.NOT_FOUND
-        properties["JMQReason"] = f"store session {store} is not here"
-    outbound = connection.outbound
-    outbound.safe = truth(packet, "JMQSafeMode")
-    outbound.limit_packets(max_packet(packet))
-    if options.connection_flow:
-        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
-        outbound.resume(size, byte_limit(packet))
-    properties |= {
-        "JMQConnectionID": Long(connection.number),
-        "JMQMaxMsgBytes": Long(options.packet),
-        "JMQBrokerSessionID": Long(broker_session),
-        "JMQHA": False,
+    given = packet.properties.get("JMQProtocolLevel")
+    level = given if isinstance(given, int) and not isinstance(given, bool) else 0
+    connection.level = max(Level.LOWEST, min(level, Level.HIGHEST))
+    properties: dict[str, object] = {
+        "JMQVersion": __version__,
+        "JMQService": options.service,
+        "JMQProtocolLevel": connection.level,
     }
-    if options.broker_list:
-        properties["JMQBrokerList"] = options.broker_list
+    status, reason = _verdict(options, level, packet)
+    if reason:
+        properties["JMQReason"] = reason
+    if status in (Status.OK, Status.NOT_FOUND):
+        outbound = connection.outbound
+        outbound.safe = truth(packet, "JMQSafeMode")
+        outbound.max_packet = max_packet(packet, outbound.max_packet)
+        if options.connection_flow:
+            size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
+            outbound.resume(size, byte_limit(packet))
+        properties |= {
+            "JMQConnectionID": Long(connection.number),
+            "JMQMaxMsgBytes": Long(options.packet),
+            "JMQBrokerSessionID": Long(broker_session),
+            "JMQHA": False,
+        }
+        if options.broker_list:
+            properties["JMQBrokerList"] = options.broker_list
     connection.reply(packet, status, properties)
     return status
 
 
-def _level(packet: Packet) -> int:
-    """Return the protocol level of a value, 0 if it is not a level."""
-    level = packet.properties.get("JMQProtocolLevel")
-    return level if isinstance(level, int) and not isinstance(level, bool) else 0
+def _verdict(options: SessionOptions, level: int, packet: Packet) -> tuple[Status, str]:
+    """Return the status of the reply to HELLO, and its reason. Raises RejectedRequest."""
+    if level < Level.LOWEST:
+        return Status.BAD_VERSION, f"levels {Level.LOWEST} to {Level.HIGHEST} are spoken here"
+    if options.refusal:
+        return Status.UNAVAILABLE, options.refusal
+    provider = text(packet, "JMQDestinationProvider")
+    if provider and provider != DESTINATION_PROVIDER:
+        reason = f"JMQDestinationProvider {provider[:80]} is not available here"
+        return Status.UNSUPPORTED_TYPE, reason
+    if text(packet, "JMQClusterID"):
+        return Status.BAD_REQUEST, "this broker is not in a cluster"
+    if store := number(packet, "JMQStoreSession", 0):
+        return Status.NOT_FOUND, f"store session {store} is not here"
+    return Status.OK, ""
 
 
 class Challenge:

@@ -10,11 +10,11 @@ the end of this process. The replies to the packets of one read are sent togethe
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Consumer, Selector
+from sluicemq.broker import Consumer, Delivery, Selector
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.model.errors import AccessDenied
@@ -372,18 +372,18 @@ class ConsumerCommands:
         """Handle RESUME_FLOW of one consumer, or of the connection. Raises RejectedRequest."""
         size: int | None = None
         for name in ("JMQSize", "JMQRBufferSize"):
-            if packet.block and name in packet.properties:
+            if name in packet.properties:
                 size = number(packet, name)
                 break
-        limit = byte_limit(packet) if packet.block else None
-        outbound = self._connection.outbound
-        if packet.block:
-            outbound.limit_packets(max_packet(packet))
-        if packet.block and "JMQConsumerID" in packet.properties:
-            consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
+        limit = byte_limit(packet)
+        connection = self._connection
+        outbound = connection.outbound
+        outbound.max_packet = max_packet(packet, outbound.max_packet)
+        if "JMQConsumerID" in packet.properties:
+            consumer = self._consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
-        elif self._connection.options.connection_flow:
+        elif connection.options.connection_flow:
             outbound.resume(size, limit)
         else:
             outbound.resume(None, None)
@@ -480,14 +480,22 @@ class ConsumerCommands:
     def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         branch = self._coordinator.branches.active(transaction, self._connection)
         settle = self._broker.transactions.settle
+        for consumer, sysid, holder, delivery in self._taken(blocks):
+            if settle(branch.transaction, holder, delivery.sequence):
+                branch.acked[consumer.number, sysid] = (consumer, holder, delivery)
+
+    def _taken(
+        self, blocks: list[tuple[int, bytes]]
+    ) -> Iterator[tuple[JmsConsumer, bytes, Consumer, Delivery]]:
+        """Remove unacked messages from their consumers, and yield them. Raises RejectedRequest."""
         for consumer_id, sysid in blocks:
             consumer = self._find(consumer_id)
-            taken = consumer.take(sysid) if consumer is not None else None
-            if consumer is None or taken is None:
+            if consumer is None:
                 continue
-            holder, delivery = taken
-            if settle(branch.transaction, holder, delivery.sequence):
-                branch.acked[consumer_id, sysid] = (consumer, holder, delivery)
+            delivery = consumer.take(sysid)
+            holder = delivery.consumer if delivery is not None else None
+            if delivery is not None and holder is not None and holder.sink is consumer:
+                yield consumer, sysid, holder, delivery
             self._forget(consumer)
 
     def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
@@ -508,18 +516,12 @@ class ConsumerCommands:
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
         expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
-        for consumer_id, sysid in blocks:
-            consumer = self._find(consumer_id)
-            taken = consumer.take(sysid) if consumer is not None else None
-            if consumer is None or taken is None:
-                continue
-            holder, delivery = taken
+        for _, _, holder, delivery in self._taken(blocks):
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:
                 reason = "expired" if expired else GIVEN_UP
                 self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
-            self._forget(consumer)
 
     # --- REDELIVER ---------------------------------------------------------------------------
 

@@ -41,6 +41,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import itemgetter
@@ -58,29 +59,30 @@ UNLIMITED: Final = 1 << 40
 UNLIMITED_BYTES: Final = 1 << 62
 
 
+@dataclass(slots=True, eq=False)
 class ByteCredit:
     """Bytes of packets that may be sent until RESUME_FLOW.
 
     limit    bytes between two RESUME_FLOWs, or UNLIMITED_BYTES
     left     remaining bytes; the flow is paused at 0 or less
-    limited  True if bytes are counted
     """
 
-    __slots__ = ("left", "limit", "limited")
+    limit: int = UNLIMITED_BYTES
+    left: int = UNLIMITED_BYTES
 
-    def __init__(self) -> None:
-        self.limit = UNLIMITED_BYTES
-        self.left = UNLIMITED_BYTES
-        self.limited = False
+    @property
+    def limited(self) -> bool:
+        """True if bytes are counted."""
+        return self.limit != UNLIMITED_BYTES
 
     def resume(self, limit: int | None) -> None:
         """Allow `limit` bytes from now on; None = the previous limit."""
         if limit is not None:
             self.limit = limit
-            self.limited = limit != UNLIMITED_BYTES
         self.left = self.limit
 
 
+@dataclass(slots=True, eq=False)
 class Outbound:
     """Flow of deliveries to the client of one connection.
 
@@ -96,41 +98,25 @@ class Outbound:
     outstanding  True in safe mode while a message is unacknowledged
     byte_credit  the same limit in bytes
     max_packet   size of the largest packet that the client accepts, in bytes
-    counts_bytes True if packet sizes are needed for one of these two
     """
 
-    __slots__ = (
-        "broker",
-        "byte_credit",
-        "capacity",
-        "channel",
-        "consumers",
-        "counts_bytes",
-        "credit",
-        "limit",
-        "max_packet",
-        "most_held",
-        "outstanding",
-        "safe",
-        "sent",
-        "started",
-    )
+    channel: Channel[Any]
+    most_held: int
+    sent: SentDeliveries
+    consumers: OrderedDict[JmsConsumer, None] = field(default_factory=OrderedDict)
+    capacity: int = 0
+    limit: int = 0
+    credit: int = UNLIMITED
+    byte_credit: ByteCredit = field(default_factory=ByteCredit)
+    max_packet: int = UNLIMITED_BYTES
+    safe: bool = False
+    outstanding: bool = False
+    started: bool = False
 
-    def __init__(self, channel: Channel[Any], most_held: int) -> None:
-        self.channel = channel
-        self.broker = channel.broker
-        self.most_held = most_held
-        self.sent = SentDeliveries(channel.broker, refill=True)
-        self.consumers: OrderedDict[JmsConsumer, None] = OrderedDict()
-        self.capacity = 0
-        self.limit = 0
-        self.credit = UNLIMITED
-        self.byte_credit = ByteCredit()
-        self.max_packet = UNLIMITED_BYTES
-        self.counts_bytes = False
-        self.safe = False
-        self.outstanding = False
-        self.started = False
+    @property
+    def counts_bytes(self) -> bool:
+        """True if packet sizes are needed for a limit of the connection."""
+        return self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
 
     def measure(self) -> None:
         """Compute the capacity again; pause or resume the consumers if it has become or was 0."""
@@ -145,12 +131,6 @@ class Outbound:
                 if (self.capacity == 0) != (capacity == 0):
                     break  # its messages have used up the capacity, which has paused all of them
 
-    def limit_packets(self, max_packet: int | None) -> None:
-        """Set the size of the largest packet that the client accepts; None = no change."""
-        if max_packet is not None:
-            self.max_packet = max_packet
-            self._count_bytes_or_not()
-
     def resume(self, limit: int | None, byte_limit: int | None) -> None:
         """Continue after RESUME_FLOW with `limit` messages, <= 0 = unlimited, and `byte_limit`
         bytes; None = the previous limit."""
@@ -158,11 +138,7 @@ class Outbound:
             self.limit = max(0, limit)
         self.credit = self.limit or UNLIMITED
         self.byte_credit.resume(byte_limit)
-        self._count_bytes_or_not()
         self.measure()
-
-    def _count_bytes_or_not(self) -> None:
-        self.counts_bytes = self.byte_credit.limited or self.max_packet != UNLIMITED_BYTES
 
     def spend(self, consumer: JmsConsumer, count: int, size: int = 0) -> None:
         """Count messages written to a consumer, at most `capacity`, and their `size` in bytes if
@@ -269,7 +245,7 @@ class JmsConsumer:
         `credit` is the number of messages until the first RESUME_FLOW; with `prefetch` UNLIMITED
         the consumer has no flow control.
         """
-        self._broker = outbound.broker
+        self._broker = outbound.channel.broker
         self._outbound = outbound
         self.session = session
         self.number = number
@@ -280,7 +256,7 @@ class JmsConsumer:
         self.holds = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
-        self.pauses = DeliveryPauses(outbound.broker, _PAUSED)
+        self.pauses = DeliveryPauses(self._broker, _PAUSED)
         self.held: Unacked[bytes, tuple[int, Delivery]] = Unacked()
         self.pending: deque[Delivery] = deque()
         self.passed = 0
@@ -370,10 +346,8 @@ class JmsConsumer:
             capacity = min(outbound.capacity, self.credit, len(pending))
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
-            ready = []
-            for delivery in [pending.popleft() for _ in range(capacity)]:
-                if self._has(delivery):
-                    ready.append(delivery)
+            taken = [pending.popleft() for _ in range(capacity)]
+            ready = [delivery for delivery in taken if self._has(delivery)]
             if ready:
                 self._write(ready)
         return False
@@ -387,7 +361,8 @@ class JmsConsumer:
         credit = self.credit
         written = self._written
         chunks: list[bytes] = []
-        unspeakable: list[Delivery] = []
+        undeliverable: list[Delivery] = []
+        too_large = False
         counts_bytes = outbound.counts_bytes or self.byte_credit.limited
         size = 0
         last = deliveries[-1] if outbound.limit and outbound.credit == len(deliveries) else None
@@ -404,15 +379,21 @@ class JmsConsumer:
             try:
                 parts = deliver_chunks(message, number, flags, attempts, identity)
             except ProtocolError:
-                unspeakable.append(delivery)
+                undeliverable.append(delivery)
                 credit += 1
                 continue
             if counts_bytes:
-                size = self._size_if_taken(delivery, parts)
-                if not size:
+                size = sum(map(len, parts))
+                if size > outbound.max_packet:
+                    undeliverable.append(delivery)
+                    too_large = True
                     credit += 1
+                    size = 0
                     continue
-                if reached := self._limits_reached(size):
+                reached = C if self.byte_credit.left <= size else 0
+                if outbound.byte_credit.left <= size:
+                    reached |= F
+                if reached:
                     parts = deliver_chunks(message, number, flags | reached, attempts, identity)
             chunks += parts
             written += 1
@@ -431,8 +412,8 @@ class JmsConsumer:
         transport = outbound.channel.transport
         outbound.channel.traffic.delivered += count
         transport.write(chunks)
-        if unspeakable:
-            transport.call_later(0, lambda: self._move_to_dead_letters(unspeakable))
+        if undeliverable:
+            transport.call_later(0, partial(self._pass_on, undeliverable, too_large))
         self.held.trim(self._holds)
         self._full = len(held) >= self._most_held
         self.byte_credit.left -= size
@@ -440,33 +421,16 @@ class JmsConsumer:
             self.pauses.pause(_PAUSED)
         outbound.spend(self, count, size)
 
-    def _size_if_taken(self, delivery: Delivery, parts: Iterable[bytes]) -> int:
-        """Return the size of a packet in bytes, or 0 if it is too large for the client: then the
-        message is rerouted."""
-        size = sum(map(len, parts))
-        if size > self._outbound.max_packet:
-            self._outbound.channel.transport.call_later(0, partial(self._pass_on, delivery))
-            return 0
-        return size
-
-    def _limits_reached(self, size: int) -> int:
-        """Return the flags C and F for a packet of `size` bytes if it reaches a limit of bytes."""
-        flags = C if self.byte_credit.left <= size else 0
-        return flags | F if self._outbound.byte_credit.left <= size else flags
-
-    def _move_to_dead_letters(self, unspeakable: list[Delivery]) -> None:
-        for delivery in unspeakable:
-            if not delivery.ended:
+    def _pass_on(self, deliveries: list[Delivery], too_large: bool) -> None:
+        """Dead-letter messages that no packet can carry; reroute those too large for the client."""
+        for delivery in deliveries:
+            holder = delivery.consumer
+            if too_large and holder is not None and self._has(delivery):
+                reroute(self._broker, holder, delivery, force=True)
+            elif not (too_large or delivery.ended):
                 self._broker.dead_letter(
                     delivery.subscription, delivery.sequence, UNSPEAKABLE, force=True
                 )
-        self.level()
-
-    def _pass_on(self, delivery: Delivery) -> None:
-        """Reroute a message that is too large for the client, or dead-letter it."""
-        holder = delivery.consumer
-        if holder is not None and self._has(delivery):
-            reroute(self._broker, holder, delivery, force=True)
         self.level()
 
     def _holds(self, entry: tuple[int, Delivery]) -> bool:
@@ -481,37 +445,30 @@ class JmsConsumer:
 
     def acknowledge(self, sysid: bytes) -> bool:
         """Acknowledge a message; ignore one that is not unacked. Return whether to journal it."""
-        entry = self.held.take(sysid)
-        if entry is None:
+        delivery = self.take(sysid)
+        if delivery is None:
             return False
-        written, delivery = entry
-        if written > self.passed:
-            self.passed = written
         holder = delivery.consumer
         if holder is not None and holder.sink is self:
             self._broker.settle(holder, delivery.sequence)
-        if self._outbound.safe:
-            self._outbound.acknowledged()
-        if self._full:
-            self.level()
         return delivery.recorded
 
-    def take(self, sysid: bytes) -> tuple[Consumer, Delivery] | None:
-        """Remove an unacked message, and return its delivery for the caller to acknowledge."""
+    def take(self, sysid: bytes) -> Delivery | None:
+        """Remove an unacked message, and return its delivery for the caller to end.
+
+        The delivery may have ended, or belong to another consumer.
+        """
         entry = self.held.take(sysid)
         if entry is None:
             return None
         written, delivery = entry
-        holder = delivery.consumer
-        if holder is None or holder.sink is not self:
-            return None
         if written > self.passed:
             self.passed = written
         if self._outbound.safe:
             self._outbound.acknowledged()
         if self._full:
             self.level()
-        return holder, delivery
+        return delivery
 
     def put_back(self, sysid: bytes, delivery: Delivery) -> None:
         """Hold a message again whose acknowledgement was withdrawn.
@@ -606,6 +563,7 @@ class JmsConsumer:
             self.subscription.lost(self, consumer)
 
 
+@dataclass(slots=True, eq=False)
 class JmsSession:
     """JMS session.
 
@@ -616,14 +574,11 @@ class JmsSession:
     known      numbers of the latest consumers, for late acknowledgements
     """
 
-    __slots__ = ("consumers", "known", "mode", "number", "stopped")
-
-    def __init__(self, number: int, mode: AckMode) -> None:
-        self.number = number
-        self.mode = mode
-        self.stopped = False
-        self.consumers: dict[int, JmsConsumer] = {}
-        self.known: dict[int, None] = {}
+    number: int
+    mode: AckMode
+    stopped: bool = False
+    consumers: dict[int, JmsConsumer] = field(default_factory=dict)
+    known: dict[int, None] = field(default_factory=dict)
 
     def add(self, consumer: JmsConsumer) -> None:
         """Add a consumer."""

@@ -172,6 +172,7 @@ class JmqSession:
             PacketType.RESUME_FLOW: consumers.resume_flow,
             PacketType.ADD_PRODUCER: self._producers.add,
             PacketType.DELETE_PRODUCER: self._producers.delete,
+            PacketType.ACKNOWLEDGE: consumers.acknowledge,
             PacketType.REDELIVER: consumers.redeliver,
             PacketType.BROWSE: self._browsing.browse,
             PacketType.DELIVER: self._browsing.deliver,
@@ -294,34 +295,27 @@ class JmqSession:
         """Process packets of `size` bytes, up to a login or selector that takes time."""
         connection = self._connection
         channel = self._channel
+        login = self._login
         send = self._producers.send
-        acknowledge = self._consumer_commands.acknowledge
         for place, packet in enumerate(packets):
             kind = packet.type
-            if not self._login.logged_in or isinstance(packet, Oversized):
-                self._handle_other(packet)
-                if channel.held is not None:
-                    if behind := packets[place + 1 :]:
-                        channel.hold(list(behind), size)
-                    break
-            elif 0 < kind <= LAST_MESSAGE_TYPE:
+            if isinstance(packet, Oversized):
+                self._refuse_oversized(packet)
+            elif login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
                 send(packet)
             else:
                 try:
-                    if kind == _ACKNOWLEDGE:
-                        acknowledge(packet)
-                    else:
-                        handler = self._handlers.get(kind)
-                        if handler is None:
-                            why = f"packets of type {kind} have no meaning here"
-                            raise RejectedRequest(Status.NOT_IMPLEMENTED, why)
-                        handler(packet)
+                    self._handler(kind)(packet)
                 except ANSWERED as error:
                     connection.refuse(packet, error)
-                    if kind == _ACKNOWLEDGE:
+                    if kind == _ACKNOWLEDGE and login.logged_in:
                         self._coordinator.branches.fail(packet, connection, error)
                 except SelectorPending as pending:
                     self._compile(pending.text, packets[place:], size)
+                    break
+                if channel.held is not None:  # the login takes time
+                    if behind := packets[place + 1 :]:
+                        channel.hold(list(behind), size)
                     break
             if channel.ended:
                 break
@@ -335,6 +329,16 @@ class JmqSession:
             elif self._decoder.error is not None:
                 self._leave(str(self._decoder.error))
         self._channel.update_reading()
+
+    def _handler(self, kind: int) -> Callable[[Packet], None]:
+        """Return the handler of packets of a type. Raises RejectedRequest."""
+        if not self._login.logged_in and kind not in _BEFORE_LOGIN:
+            raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
+        handler = self._handlers.get(kind)
+        if handler is None:
+            why = f"packets of type {kind} have no meaning here"
+            raise RejectedRequest(Status.NOT_IMPLEMENTED, why)
+        return handler
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
         """Compile a selector in another thread, then process the packets of `size` bytes."""
@@ -353,19 +357,6 @@ class JmqSession:
         connection.broker.wake()
         connection.compiled = compiled
         self._handle(held, size)
-
-    def _handle_other(self, packet: Packet | Oversized) -> None:
-        """Process a packet received before the login, or a packet above a limit."""
-        connection = self._connection
-        if isinstance(packet, Oversized):
-            self._refuse_oversized(packet)
-            return
-        try:
-            if packet.type not in _BEFORE_LOGIN:
-                raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
-            self._handlers[packet.type](packet)
-        except ANSWERED as error:
-            connection.refuse(packet, error)
 
     def _refuse_oversized(self, packet: Oversized) -> None:
         connection = self._connection
