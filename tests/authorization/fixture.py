@@ -19,7 +19,7 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import BodyKind, Durability, Message
-from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.session import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.security.authenticator import ConnectionAccess
 from sluicemq.server.address import Url

@@ -16,11 +16,10 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.coordinator import Coordinator
+from sluicemq.protocols.jmq.connection import PortMapperSession
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import DestType, PacketType
-from sluicemq.protocols.jmq.portmapper import PortMapperSession
-from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.replies import ReplyAddresses

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sluicemq.protocols.jmq.portmapper import answer
+from sluicemq.protocols.jmq.wire import encode_services
 from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
@@ -27,7 +27,7 @@ def bound(url: str, port: int) -> Bound:
 
 def rows(asked: int, *opened: Bound) -> list[str]:
     """Return the rows that a client of that listener reads."""
-    response = answer("x", services(opened, opened[asked].options)).decode()
+    response = encode_services("x", services(opened, opened[asked].options)).decode()
     head, *found, dot, end = response.split("\n")
     assert (head, dot, end) == ("101 x 301", ".", "")
     return found

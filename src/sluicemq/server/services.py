@@ -16,7 +16,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Final, Protocol
 
-from sluicemq.protocols.jmq.portmapper import Service
+from sluicemq.protocols.jmq.wire import Service
 from sluicemq.server.address import Url, is_wildcard
 from sluicemq.server.listener_settings import Listener
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Final
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
+from sluicemq.protocols.jmq.connection import PortMapperSession
 from sluicemq.protocols.jmq.connection import SessionOptions as JmqOptions
-from sluicemq.protocols.jmq.coordinator import Coordinator
-from sluicemq.protocols.jmq.portmapper import PortMapperSession, answer
-from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.session import Coordinator, JmqSession
+from sluicemq.protocols.jmq.wire import encode_services
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -261,7 +261,7 @@ class SessionFactories:
     def _portmapper(self, transport: Transport, options: Listener) -> Session:
         return PortMapperSession(
             transport,
-            lambda: answer(self._jmq_settings.instance, services(self._opened, options)),
+            lambda: encode_services(self._jmq_settings.instance, services(self._opened, options)),
             options.portmapper_timeout,
         )
 

@@ -13,7 +13,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.jmq.connecting import Target, choose
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.jmq.portmapper import Service, read_services
+from sluicemq.protocols.jmq.wire import Service, read_services
 from tests.clients.jmq.script import Script
 from tests.protocols.jmq.harness import Harness
 from tests.protocols.sockets import port_of, serve, unused_port

@@ -15,7 +15,6 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
-from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.fields import (
     QUEUE_CLASS,
     TOPIC_CLASS,
@@ -25,7 +24,7 @@ from sluicemq.protocols.jmq.fields import (
     encode_xid,
 )
 from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, Q, Status
-from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import Access, Open

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.model.access import Identity
-from sluicemq.protocols.jmq.coordinator import ClientIds, expanded
 from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
+from sluicemq.protocols.jmq.subscriptions import ClientIds, expanded
 from sluicemq.security.access import Open
 from tests.protocols.jmq.harness import Harness, Peer
 

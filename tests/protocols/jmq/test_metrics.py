@@ -12,8 +12,8 @@ from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Durability, Message
 from sluicemq.protocols.java import Long, loads_map
+from sluicemq.protocols.jmq.destinations import Metrics
 from sluicemq.protocols.jmq.mapping import deliver_chunks
-from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import Decoder, Packet
 from tests.support.broker import purge

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.protocols.jmq.portmapper import (
-    MAX_LINE,
-    PortMapperSession,
-    Service,
-    answer,
-)
+from sluicemq.protocols.jmq.connection import PortMapperSession
+from sluicemq.protocols.jmq.wire import MAX_LINE, Service, encode_services
 from sluicemq.protocols.transport import Session, Transport
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
@@ -24,7 +20,7 @@ class PortMapperHarness(SessionHarness):
     def open(self, transport: Transport) -> Session:
         return PortMapperSession(
             transport,
-            lambda: answer("refbroker", [Service("jms", "tcp", "NORMAL", 43973)]),
+            lambda: encode_services("refbroker", [Service("jms", "tcp", "NORMAL", 43973)]),
             self.patience,
         )
 
@@ -44,7 +40,7 @@ def test_every_row_is_one_line_of_fields_joined_by_single_blanks() -> None:
         Service("jms", "tcp", "NORMAL", 7676),
         Service("ssljms", "tls", "NORMAL", 7677),
     ]
-    assert answer("sluicemq", services) == (
+    assert encode_services("sluicemq", services) == (
         b"101 sluicemq 301\n"
         b"portmapper tcp PORTMAPPER 7676\n"
         b"jms tcp NORMAL 7676\n"
@@ -54,7 +50,7 @@ def test_every_row_is_one_line_of_fields_joined_by_single_blanks() -> None:
 
 
 def test_without_services_there_is_only_the_frame() -> None:
-    assert answer("x", []) == b"101 x 301\n.\n"
+    assert encode_services("x", []) == b"101 x 301\n.\n"
 
 
 @pytest.mark.parametrize(
@@ -113,7 +109,7 @@ def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> N
     assert all(timer.cancelled for timer in harness.timers)
 
 
-def test_a_stop_closes_without_an_answer(harness: PortMapperHarness) -> None:
+def test_a_stop_closes_without_an_encode_services(harness: PortMapperHarness) -> None:
     peer = harness.connect()
     peer.session.shutdown()
     harness.turn(1000)

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from sluicemq.model.access import ANONYMOUS
-from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.protocols.jmq.session import JmqSession
+from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from tests.protocols.jmq.harness import Harness, Peer, status
 from tests.support.sessions import RecordedAccess
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq import coordinator
+from sluicemq.protocols.jmq import transactions
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import (
+    LOCAL,
+    STEPS,
     I,
     PacketType,
     Q,
@@ -19,8 +21,8 @@ from sluicemq.protocols.jmq.packets import (
     ReportedTransactionState,
     Status,
     XaFlag,
+    after,
 )
-from sluicemq.protocols.jmq.transactions import LOCAL, STEPS, after
 from sluicemq.protocols.jmq.wire import Packet
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, blocks, status, xid
 
@@ -436,7 +438,7 @@ def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) ->
 def test_only_so_many_xids_are_remembered(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(coordinator, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(transactions, "MOST_REMEMBERED", 3)
     for number in range(5):
         to_state(peer, S.COMMITTED, str(number))
     known = [status(step(peer, COMMIT, str(number))) for number in range(5)]

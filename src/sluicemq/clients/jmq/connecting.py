@@ -52,8 +52,13 @@ from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.fields import GUEST
 from sluicemq.protocols.jmq.packets import Level, PacketType, Status
-from sluicemq.protocols.jmq.portmapper import VERSION, Service, read_services
-from sluicemq.protocols.jmq.wire import Limits, Packet
+from sluicemq.protocols.jmq.wire import (
+    PORT_MAPPER_VERSION,
+    Limits,
+    Packet,
+    Service,
+    read_services,
+)
 
 # --- targets
 
@@ -232,7 +237,7 @@ class Connector:
                     host, port, ssl=self._tls() if self._target.tls else None
                 )
                 try:
-                    writer.write(b"%d\n" % VERSION)
+                    writer.write(b"%d\n" % PORT_MAPPER_VERSION)
                     while not answer.endswith(b"\n.\n") and len(answer) < _LONGEST:
                         data = await reader.read(_LONGEST)
                         if not data:

@@ -13,7 +13,7 @@ from sluicemq.pipeline.decode.codec import (
     printable_properties,
     printable_text,
 )
-from sluicemq.protocols.jmq.portmapper import MAX_LINE, VERSION, read_services
+from sluicemq.protocols.jmq.wire import MAX_LINE, PORT_MAPPER_VERSION, read_services
 from sluicemq.protocols.msglite.http import GatewayRequest, HttpLimits, RequestReader
 
 _LONGEST_ANSWER: Final = 1 << 16
@@ -73,7 +73,7 @@ class PortMapperCodec(_Exchange):
             line = received.partition(b"\n")[0].strip(b"\r")
             if line and not line.isdigit():
                 self._error = ProtocolError("the port mapper request is not a version number")
-        elif not received.startswith((b"%d " % VERSION)[: len(received)]):
+        elif not received.startswith((b"%d " % PORT_MAPPER_VERSION)[: len(received)]):
             self._error = ProtocolError("the response is not a port mapper's")
         complete = b"\n" in received if self.to_server else received.endswith(b"\n.\n")
         return self._finish() if complete and self._error is None else []

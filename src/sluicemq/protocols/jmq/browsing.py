@@ -119,15 +119,12 @@ class Browsing:
         "_ended",
         "_running",
         "_scans",
-        "_uid",
         "_views",
         "_waiting",
     )
 
-    def __init__(self, connection: JmqConnection, uid: Callable[[], int]) -> None:
-        """`uid` returns the JMQConsumerID of the next listing."""
+    def __init__(self, connection: JmqConnection) -> None:
         self._connection = connection
-        self._uid = uid
         self._broker = connection.broker
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
@@ -150,7 +147,7 @@ class Browsing:
             values = {**dict(counters(destination)), **dict(gauges(destination))}
             figures = {name: Long(value) for name, value in values.items()}
             properties: dict[str, object] = {
-                "JMQConsumerID": Long(self._uid()),
+                "JMQConsumerID": Long(self._connection.uid()),
                 "JMQMetrics": True,
             }
             self._connection.reply(packet, properties=properties, body=dumps_map(figures))
@@ -224,7 +221,7 @@ class Browsing:
                             break
                 if over():
                     yield
-        number = self._uid()
+        number = self._connection.uid()
         self._views[number] = view
         if len(self._views) > MOST_VIEWS:
             del self._views[next(iter(self._views))]

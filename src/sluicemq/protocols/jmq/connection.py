@@ -1,4 +1,5 @@
-"""State shared by the parts of one JMQ connection, listener options, and the login.
+"""State shared by the parts of one JMQ connection, listener options, and how a connection begins:
+port mapper and login.
 
     client  HELLO                                  broker  HELLO_REPLY, AUTHENTICATE_REQUEST
     client  AUTHENTICATE: user, password or digest  broker  AUTHENTICATE_REPLY
@@ -45,8 +46,15 @@ from sluicemq.protocols.jmq.packets import (
     Status,
     status_of,
 )
-from sluicemq.protocols.jmq.wire import MAX_PACKET, Oversized, Packet, encode_packet, encode_reply
-from sluicemq.protocols.transport import Background, Transport
+from sluicemq.protocols.jmq.wire import (
+    MAX_LINE,
+    MAX_PACKET,
+    Oversized,
+    Packet,
+    encode_packet,
+    encode_reply,
+)
+from sluicemq.protocols.transport import Background, Login, SessionInfo, Timer, Transport
 from sluicemq.security.access import Access, Credentials
 
 MISSED_PINGS: Final = 6
@@ -174,6 +182,7 @@ class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
     channel      transport, user and replies
+    uid          returns a number that is unique within the broker
     number       JMQConnectionID
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
@@ -204,13 +213,14 @@ class JmqConnection:
         "sender",
         "sessions",
         "transport",
+        "uid",
     )
 
     def __init__(
         self,
         transport: Transport,
         broker: Broker,
-        number: int,
+        uid: Callable[[], int],
         access: Access,
         options: SessionOptions,
         background: Background | None,
@@ -224,7 +234,8 @@ class JmqConnection:
         self.options = options
         self.background = background
         self.close = close
-        self.number = number
+        self.uid = uid
+        self.number = uid()
         self.level = Level.HIGHEST
         self.sender = Sender()
         self.outbound = Outbound(self.channel, options.held, SentDeliveries(broker, refill=True))
@@ -274,13 +285,14 @@ class JmqConnection:
         status: Status = Status.OK,
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
+        flags: int = 0,
     ) -> None:
         """Send the reply to a request, if the client requests one and its type has one."""
         if packet.flags & A and packet.type not in _NEVER_ANSWERED:
             kind = packet.type + 1
             if 0 < packet.type <= LAST_MESSAGE_TYPE:
                 kind = PacketType.SEND_REPLY
-            self.write(encode_reply(kind, packet.consumer_id, status, properties, body))
+            self.write(encode_reply(kind, packet.consumer_id, status, properties, body, flags))
 
     def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
         """Send the error reply to a rejected request."""
@@ -456,3 +468,97 @@ class Challenge:
         except ProtocolError as error:
             why = f"this is no user name and password: {error}"
             raise RejectedRequest(Status.INVALID_LOGIN, why) from None
+
+
+# --- port mapper ---------------------------------------------------------------------------------
+
+
+class PortMapperSession:
+    """Session of one port mapper client. The content of the client's line is ignored.
+
+    `rows` returns the answer; `patience` is the timeout for the client's line in seconds, 0 = none.
+    """
+
+    __slots__ = ("_answered", "_heard", "_rows", "_timer", "_transport")
+
+    def __init__(self, transport: Transport, rows: Callable[[], bytes], patience: float) -> None:
+        self._transport = transport
+        self._rows = rows
+        self._heard = 0
+        self._answered = False
+        self._timer: Timer | None = (
+            transport.call_later(patience, self._answer) if patience else None
+        )
+
+    def receive(self, data: bytes) -> None:
+        """Read up to the end of a line (CR or LF), then answer."""
+        self._heard += len(data)
+        if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
+            self._answer()
+
+    @property
+    def buffered(self) -> int:
+        """Number of buffered bytes: always 0, because the line is discarded."""
+        return 0
+
+    @property
+    def incomplete(self) -> bool:
+        """Always False, because the line is discarded."""
+        return False
+
+    @property
+    def login(self) -> Login:
+        """Login state: due until the request is answered, so the login timeout applies."""
+        return Login.DONE if self._answered else Login.DUE
+
+    def discard_input(self) -> None:
+        """Do nothing: no input is buffered."""
+
+    def end_of_input(self) -> None:
+        """Answer a client that closes its side without sending a line."""
+        self._answer()
+
+    def _answer(self) -> None:
+        if not self._answered:
+            self._answered = True
+            self._cancel()
+            self._transport.write((self._rows(),))
+            self._transport.close()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def flushed(self) -> None:
+        """Do nothing: the session sends one answer."""
+
+    def pause_delivery(self) -> None:
+        """Do nothing: the session delivers no messages."""
+
+    def resume_delivery(self) -> None:
+        """Do nothing: the session delivers no messages."""
+
+    def closed(self) -> None:
+        """Cancel the timer: the connection is closed."""
+        self._answered = True
+        self._cancel()
+
+    def shutdown(self) -> None:
+        """Close the connection without an answer."""
+        self.disconnect("")
+
+    def disconnect(self, reason: str) -> None:
+        """Close the connection without an answer."""
+        if not self._answered:
+            self._answered = True
+            self._cancel()
+            self._transport.close(reason)
+
+    def session_info(self) -> SessionInfo:
+        """Return the session's protocol and state."""
+        return SessionInfo("jmq", state="closing" if self._answered else "connecting")
+
+    def consumers(self) -> tuple[()]:
+        """Return no consumers."""
+        return ()

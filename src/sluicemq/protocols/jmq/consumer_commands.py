@@ -36,7 +36,6 @@ from sluicemq.protocols.jmq.consumers import (
     JmsSession,
     reroute,
 )
-from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import (
     address_of,
     find_or_create,
@@ -61,12 +60,14 @@ from sluicemq.protocols.jmq.subscriptions import (
     GROUP,
     SHARED,
     SHARED_DURABLE,
+    Durables,
     QueueSubscription,
     Terms,
     TopicSubscription,
     expect_unused,
     subscription_name,
 )
+from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
 from sluicemq.protocols.transport import Timer
 
@@ -80,11 +81,20 @@ _OK: Final = Status.OK.value
 class ConsumerCommands:
     """Handlers of requests about sessions, consumers and unacked messages."""
 
-    __slots__ = ("_broker", "_connection", "_consumers", "_coordinator", "_delay", "_pending")
+    __slots__ = (
+        "_branches",
+        "_broker",
+        "_connection",
+        "_consumers",
+        "_delay",
+        "_durables",
+        "_pending",
+    )
 
-    def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
+    def __init__(self, connection: JmqConnection, branches: Branches, durables: Durables) -> None:
         self._connection = connection
-        self._coordinator = coordinator
+        self._branches = branches
+        self._durables = durables
         self._broker = connection.broker
         self._consumers = connection.consumers
         self._delay: Timer | None = None
@@ -106,7 +116,7 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, f"{len(connection.sessions)} sessions are enough"
             )
-        session = JmsSession(self._coordinator.uid(), mode)
+        session = JmsSession(self._connection.uid(), mode)
         connection.sessions[session.number] = session
         connection.reply(packet, properties={"JMQSessionID": Long(session.number)})
 
@@ -131,7 +141,7 @@ class ConsumerCommands:
         if session is None:
             raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
         connection = self._connection
-        self._coordinator.branches.leave_session(connection, chosen)
+        self._branches.leave_session(connection, chosen)
         self.end_session(session)
         connection.reply(packet)
 
@@ -196,12 +206,12 @@ class ConsumerCommands:
             raise RejectedRequest(
                 Status.CONFLICT, f"{len(connection.consumers)} consumers are enough"
             )
-        consumer_id = self._coordinator.uid()
+        consumer_id = self._connection.uid()
         if address.kind is Kind.QUEUE:
             subscription: JmqSubscription = self._queue(packet, address, selector)
         else:
             terms = self._terms(packet, address, selector, consumer_id)
-            subscription = TopicSubscription(connection, self._coordinator.durables, address, terms)
+            subscription = TopicSubscription(connection, self._durables, address, terms)
         options = connection.options
         shared = address.kind is Kind.TOPIC and subscription.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
@@ -294,7 +304,7 @@ class ConsumerCommands:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
         full = subscription_name(sort, client_id, name)
         connection = self._connection
-        owner = self._coordinator.durables.owner_for(client_id, full, connection.identity)
+        owner = self._durables.owner_for(client_id, full, connection.identity)
         return Terms(full, sort, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
@@ -343,7 +353,7 @@ class ConsumerCommands:
             )
         connection = self._connection
         client_id = connection.sender.client_id or text(packet, "JMQClientID")
-        durables = self._coordinator.durables
+        durables = self._durables
         for sort in (DURABLE, SHARED_DURABLE):
             if sort == DURABLE and not client_id:
                 continue
@@ -362,7 +372,7 @@ class ConsumerCommands:
     def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
-        self._coordinator.durables.remove(durable)
+        self._durables.remove(durable)
         changed = self._broker.last_ack_record
         self._broker.when_durable(changed, partial(connection.reply, packet, properties=properties))
 
@@ -478,7 +488,7 @@ class ConsumerCommands:
     # --- transactions ------------------------------------------------------------------------
 
     def _acknowledge_in(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
-        branch = self._coordinator.branches.active(transaction, self._connection)
+        branch = self._branches.active(transaction, self._connection)
         settle = self._broker.transactions.settle
         for consumer, sysid, holder, delivery in self._taken(blocks):
             if settle(branch.transaction, holder, delivery.sequence):
@@ -502,7 +512,7 @@ class ConsumerCommands:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate is about a transaction")
-        branch = self._coordinator.branches.active(transaction, self._connection)
+        branch = self._branches.active(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
             raise RejectedRequest(Status.NOT_FOUND, "not all of these belong to the transaction")
 
@@ -532,7 +542,7 @@ class ConsumerCommands:
         blocks = self._blocks(packet)
         requested: dict[JmsConsumer, list[bytes]] = {}
         if transaction:
-            branches = self._coordinator.branches
+            branches = self._branches
             branch = branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.joined:
                 for consumer, sysid in branches.take_back(branch, blocks):

@@ -1,4 +1,4 @@
-"""Destinations as JMQ clients name, create, look at and destroy them.
+"""Destinations as JMQ clients name, create, look at, monitor and destroy them.
 
 | name                          | permitted operations                                             |
 |-------------------------------|------------------------------------------------------------------|
@@ -29,14 +29,27 @@ A name consists of elements joined by `.`. In a wildcard `*` matches one element
 more. `>` after the last element, without a dot, matches further elements: zero or more after a
 name, one or more after `*` and `**`. A single `>` matches every name. Open MQ (4.2 and later)
 refuses a dot before `>`; this broker accepts it.
+
+Metrics topics `mq.metrics.…` for JMS monitors (JMQ, section 9.3).
+
+    mq.metrics.broker                      the broker as a whole
+    mq.metrics.jvm                         memory
+    mq.metrics.destination_list            all destinations
+    mq.metrics.destination.queue.NAME      one queue
+    mq.metrics.destination.topic.NAME      one topic
+
+They are ordinary topics. While a topic has subscribers, a MapMessage is published to it at once and
+then in each interval; without subscribers nothing is computed. Monitors read every name of Open MQ,
+so values that this broker does not measure are 0: packets, disk, rollbacks, purges.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from typing import Final
+from itertools import chain
+from typing import Final, Protocol
 
 from msgspec.structs import replace
 
@@ -51,11 +64,13 @@ from sluicemq.model.destination import (
     Provenance,
     is_temporary,
 )
-from sluicemq.model.errors import DestinationNotFound
+from sluicemq.model.errors import BrokerError, DestinationNotFound
+from sluicemq.model.message import BodyKind, Durability, Message, Property
+from sluicemq.protocols.java import Long, Value, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, text
 from sluicemq.protocols.jmq.fields import format_name, read_name
-from sluicemq.protocols.jmq.packets import A, DestType, PacketType, RejectedRequest, Status, W
-from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status, W
+from sluicemq.protocols.jmq.wire import Packet
 
 # --- wildcards -----------------------------------------------------------------------------------
 
@@ -267,6 +282,111 @@ def visible(connection: JmqConnection, address: Address) -> Destination | None:
     return destination
 
 
+def create_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle CREATE_DESTINATION."""
+    address = address_of(packet)
+    bits = number(packet, "JMQDestType")
+    wildcard = is_wildcard(address.name)
+    if bits & DestType.TEMP:
+        _create_temporary(connection, address, bits)
+    elif is_temporary(address.name):
+        find_or_create(connection.broker, address, None)
+    elif not wildcard and not is_reserved(address):
+        _create(connection, address, bits)
+    destination = connection.broker.destinations.find(address)
+    if destination is not None and _flavour_bits(destination):
+        bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
+    properties: dict[str, object] = {
+        "JMQDestType": bits,
+        "JMQDestUID": format_name(address.name),
+        "JMQValidateXMLSchema": False,
+        "JMQReloadXMLSchemaOnFailure": False,
+    }
+    connection.reply(packet, properties=properties, flags=W if wildcard else 0)
+
+
+def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
+    if is_wildcard(address.name) or is_reserved(address):
+        raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
+    if not is_temporary(address.name):
+        connection.channel.demand(Operation.CREATE, address.name)
+    settings = _flavoured(DEFAULTS, address, bits)
+    connection.broker.destinations.check_temporary(connection)
+    connection.owns = True
+    connection.broker.destinations.declare(
+        address,
+        settings,
+        owner=connection,
+        creator=connection.identity.creator,
+        provenance=Provenance(CreatedBy.JMQ),
+    )
+
+
+def _create(connection: JmqConnection, address: Address, bits: int) -> None:
+    identity = connection.identity
+    if accepts_replies(connection.broker.destinations.find(address)):
+        return
+    if not (
+        identity.may(Operation.PRODUCE, address.name)
+        or identity.may(Operation.CONSUME, address.name)
+    ):
+        connection.channel.demand(Operation.CREATE, address.name)
+    _flavoured(DEFAULTS, address, bits)  # refused before anything is created
+    exists = connection.broker.destinations.find(address) is not None
+    try:
+        destination = find_or_create(connection.broker, address, identity.creator)
+    except DestinationNotFound as error:
+        raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
+    if not exists:
+        destination.apply(_flavoured(destination.settings, address, bits))
+
+
+def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
+    address = address_of(packet)
+    destination = connection.broker.destinations.find(address)
+    if destination is None:
+        raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
+    if destination.temporary:
+        if destination.owner is not connection:
+            raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
+    elif is_reserved(address):
+        raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
+    else:
+        connection.channel.demand(Operation.DELETE, address.name)
+    connection.broker.remove(destination)
+    connection.reply(packet)
+
+
+def verify_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle VERIFY_DESTINATION, which changes nothing."""
+    address = address_of(packet)
+    destination = visible(connection, address)
+    connection.selector(packet)  # raises if the selector is invalid
+    if is_wildcard(address.name):
+        connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
+        return
+    if destination is None:
+        raise missing(connection.broker, address)
+    connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
+
+
+def missing(broker: Broker, address: Address) -> RejectedRequest:
+    """Return the error for a destination that does not exist or is not visible."""
+    settings, queue = broker.settings, address.kind is Kind.QUEUE
+    creatable = (
+        broker.destinations.find(address) is None
+        and not is_temporary(address.name)
+        and not is_reserved(address)
+        and (settings.auto_create_queues if queue else settings.auto_create_topics)
+    )
+    properties = {"JMQCanCreate": creatable}
+    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)
+
+
+# --- metrics -------------------------------------------------------------------------------------
+
+
 def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
     """Return the current values of a destination's gauges."""
     consumers = destination.consumers
@@ -292,117 +412,194 @@ def counters(destination: Destination) -> Iterator[tuple[str, int]]:
     yield "numRejectedMsgs", statistics.rejected
 
 
-class Destinations:
-    """Handlers of requests about destinations."""
+PREFIX: Final = "mq.metrics."
+PRIORITY: Final = 5
 
-    __slots__ = ("_broker", "_connection")
+_QUEUE: Final = "destination.queue."
+_TOPIC: Final = "destination.topic."
 
-    def __init__(self, connection: JmqConnection) -> None:
-        self._connection = connection
-        self._broker = connection.broker
+Values = Mapping[str, Value]
 
-    def create(self, packet: Packet) -> None:
-        """Handle CREATE_DESTINATION."""
-        address = address_of(packet)
-        bits = number(packet, "JMQDestType")
-        wildcard = is_wildcard(address.name)
-        if bits & DestType.TEMP:
-            self._create_temporary(address, bits)
-        elif is_temporary(address.name):
-            find_or_create(self._broker, address, None)
-        elif not wildcard and not is_reserved(address):
-            self._create(address, bits)
-        destination = self._broker.destinations.find(address)
-        if destination is not None and _flavour_bits(destination):
-            bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
-        properties: dict[str, object] = {
-            "JMQDestType": bits,
-            "JMQDestUID": format_name(address.name),
-            "JMQValidateXMLSchema": False,
-            "JMQReloadXMLSchemaOnFailure": False,
-        }
-        if not wildcard:
-            self._connection.reply(packet, properties=properties)
-        elif packet.flags & A:
-            properties["JMQStatus"] = Status.OK.value
-            kind = PacketType.CREATE_DESTINATION_REPLY
-            self._connection.write(encode_packet(kind, W, packet.consumer_id, properties))
 
-    def _create_temporary(self, address: Address, bits: int) -> None:
-        if is_wildcard(address.name) or is_reserved(address):
-            raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
-        if not is_temporary(address.name):
-            self._connection.channel.demand(Operation.CREATE, address.name)
-        connection = self._connection
-        settings = _flavoured(DEFAULTS, address, bits)
-        self._broker.destinations.check_temporary(connection)
-        connection.owns = True
-        self._broker.destinations.declare(
-            address,
-            settings,
-            owner=connection,
-            creator=connection.identity.creator,
-            provenance=Provenance(CreatedBy.JMQ),
+class Process(Protocol):
+    """Values of the process that the engine does not know."""
+
+    def memory(self) -> int:
+        """Return the resident memory of the process in bytes."""
+
+    def clients(self) -> int:
+        """Return the number of connections of all protocols."""
+
+
+class Watched:
+    """Peaks and means of a destination's values while its metrics topic has subscribers."""
+
+    __slots__ = ("_peaks", "_samples", "_sums")
+
+    def __init__(self) -> None:
+        self._peaks: dict[str, int] = {}
+        self._sums: dict[str, int] = {}
+        self._samples = 0
+
+    def sample(self, destination: Destination) -> None:
+        """Take a sample. Called at regular intervals."""
+        self._samples += 1
+        for name, value in gauges(destination):
+            self._peaks[name] = max(self._peaks.get(name, 0), value)
+            self._sums[name] = self._sums.get(name, 0) + value
+
+    def values(self) -> Iterator[tuple[str, int]]:
+        """Yield the names and values for monitors, after at least one sample."""
+        for name, peak in self._peaks.items():
+            title = name[0].upper() + name[1:]
+            yield f"peak{title}", peak
+            yield f"avg{title}", self._sums[name] // self._samples
+
+
+_UNMEASURED: Final = (
+    "numRolledbackMsgs",
+    "numPurgedMsgs",
+    "peakMsgBytes",
+    "diskReserved",
+    "diskUsed",
+    "diskUtilizationRatio",
+)
+_PACKETS: Final = ("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut")
+_TOTALS: Final = (
+    *("numMsgsIn", "numMsgsOut", "msgBytesIn", "msgBytesOut"),
+    *("numMsgs", "totalMsgBytes"),
+)
+
+
+def _longs(values: Mapping[str, int]) -> Values:
+    return {name: Long(value) for name, value in values.items()}
+
+
+class Metrics:
+    """Publisher of the metrics topics.
+
+    `address` is the address of the broker for JMS clients: host and port. `interval` is in ms; 0 =
+    no messages.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        process: Process,
+        address: Callable[[], tuple[str, int]],
+        interval: int,
+    ) -> None:
+        self._broker = broker
+        self._process = process
+        self._address = address
+        self._interval = interval
+        self._due: dict[str, int] = {}
+        """Topics with subscribers, and the steady time of their next message."""
+        self._watched: dict[str, Watched] = {}
+
+    def publish(self) -> None:
+        """Publish messages that are due. Called in an event loop iteration, about once a second."""
+        if not self._interval:
+            return
+        now = self._broker.clock.steady
+        topics = [
+            destination
+            for destination in self._broker.destinations.values()
+            if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
+        ]
+        names = {topic.name for topic in topics}
+        for gone in self._due.keys() - names:
+            del self._due[gone]
+            self._watched.pop(gone, None)
+        for topic in topics:
+            name = topic.name.removeprefix(PREFIX)
+            subject = self._subject(name)
+            if subject is not None:
+                self._watched.setdefault(topic.name, Watched()).sample(subject)
+            if now < self._due.setdefault(topic.name, now):
+                continue
+            values = self._values(name, topic.name, subject)
+            if values is not None:
+                self._due[topic.name] = now + self._interval
+                self._send(topic, values)
+
+    def _subject(self, name: str) -> Destination | None:
+        """Return the destination of a metrics topic, or None."""
+        for prefix, kind in ((_QUEUE, Kind.QUEUE), (_TOPIC, Kind.TOPIC)):
+            if name.startswith(prefix):
+                return self._broker.destinations.find(Address(kind, name.removeprefix(prefix)))
+        return None
+
+    def _values(self, name: str, topic: str, subject: Destination | None) -> Values | None:
+        if name == "broker":
+            return self._of_broker()
+        if name == "jvm":
+            return self._of_memory()
+        if name == "destination_list":
+            return self._of_destinations()
+        return None if subject is None else self._of_one(subject, self._watched[topic])
+
+    def _destinations(self) -> Iterator[Destination]:
+        for destination in self._broker.destinations.values():
+            if not destination.name.startswith(PREFIX):
+                yield destination
+
+    def _of_broker(self) -> Values:
+        totals = dict.fromkeys((*_TOTALS, *_PACKETS), 0)
+        count = 0
+        for destination in self._destinations():
+            count += 1
+            for name, value in chain(counters(destination), gauges(destination)):
+                if name in totals:
+                    totals[name] += value
+        totals["numConnections"] = self._process.clients()
+        totals["numDestinations"] = count
+        return _longs(totals)
+
+    def _of_memory(self) -> Values:
+        """Return the memory values: the limit for messages, and the memory of the process."""
+        limit = self._broker.settings.memory_limit
+        return _longs(
+            {
+                "maxMemory": limit,
+                "totalMemory": self._process.memory(),
+                "freeMemory": max(0, limit - self._broker.memory),
+            }
         )
 
-    def _create(self, address: Address, bits: int) -> None:
-        identity = self._connection.identity
-        if accepts_replies(self._broker.destinations.find(address)):
-            return
-        if not (
-            identity.may(Operation.PRODUCE, address.name)
-            or identity.may(Operation.CONSUME, address.name)
-        ):
-            self._connection.channel.demand(Operation.CREATE, address.name)
-        _flavoured(DEFAULTS, address, bits)  # refused before anything is created
-        exists = self._broker.destinations.find(address) is not None
-        try:
-            destination = find_or_create(self._broker, address, identity.creator)
-        except DestinationNotFound as error:
-            raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
-        if not exists:
-            destination.apply(_flavoured(destination.settings, address, bits))
+    def _of_destinations(self) -> Values:
+        listed: dict[str, Value] = {}
+        for destination in self._destinations():
+            kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)
+            listed[f"{PREFIX}{prefix}{destination.name}"] = {
+                "name": destination.name,
+                "type": kind,
+                "isTemporary": destination.temporary,
+            }
+        return listed
 
-    def destroy(self, packet: Packet) -> None:
-        """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
-        address = address_of(packet)
-        destination = self._broker.destinations.find(address)
-        if destination is None:
-            raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
-        if destination.temporary:
-            if destination.owner is not self._connection:
-                raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
-        elif is_reserved(address):
-            raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
-        else:
-            self._connection.channel.demand(Operation.DELETE, address.name)
-        self._broker.remove(destination)
-        self._connection.reply(packet)
+    def _of_one(self, destination: Destination, watched: Watched) -> Values:
+        found = chain(counters(destination), gauges(destination), watched.values())
+        return _longs({**dict.fromkeys(_UNMEASURED, 0), **dict(found)})
 
-    def verify(self, packet: Packet) -> None:
-        """Handle VERIFY_DESTINATION, which changes nothing."""
-        address = address_of(packet)
-        destination = visible(self._connection, address)
-        self._connection.selector(packet)  # raises if the selector is invalid
-        if is_wildcard(address.name):
-            if packet.flags & A:
-                properties = {"JMQStatus": Status.OK.value, "JMQDestType": DestType.TOPIC}
-                kind = PacketType.VERIFY_DESTINATION_REPLY
-                self._connection.write(encode_packet(kind, W, packet.consumer_id, properties))
-            return
-        if destination is None:
-            raise missing(self._broker, address)
-        self._connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
-
-
-def missing(broker: Broker, address: Address) -> RejectedRequest:
-    """Return the error for a destination that does not exist or is not visible."""
-    settings, queue = broker.settings, address.kind is Kind.QUEUE
-    creatable = (
-        broker.destinations.find(address) is None
-        and not is_temporary(address.name)
-        and not is_reserved(address)
-        and (settings.auto_create_queues if queue else settings.auto_create_topics)
-    )
-    properties = {"JMQCanCreate": creatable}
-    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)
+    def _send(self, topic: Destination, values: Values) -> None:
+        host, port = self._address()
+        now = self._broker.clock.wall
+        properties: dict[str, Property] = {
+            "type": topic.name,
+            "timestamp": Long(now),
+            "brokerAddress": f"{host}:{port}",
+            "brokerHost": host,
+            "brokerPort": port,
+        }
+        message = Message(
+            topic.address,
+            dumps_map(values, hashtable=True),
+            BodyKind.MAP,
+            durability=Durability.NONE,
+            timestamp=now,
+            priority=PRIORITY,
+            properties=properties,
+        )
+        with suppress(BrokerError):  # the topic may be full, or the broker stopping
+            self._broker.publish(topic, message)

@@ -1,4 +1,5 @@
-"""Numbers of the protocol: packet types, flags, statuses and the values of properties.
+"""Numbers of the protocol: packet types, flags, statuses, the values of properties, and the legal
+steps of transactions.
 
 Names are those of the JMQ protocol specification; where it and the programs in use differ, the
 numbers are the programs'.
@@ -26,8 +27,24 @@ Statuses of rejected requests, by error:
 | another BrokerError           | 500 ERROR                                                   |
 | another login error           | 413 INVALID_LOGIN (AUTHENTICATE_REPLY)                      |
 
-PREPARE and COMMIT of a transaction that has failed are refused with 412 PRECONDITION_FAILED, as
-every step is that is not legal in the transaction's state (transactions.py).
+Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
+XAResource. A local transaction has no Xid: it is started, and then ends.
+
+                     START             END                       PREPARE   COMMIT     ROLLBACK
+              NO    JOIN   RESUME  SUSPEND  SUCCESS  FAIL                ONE   TWO
+              FLAGS                         ONEPHASE                     PHASE PHASE
+    CREATED   STARTED
+    STARTED   STARTED STARTED STARTED INCOMPL. COMPLETE FAILED  -        -     -      -
+    INCOMPL.  -     -      STARTED INCOMPL. COMPLETE FAILED     -        -     -      ROLLEDBACK
+    COMPLETE  STARTED STARTED -     -        COMPLETE -         PREPARED COMM. -      ROLLEDBACK
+    FAILED    -     -      -       304      304      FAILED     -        -     -      ROLLEDBACK
+    PREPARED  -     -      -       -        -        -          PREPARED -     COMM.  ROLLEDBACK
+    COMMITTED -     -      -       -        -        -          -        COMM. COMM.  -
+    ROLLEDB.  -     -      -       -        -        -          -        -     -      ROLLEDBACK
+    TIMED_OUT 408 for everything
+
+A dash is 500 for START, whose status must never be 409, and 412 otherwise. A repeated request with
+the I bit, for a step that was already taken, is 304.
 """
 
 from __future__ import annotations
@@ -261,7 +278,7 @@ class XaFlag:
 
 
 class ReportedTransactionState(IntEnum):
-    """State of a transaction as VERIFY_TRANSACTION_REPLY says it."""
+    """State of a transaction, as in VERIFY_TRANSACTION_REPLY."""
 
     CREATED = 1
     STARTED = 2
@@ -345,3 +362,83 @@ def status_of(error: SluiceError, default: Status = Status.ERROR) -> Status:
         if isinstance(error, kind):
             return status
     return default
+
+
+# --- steps of transactions -----------------------------------------------------------------------
+
+LOCAL: Final = -1
+"""Value in place of the flags for a transaction without a Xid."""
+
+Step = tuple[ReportedTransactionState, frozenset[ReportedTransactionState]]
+"""State after a request, and the states before it."""
+
+
+def _states(names: str) -> frozenset[ReportedTransactionState]:
+    return frozenset(ReportedTransactionState[name] for name in names.split())
+
+
+STEPS: Final[dict[tuple[PacketType, int], Step]] = {
+    (PacketType[f"{request}_TRANSACTION"], flags): (
+        ReportedTransactionState[reached],
+        _states(before),
+    )
+    for request, flags, reached, before in (
+        ("START", XaFlag.NOFLAGS, "STARTED", "CREATED COMPLETE STARTED"),
+        ("START", XaFlag.JOIN, "STARTED", "STARTED COMPLETE"),
+        ("START", XaFlag.RESUME, "STARTED", "INCOMPLETE STARTED"),
+        ("END", XaFlag.SUSPEND, "INCOMPLETE", "STARTED INCOMPLETE"),
+        ("END", XaFlag.FAIL, "FAILED", "STARTED INCOMPLETE FAILED"),
+        ("END", XaFlag.SUCCESS, "COMPLETE", "STARTED INCOMPLETE COMPLETE"),
+        ("END", XaFlag.ONEPHASE, "COMPLETE", "STARTED INCOMPLETE COMPLETE"),
+        ("PREPARE", XaFlag.NOFLAGS, "PREPARED", "COMPLETE PREPARED"),
+        ("COMMIT", XaFlag.ONEPHASE, "COMMITTED", "COMPLETE COMMITTED"),
+        ("COMMIT", XaFlag.NOFLAGS, "COMMITTED", "PREPARED COMMITTED"),
+        (
+            "ROLLBACK",
+            XaFlag.NOFLAGS,
+            "ROLLEDBACK",
+            "COMPLETE INCOMPLETE PREPARED FAILED ROLLEDBACK",
+        ),
+        ("COMMIT", LOCAL, "COMMITTED", "STARTED"),
+        ("ROLLBACK", LOCAL, "ROLLEDBACK", "STARTED FAILED"),
+    )
+}
+"""Steps by request, and JMQXAFlags or LOCAL."""
+
+_REPEATED: Final = frozenset(
+    {
+        (PacketType.START_TRANSACTION, ReportedTransactionState.STARTED),
+        (PacketType.END_TRANSACTION, ReportedTransactionState.COMPLETE),
+        (PacketType.PREPARE_TRANSACTION, ReportedTransactionState.PREPARED),
+    }
+)
+
+
+def after(
+    request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
+) -> ReportedTransactionState:
+    """Return the state after a request. `again`: the request has the I bit.
+
+    Raises RejectedRequest.
+    """
+    step = STEPS.get((request, flags))
+    if step is None:
+        if flags == LOCAL:
+            raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
+    reached, before = step
+    if state is ReportedTransactionState.TIMED_OUT:
+        raise RejectedRequest(
+            Status.TIMEOUT, "the transaction has taken too long and was rolled back"
+        )
+    if again and state is reached and (request, state) in _REPEATED:
+        raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
+    if state in before:
+        return reached
+    if request is PacketType.END_TRANSACTION and state is ReportedTransactionState.FAILED:
+        status = Status.NOT_MODIFIED
+    else:
+        status = (
+            Status.ERROR if request is PacketType.START_TRANSACTION else Status.PRECONDITION_FAILED
+        )
+    raise RejectedRequest(status, f"the transaction is {state.name}")

@@ -25,7 +25,6 @@ from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel.publisher import Publisher, cache_target
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
-from sluicemq.protocols.jmq.coordinator import Coordinator
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -50,6 +49,7 @@ from sluicemq.protocols.jmq.packets import (
     W,
 )
 from sluicemq.protocols.jmq.subscriptions import matching
+from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
     Oversized,
@@ -80,9 +80,9 @@ class Producers:
     """
 
     __slots__ = (
+        "_branches",
         "_broker",
         "_connection",
-        "_coordinator",
         "_persistent",
         "_producers",
         "_queues",
@@ -93,9 +93,9 @@ class Producers:
         "publisher",
     )
 
-    def __init__(self, connection: JmqConnection, coordinator: Coordinator) -> None:
+    def __init__(self, connection: JmqConnection, branches: Branches) -> None:
         self._connection = connection
-        self._coordinator = coordinator
+        self._branches = branches
         self._broker = connection.broker
         self._traffic = connection.channel.traffic
         durability = connection.options.durability
@@ -124,7 +124,7 @@ class Producers:
             raise RejectedRequest(
                 Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough"
             )
-        producer = self._coordinator.uid()
+        producer = self._connection.uid()
         self._producers[producer] = address
         prefix = "Q" if address.kind is Kind.QUEUE else "T"
         connection.reply(
@@ -172,7 +172,7 @@ class Producers:
                 taken = self._take(packet, header, destination, message)
         except ANSWERED as error:
             self._connection.refuse(packet, error)
-            self._coordinator.branches.fail(packet, self._connection, error)
+            self._branches.fail(packet, self._connection, error)
             self.resume(packet)
             return
         self._traffic.published += 1
@@ -186,7 +186,7 @@ class Producers:
         it: RejectedRequest, BrokerError."""
         transaction = header.transaction_id or packet.transaction
         if transaction:
-            branch = self._coordinator.branches.active(transaction, self._connection)
+            branch = self._branches.active(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and self._is_there(destination, message):
@@ -227,7 +227,7 @@ class Producers:
 
     def _addressed(self, packet: Packet, header: VariableHeader, name: str) -> Packet:
         """Return a copy of the packet addressed to the topic, with a new message id."""
-        number = self._coordinator.uid() & _LARGEST_SEQUENCE
+        number = self._connection.uid() & _LARGEST_SEQUENCE
         raw = encode_header(
             format_name(name),
             header.correlation_id,

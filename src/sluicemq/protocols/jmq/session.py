@@ -22,6 +22,7 @@ from typing import Final
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError
+from sluicemq.model.message import Origin
 from sluicemq.protocols.channel.login import LoginCheck
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
@@ -38,8 +39,13 @@ from sluicemq.protocols.jmq.connection import (
     truth,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
-from sluicemq.protocols.jmq.coordinator import Coordinator, expanded, in_use
-from sluicemq.protocols.jmq.destinations import Destinations
+from sluicemq.protocols.jmq.destinations import (
+    create_dead_messages,
+    create_destination,
+    destroy_destination,
+    verify_destination,
+)
+from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.packets import (
     ANSWERED,
     LAST_MESSAGE_TYPE,
@@ -53,7 +59,8 @@ from sluicemq.protocols.jmq.packets import (
     status_of,
 )
 from sluicemq.protocols.jmq.producers import Producers
-from sluicemq.protocols.jmq.transactions import TransactionCommands
+from sluicemq.protocols.jmq.subscriptions import ClientIds, Durables, expanded, in_use
+from sluicemq.protocols.jmq.transactions import Branches, TransactionCommands
 from sluicemq.protocols.jmq.wire import (
     MAX_HEADER,
     MAX_PROPERTIES,
@@ -63,7 +70,15 @@ from sluicemq.protocols.jmq.wire import (
     Packet,
     encode_packet,
 )
-from sluicemq.protocols.transport import Job, Login, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import (
+    Background,
+    Job,
+    Login,
+    SessionInfo,
+    State,
+    Timer,
+    Transport,
+)
 from sluicemq.security.access import OPEN, Access, Credentials
 
 MOST_IDS: Final = 10_000
@@ -82,6 +97,57 @@ _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
 Packets = Sequence[Packet | Oversized]
+
+
+_COUNT_BITS: Final = 22
+"""Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
+_MOST: Final = (1 << 63) - 1
+
+
+class Coordinator:
+    """State shared by all JMQ connections of a broker.
+
+    session      JMQBrokerSessionID, unique for each run of the broker
+    connections  connections by JMQConnectionID
+    background   runs long computations off the event loop, or None
+    """
+
+    __slots__ = (
+        "_broker",
+        "_next",
+        "_ready",
+        "background",
+        "branches",
+        "client_ids",
+        "connections",
+        "durables",
+        "session",
+    )
+
+    def __init__(self, broker: Broker, background: Background | None = None) -> None:
+        """Create the shared state; without `background`, long selectors are compiled on the event
+        loop."""
+        self._broker = broker
+        self.background = background
+        self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
+        self._ready = False
+        self.session = self.uid()
+        self.connections: dict[int, JmqConnection] = {}
+        self.client_ids = ClientIds()
+        self.durables = Durables(broker)
+        self.branches = Branches(broker, self.uid)
+        broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
+
+    def uid(self) -> int:
+        """Return a number of 63 bits that is unique within the broker, also across restarts."""
+        self._next += 1
+        return self._next & _MOST
+
+    def prepare(self) -> None:
+        """Create the dead message queue when the first client connects."""
+        if not self._ready:
+            self._ready = True
+            create_dead_messages(self._broker)
 
 
 class JmqSession:
@@ -122,7 +188,7 @@ class JmqSession:
         connection = JmqConnection(
             transport,
             broker,
-            coordinator.uid(),
+            coordinator.uid,
             access,
             options,
             coordinator.background,
@@ -130,9 +196,11 @@ class JmqSession:
         )
         self._connection = connection
         self._channel = connection.channel
-        self._producers = Producers(connection, coordinator)
-        self._consumer_commands = ConsumerCommands(connection, coordinator)
-        self._browsing = Browsing(connection, coordinator.uid)
+        self._producers = Producers(connection, coordinator.branches)
+        self._consumer_commands = ConsumerCommands(
+            connection, coordinator.branches, coordinator.durables
+        )
+        self._browsing = Browsing(connection)
         self._challenge: Challenge | None = None
         """Login challenge, set after HELLO."""
         self._login = LoginCheck(self._channel, self)
@@ -150,7 +218,6 @@ class JmqSession:
         """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
         consumers = self._consumer_commands
-        destinations = Destinations(connection)
         transactions = TransactionCommands(connection, self._coordinator.branches)
         return {
             PacketType.HELLO: self._hello,
@@ -176,9 +243,9 @@ class JmqSession:
             PacketType.REDELIVER: consumers.redeliver,
             PacketType.BROWSE: self._browsing.browse,
             PacketType.DELIVER: self._browsing.deliver,
-            PacketType.CREATE_DESTINATION: destinations.create,
-            PacketType.DESTROY_DESTINATION: destinations.destroy,
-            PacketType.VERIFY_DESTINATION: destinations.verify,
+            PacketType.CREATE_DESTINATION: partial(create_destination, connection),
+            PacketType.DESTROY_DESTINATION: partial(destroy_destination, connection),
+            PacketType.VERIFY_DESTINATION: partial(verify_destination, connection),
             PacketType.START_TRANSACTION: transactions.start,
             PacketType.END_TRANSACTION: transactions.end,
             PacketType.PREPARE_TRANSACTION: transactions.prepare,

@@ -1,4 +1,5 @@
-"""Subscriptions of consumers: the subscriptions of the engine to which a consumer is attached.
+"""Subscriptions of consumers: the subscriptions of the engine to which a consumer is attached; and
+the client ids of durable ones.
 
 | consumer of                             | subscription                                           |
 |-----------------------------------------|--------------------------------------------------------|
@@ -11,6 +12,12 @@
 |                                         | JMQSharedSubscriptionName; durable with JMQDurableName |
 | a wildcard                              | each of these once for every topic that it matches,    |
 |                                         | and for topics that are created later                  |
+
+A client id belongs to one connection, or to several connections that all set JMQShare; with a
+JMQNamespace it is shared between namespaces, but unique within each. (Protocol specification,
+SET_CLIENTID.) Connections that share one belong to the same user, superusers excepted. While no
+connection has it, it belongs to the user who owns its durable subscriptions. `${u}` at the
+beginning is replaced by the user's name.
 
 A durable or shared subscription belongs to the user who created it (protocols/ownership.py), as
 does a client id while it has durable subscriptions: those created with it later belong to that user
@@ -40,6 +47,7 @@ from sluicemq.protocols.jmq.destinations import (
     is_reserved,
     is_wildcard,
 )
+from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
 
 DURABLE: Final = "durable"
@@ -455,3 +463,85 @@ def _client_part(name: str) -> str:
 
 def _foreign(name: str) -> SubscriptionInUse:
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
+
+
+# --- client ids --------------------------------------------------------------------------------
+
+MAX_CLIENT_ID: Final = 1024
+"""Maximum length of a client id in characters."""
+_USER: Final = "${u}"
+_NO_ID: Final = "${u:"
+_NO_PART: Final = "${%%}"
+
+
+class Holder(NamedTuple):
+    """Use of a client id by a connection; `namespace` is "" without one."""
+
+    shared: bool
+    namespace: str
+    user: str
+
+
+class ClientIds:
+    """Client ids in use. Connections are known by their numbers."""
+
+    __slots__ = ("_held", "_holders")
+
+    def __init__(self) -> None:
+        self._holders: dict[str, dict[int, Holder]] = {}
+        self._held: dict[int, str] = {}
+
+    def take(
+        self, connection: int, client_id: str, identity: Identity, *, shared: bool, namespace: str
+    ) -> None:
+        """Assign a client id to a connection instead of its present one.
+
+        Raises RejectedRequest: CONFLICT.
+        """
+        if not shared:
+            namespace = ""
+        for other, holder in self._holders.get(client_id, {}).items():
+            if other == connection:
+                continue
+            of_another = holder.user != identity.name and not identity.superuser
+            if not shared or not holder.shared or of_another:
+                raise in_use(client_id)
+            if namespace and holder.namespace in ("", namespace):
+                where = f"the namespace {namespace}" if holder.namespace else "no namespace"
+                raise RejectedRequest(
+                    Status.CONFLICT, f"the client id {client_id} is in use in {where}"
+                )
+        self.release(connection)
+        self._holders.setdefault(client_id, {})[connection] = Holder(
+            shared, namespace, identity.name
+        )
+        self._held[connection] = client_id
+
+    def release(self, connection: int) -> None:
+        """Remove the client id of a connection."""
+        client_id = self._held.pop(connection, None)
+        if client_id is not None:
+            holders = self._holders[client_id]
+            del holders[connection]
+            if not holders:
+                del self._holders[client_id]
+
+
+def in_use(client_id: str) -> RejectedRequest:
+    """Return the refusal of a client id that another connection has, or that another user owns."""
+    return RejectedRequest(Status.CONFLICT, f"the client id {client_id} is in use")
+
+
+def expanded(client_id: str, user: str) -> str:
+    """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
+    if client_id.startswith(_USER):
+        client_id = user + client_id.removeprefix(_USER)
+    unusable = (
+        not client_id.strip()
+        or len(client_id) > MAX_CLIENT_ID
+        or client_id.startswith(_NO_ID)
+        or _NO_PART in client_id
+    )
+    if unusable:
+        raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} cannot be a client id")
+    return client_id

@@ -1,136 +1,387 @@
-"""Transaction requests (protocol specification, section 10; legal steps below).
+"""Transactions and their requests (protocol specification, section 10).
 
-The broker answers a commit, and each change of a prepared transaction, when it is durable.
+A branch is found by its Xid from any connection of its owner (protocols/ownership.py) or of a
+superuser; for others it does not exist. The connections that have started or joined it may send and
+acknowledge in it. A branch keeps its owner, the user of the connection that started it.
 
-coordinator.py describes JMQSessionLess and transactions without a connection.
+When the last connection of a transaction that is not prepared has closed:
+
+| JMQSessionLess       | local                                     | branch                      |
+|----------------------|-------------------------------------------|-----------------------------|
+| absent               | rolled back, also when its session closes | kept                        |
+| true                 | kept: its owner continues by its number   | kept                        |
+| false                | as if absent                              | rolled back                 |
+
+A kept transaction is rolled back after `detached_timeout`, or if its owner has more than `most` of
+them. A prepared branch belongs to no connection; after a restart it is found in the engine and gets
+a new JMQTransactionID. A transaction that the engine is committing can no longer be rolled back.
+
+A transaction has failed if one of its requests was refused without a reply, because the client did
+not request one: it can only be rolled back.
+
+The outcomes of the latest transactions are stored for a while, because a client that has lost its
+connection may repeat its request. The broker answers a commit, and each change of a prepared
+transaction, when it is durable.
 
 The reply for a branch of another user is that for one that does not exist, with one exception:
 START_TRANSACTION of its Xid cannot create a second branch, so it is refused with 500 (JTA's
 XAER_DUPID).
 
-Legal steps and the statuses of the illegal ones: one table, from the specification and JTA's
-XAResource. A local transaction has no Xid: it is started, and then ends. Like a branch, it fails if
-one of its requests is refused without a reply, and can then only be rolled back.
-
-                     START             END                       PREPARE   COMMIT     ROLLBACK
-              NO    JOIN   RESUME  SUSPEND  SUCCESS  FAIL                ONE   TWO
-              FLAGS                         ONEPHASE                     PHASE PHASE
-    CREATED   STARTED
-    STARTED   STARTED STARTED STARTED INCOMPL. COMPLETE FAILED  -        -     -      -
-    INCOMPL.  -     -      STARTED INCOMPL. COMPLETE FAILED     -        -     -      ROLLEDBACK
-    COMPLETE  STARTED STARTED -     -        COMPLETE -         PREPARED COMM. -      ROLLEDBACK
-    FAILED    -     -      -       304      304      FAILED     -        -     -      ROLLEDBACK
-    PREPARED  -     -      -       -        -        -          PREPARED -     COMM.  ROLLEDBACK
-    COMMITTED -     -      -       -        -        -          -        COMM. COMM.  -
-    ROLLEDB.  -     -      -       -        -        -          -        -     -      ROLLEDBACK
-    TIMED_OUT 408 for everything
-
-A dash is 500 for START, whose status must never be 409, and 412 otherwise. A repeated request with
-the I bit, for a step that was already taken, is 304.
+The legal steps are in packets.py.
 """
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from sluicemq.model.errors import BrokerError
+from sluicemq.broker import Broker, Consumer, Delivery, Transaction
+from sluicemq.broker import TransactionState as EngineState
+from sluicemq.model.access import Identity
+from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.coordinator import Branch, Branches
-from sluicemq.protocols.jmq.fields import decode_xid, encode_xid
+from sluicemq.protocols.jmq.destinations import find_or_create
+from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
+    LOCAL,
+    A,
     I,
     PacketType,
     RejectedRequest,
-    ReportedTransactionState,
     Status,
     XaFlag,
+    after,
 )
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
+from sluicemq.protocols.jmq.wire import Oversized, Packet
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
-LOCAL: Final = -1
-"""Value in place of the flags for a transaction without a Xid."""
+# --- transactions ------------------------------------------------------------------------------
 
-_CREATED = ReportedTransactionState.CREATED
-_STARTED, _FAILED, _INCOMPLETE, _COMPLETE = (
-    ReportedTransactionState.STARTED,
-    ReportedTransactionState.FAILED,
-    ReportedTransactionState.INCOMPLETE,
-    ReportedTransactionState.COMPLETE,
-)
-_PREPARED, _COMMITTED, _ROLLEDBACK, _TIMED_OUT = (
-    ReportedTransactionState.PREPARED,
-    ReportedTransactionState.COMMITTED,
-    ReportedTransactionState.ROLLEDBACK,
-    ReportedTransactionState.TIMED_OUT,
-)
-_START, _END, _PREPARE, _COMMIT, _ROLLBACK = (
-    PacketType.START_TRANSACTION,
-    PacketType.END_TRANSACTION,
-    PacketType.PREPARE_TRANSACTION,
-    PacketType.COMMIT_TRANSACTION,
-    PacketType.ROLLBACK_TRANSACTION,
-)
-
-_Step = tuple[ReportedTransactionState, frozenset[ReportedTransactionState]]
-"""State after a request, and the states before it."""
+MOST_REMEMBERED: Final = 4096
+"""Maximum number of remembered ended transactions."""
 
 
-def _step(after: ReportedTransactionState, *before: ReportedTransactionState) -> _Step:
-    return after, frozenset(before)
+@dataclass(slots=True, eq=False)
+class Branch:
+    """Transaction.
 
-
-STEPS: Final[dict[tuple[PacketType, int], _Step]] = {
-    (_START, XaFlag.NOFLAGS): _step(_STARTED, _CREATED, _COMPLETE, _STARTED),
-    (_START, XaFlag.JOIN): _step(_STARTED, _STARTED, _COMPLETE),
-    (_START, XaFlag.RESUME): _step(_STARTED, _INCOMPLETE, _STARTED),
-    (_END, XaFlag.SUSPEND): _step(_INCOMPLETE, _STARTED, _INCOMPLETE),
-    (_END, XaFlag.FAIL): _step(_FAILED, _STARTED, _INCOMPLETE, _FAILED),
-    (_END, XaFlag.SUCCESS): _step(_COMPLETE, _STARTED, _INCOMPLETE, _COMPLETE),
-    (_END, XaFlag.ONEPHASE): _step(_COMPLETE, _STARTED, _INCOMPLETE, _COMPLETE),
-    (_PREPARE, XaFlag.NOFLAGS): _step(_PREPARED, _COMPLETE, _PREPARED),
-    (_COMMIT, XaFlag.ONEPHASE): _step(_COMMITTED, _COMPLETE, _COMMITTED),
-    (_COMMIT, XaFlag.NOFLAGS): _step(_COMMITTED, _PREPARED, _COMMITTED),
-    (_ROLLBACK, XaFlag.NOFLAGS): _step(
-        _ROLLEDBACK, _COMPLETE, _INCOMPLETE, _PREPARED, _FAILED, _ROLLEDBACK
-    ),
-    (_COMMIT, LOCAL): _step(_COMMITTED, _STARTED),
-    (_ROLLBACK, LOCAL): _step(_ROLLEDBACK, _STARTED, _FAILED),
-}
-"""Steps by request, and JMQXAFlags or LOCAL."""
-
-_REPEATED: Final = frozenset({(_START, _STARTED), (_END, _COMPLETE), (_PREPARE, _PREPARED)})
-
-
-def after(
-    request: PacketType, flags: int, state: ReportedTransactionState, *, again: bool = False
-) -> ReportedTransactionState:
-    """Return the state after a request. `again`: the request has the I bit.
-
-    Raises RejectedRequest.
+    number       JMQTransactionID
+    xid          136 bytes; b"" if it is local
+    created      wall ms; 0 = not known
+    session      JMQSessionID of a local one, or 0
+    joined       numbers of the connections that may use it
+    sessionless  it does not end with them
+    failure      why it has failed, "" if it has not, or its client has ended it with TMFAIL
+    kept_for     owner for whom it is kept without a connection, None while it has one
+    acked        what was acknowledged in it, as ACKNOWLEDGE named it: the consumer, the engine's,
+                 and the delivery
+    used         steady ms of the first message or acknowledgement, 0 = there is none
+    timeout      ms after that until it is rolled back, 0 = never
+    detached     how often it was left by its last connection
     """
-    step = STEPS.get((request, flags))
-    if step is None:
-        if flags == LOCAL:
-            raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
-        raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
-    reached, before = step
-    if state is _TIMED_OUT:
-        raise RejectedRequest(
-            Status.TIMEOUT, "the transaction has taken too long and was rolled back"
+
+    number: int
+    transaction: Transaction
+    state: State
+    xid: bytes = b""
+    created: int = 0
+    session: int = 0
+    joined: set[int] = field(default_factory=set)
+    sessionless: bool = field(init=False)
+    failure: str = ""
+    kept_for: str | None = None
+    acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
+        default_factory=dict
+    )
+    used: int = 0
+    timeout: int = 0
+    detached: int = 0
+
+    def __post_init__(self) -> None:
+        self.sessionless = bool(self.xid)
+
+    @property
+    def can_roll_back(self) -> bool:
+        """True if the transaction is not prepared, being committed, or ended."""
+        return not (
+            self.over
+            or self.state is State.PREPARED
+            or self.transaction.state is EngineState.COMMITTING
         )
-    if again and state is reached and (request, state) in _REPEATED:
-        raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
-    if state in before:
-        return reached
-    if request is _END and state is _FAILED:
-        status = Status.NOT_MODIFIED
-    else:
-        status = Status.ERROR if request is _START else Status.PRECONDITION_FAILED
-    raise RejectedRequest(status, f"the transaction is {state.name}")
+
+    @property
+    def over(self) -> bool:
+        """True if the transaction has ended."""
+        return self.state in (State.COMMITTED, State.ROLLEDBACK, State.TIMED_OUT)
+
+
+class Branches:
+    """Transactions of all JMQ connections of a broker."""
+
+    __slots__ = ("_broker", "_by_connection", "_by_xid", "_ended", "_kept", "_open", "_uid")
+
+    def __init__(self, broker: Broker, uid: Callable[[], int]) -> None:
+        self._broker = broker
+        self._uid = uid
+        self._open: dict[int, Branch] = {}
+        self._by_xid: dict[bytes, Branch] = {}
+        """Branches by Xid, including ended ones."""
+        self._by_connection: dict[int, dict[int, Branch]] = {}
+        self._ended: OrderedDict[int, Branch] = OrderedDict()
+        self._kept: dict[str, dict[int, Branch]] = {}
+        """Unprepared transactions without a connection, by owner and number."""
+
+    # --- finding -----------------------------------------------------------------------------
+
+    def active(self, number: int, connection: JmqConnection) -> Branch:
+        """Return the transaction of a message or acknowledgement.
+
+        Raises RejectedRequest: GONE, TIMEOUT, PRECONDITION_FAILED.
+        """
+        branch = self._open.get(number)
+        if branch is None or not self.usable(branch, connection):
+            ended = self._ended.get(number)
+            if ended is not None and ended.state is State.TIMED_OUT:
+                raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
+            raise RejectedRequest(
+                Status.GONE, f"there is no transaction {number} here, or not any more"
+            )
+        if branch.state is not State.STARTED:
+            reason = f": {branch.failure}" if branch.failure else ""
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED, f"transaction {number} is {branch.state.name}{reason}"
+            )
+        if not branch.used:
+            branch.used = self._broker.clock.steady
+        return branch
+
+    def usable(self, branch: Branch, connection: JmqConnection) -> bool:
+        """Return whether the connection may use the transaction by its number. A local one without
+        a connection is joined by the first of its owner's that does."""
+        if connection.number in branch.joined:
+            return True
+        if branch.xid or branch.joined or not branch.sessionless or branch.over:
+            return False
+        if not may_use_transaction(connection.identity, branch.transaction):
+            return False
+        self.join(branch, connection)
+        return True
+
+    def fail(
+        self, packet: Packet | Oversized, connection: JmqConnection, error: SluiceError
+    ) -> None:
+        """Mark the transaction of a message or acknowledgement that was refused without an answer
+        as failed: its client does not know, and must not be told that all of it was committed.
+
+        Does nothing to a transaction that the connection may not use, or that cannot be rolled back
+        any more.
+        """
+        if packet.flags & A:
+            return
+        try:
+            branch = self._open.get(packet.transaction_id)
+        except ProtocolError:
+            return  # it does not say which
+        if branch is not None and branch.can_roll_back and self.usable(branch, connection):
+            branch.state = State.FAILED
+            branch.failure = branch.failure or str(error)
+
+    def by_number(self, number: int) -> Branch | None:
+        """Return the transaction, also a remembered ended one, or None."""
+        return self._open.get(number) or self._ended.get(number)
+
+    def by_xid(self, xid: bytes) -> Branch | None:
+        """Return the branch, also a remembered ended one, or None."""
+        branch = self._by_xid.get(xid)
+        if branch is None or branch.over:
+            prepared = self._broker.transactions.prepared.get(xid)
+            if prepared is not None:
+                branch = Branch(self._uid(), prepared, State.PREPARED, xid, prepared.created)
+                self._expect(branch, State.ROLLEDBACK)
+                self._open[branch.number] = self._by_xid[xid] = branch
+        return branch
+
+    def prepared(self, identity: Identity) -> list[Branch]:
+        """Return the prepared branches that the user may end, oldest first."""
+        found = []
+        for xid, transaction in list(self._broker.transactions.prepared.items()):
+            if len(xid) == XID_SIZE and may_use_transaction(identity, transaction):
+                branch = self.by_xid(xid)
+                if branch is not None:
+                    found.append(branch)
+        return found
+
+    # --- beginning ---------------------------------------------------------------------------
+
+    def start(self, connection: JmqConnection, xid: bytes = b"", session: int = 0) -> Branch:
+        """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
+        if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
+            raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
+        branch = Branch(
+            self._uid(),
+            self._broker.transactions.begin(connection.identity.name),
+            State.STARTED,
+            xid,
+            self._broker.clock.wall,
+        )
+        branch.session = session
+        # a rollback that the client has not requested counts as a timeout
+        self._expect(branch, State.TIMED_OUT)
+        self._open[branch.number] = branch
+        if xid:
+            self._by_xid[xid] = branch
+        self.join(branch, connection)
+        timeout = connection.options.transaction_timeout
+        if timeout:
+            branch.timeout = timeout
+            self._broker.call_at(self._broker.clock.steady + timeout, self._ring, branch)
+        return branch
+
+    def join(self, branch: Branch, connection: JmqConnection) -> None:
+        """Add a connection to the users of the transaction."""
+        self._keep_no_longer(branch)
+        branch.joined.add(connection.number)
+        self._by_connection.setdefault(connection.number, {})[branch.number] = branch
+
+    # --- time --------------------------------------------------------------------------------
+
+    def _ring(self, branch: Branch) -> None:
+        """Roll back the transaction after its timeout, which starts with its first use.
+
+        A session with local transactions always has an open one, possibly unused.
+        """
+        if not branch.can_roll_back:
+            return
+        now = self._broker.clock.steady
+        due = (branch.used or now) + branch.timeout
+        if due > now:
+            self._broker.call_at(due, self._ring, branch)
+        else:
+            self.roll_back(branch, State.TIMED_OUT)
+
+    def _detach(self, branch: Branch, timeout: int, most: int) -> None:
+        """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
+        At most `most` are kept for its owner; the oldest goes first."""
+        branch.detached += 1
+        if not branch.can_roll_back:
+            return
+        branch.kept_for = branch.transaction.owner
+        kept = self._kept.setdefault(branch.kept_for, {})
+        kept[branch.number] = branch
+        if len(kept) > most:
+            oldest = next((each for each in kept.values() if each.can_roll_back), branch)
+            self.roll_back(oldest, State.TIMED_OUT)
+        if timeout:
+            when = self._broker.clock.steady + timeout
+            self._broker.call_at(when, self._end_detached, (branch, branch.detached))
+
+    def _keep_no_longer(self, branch: Branch) -> None:
+        """Remove a branch from those without a connection: it is joined, prepared or ended."""
+        if branch.kept_for is not None:
+            kept = self._kept[branch.kept_for]
+            del kept[branch.number]
+            if not kept:
+                del self._kept[branch.kept_for]
+            branch.kept_for = None
+
+    def _end_detached(self, argument: tuple[Branch, int]) -> None:
+        branch, detached = argument
+        if branch.can_roll_back and not branch.joined and branch.detached == detached:
+            self.roll_back(branch, State.TIMED_OUT)
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
+        """Prepare; call `done` when the state is durable. Raises BrokerError."""
+        self._broker.transactions.prepare(branch.transaction, branch.xid, done)
+        if branch.state is not State.PREPARED:
+            branch.state = State.PREPARED
+            branch.acked.clear()
+            self._keep_no_longer(branch)
+            self._expect(branch, State.ROLLEDBACK)
+
+    def commit(self, branch: Branch, done: Callable[[], None]) -> None:
+        """Commit; call `done` when it is complete. Raises BrokerError without any change."""
+        prepared = branch.state is State.PREPARED
+        for destination in branch.transaction.destinations:
+            # raises for a deleted temporary destination, unless prepared: the engine drops those
+            if destination.removed and not (prepared and destination.temporary):
+                find_or_create(self._broker, destination.address, destination.creator)
+        self._broker.transactions.commit(branch.transaction, done)
+
+    def roll_back(self, branch: Branch, state: State = State.ROLLEDBACK) -> int:
+        """Roll back and return the journal sequence number to wait for."""
+        self._expect(branch, state)
+        return self._broker.transactions.rollback(branch.transaction)
+
+    def take_back(
+        self, branch: Branch, blocks: Iterable[tuple[int, bytes]]
+    ) -> list[tuple[JmsConsumer, bytes]]:
+        """Revoke acknowledgements of the transaction; return their consumers and SysMessageIDs.
+
+        The messages are unacked on these consumers again. The consumers may be closed.
+        """
+        held: list[tuple[JmsConsumer, bytes]] = []
+        if not branch.can_roll_back:
+            return held
+        unsettle = self._broker.transactions.unsettle
+        for block in blocks:
+            acked = branch.acked.pop(block, None)
+            if acked is None:
+                continue
+            consumer, holder, delivery = acked
+            if (
+                unsettle(branch.transaction, holder, delivery.sequence)
+                and delivery.sequence in holder.unacked
+            ):
+                consumer.put_back(block[1], delivery)
+                held.append((consumer, block[1]))
+        return held
+
+    def _expect(self, branch: Branch, undone: State) -> None:
+        """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
+        branch.transaction.on_end = partial(self._end, branch, undone)
+
+    def _end(self, branch: Branch, undone: State, committed: bool) -> None:
+        branch.state = State.COMMITTED if committed else undone
+        branch.acked.clear()
+        self._keep_no_longer(branch)
+        del self._open[branch.number]
+        for connection in branch.joined:
+            self._by_connection[connection].pop(branch.number, None)
+        branch.joined.clear()
+        self._ended[branch.number] = branch
+        if len(self._ended) > MOST_REMEMBERED:
+            _, oldest = self._ended.popitem(last=False)
+            if self._by_xid.get(oldest.xid) is oldest:
+                del self._by_xid[oldest.xid]
+
+    def leave_session(self, connection: JmqConnection, session: int) -> None:
+        """Roll back the local transactions of an ended JMS session."""
+        for branch in list(self._by_connection.get(connection.number, {}).values()):
+            local = branch.session == session and not branch.xid and not branch.sessionless
+            if local and branch.can_roll_back:
+                self.roll_back(branch)
+
+    def leave(self, connection: JmqConnection) -> None:
+        """Remove a closed connection from its transactions."""
+        for branch in list(self._by_connection.get(connection.number, {}).values()):
+            if branch.sessionless or not branch.can_roll_back:
+                branch.joined.discard(connection.number)
+                if not branch.joined:
+                    options = connection.options
+                    self._detach(branch, options.detached_timeout, options.most)
+            else:
+                self.roll_back(branch)
+                if not branch.xid:  # no client knows its number any more
+                    self._ended.pop(branch.number, None)
+        self._by_connection.pop(connection.number, None)
 
 
 # --- requests ------------------------------------------------------------------------------------
@@ -187,7 +438,7 @@ class TransactionCommands:
             branch = self._own(branch)
         elif branch is not None and self._visible(branch) is None:
             raise RejectedRequest(Status.ERROR, "there is a transaction with this Xid already")
-        state = ReportedTransactionState.CREATED if branch is None else branch.state
+        state = State.CREATED if branch is None else branch.state
         again = packet.flags & I != 0
         state = after(PacketType.START_TRANSACTION, flags, state, again=again)
         if branch is None:
@@ -269,7 +520,7 @@ class TransactionCommands:
         chosen = number(packet, "JMQTransactionID", 0)
         if chosen:
             branch = self._visible(self._branches.by_number(chosen))
-            if branch is None or branch.state is not ReportedTransactionState.PREPARED:
+            if branch is None or branch.state is not State.PREPARED:
                 raise RejectedRequest(
                     Status.NOT_FOUND, f"no transaction {chosen} is prepared", {"JMQQuantity": 0}
                 )
@@ -291,7 +542,7 @@ class TransactionCommands:
         if branch is None and xid:
             branch = self._branches.by_xid(xid)
         branch = self._visible(branch)
-        if branch is None or branch.state is not ReportedTransactionState.PREPARED:
+        if branch is None or branch.state is not State.PREPARED:
             raise RejectedRequest(Status.NOT_FOUND, "there is no such transaction that is prepared")
         facts = {
             "JMQAutoRollback": _NOT_PREPARED,
@@ -333,34 +584,28 @@ class TransactionCommands:
         A number is good only for connections that use the transaction: others have to know the Xid.
         A branch without an owner gets one, unless it is prepared: then who ends it does.
         """
-        branch = self._locate(packet)
-        if branch.state is not ReportedTransactionState.PREPARED:
-            claim_transaction(self._connection.identity, branch.transaction)
-        return branch
-
-    def _locate(self, packet: Packet) -> Branch:
+        branches = self._branches
         xid = _xid(packet)
         chosen = number(packet, "JMQTransactionID", 0)
         if xid:
-            branch = self._own(self._branches.by_xid(xid))
-            if chosen and chosen != branch.number:
-                other = self._visible(self._branches.by_number(chosen))
-                if other is not None:
-                    raise RejectedRequest(
-                        Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
-                    )
-            return branch
-        if not chosen:
+            branch = self._own(branches.by_xid(xid))
+            other = chosen and chosen != branch.number
+            if other and self._visible(branches.by_number(chosen)) is not None:
+                raise RejectedRequest(
+                    Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
+                )
+        elif not chosen:
             raise RejectedRequest(Status.BAD_REQUEST, "which transaction?")
-        branch = self._own(self._branches.by_number(chosen))
-        if (
-            not self._branches.usable(branch, self._connection)
-            and branch.state is not ReportedTransactionState.TIMED_OUT
-        ):
-            raise _unknown()
+        else:
+            branch = self._own(branches.by_number(chosen))
+            usable = branches.usable(branch, self._connection)
+            if not usable and branch.state is not State.TIMED_OUT:
+                raise _unknown()
+        if branch.state is not State.PREPARED:
+            claim_transaction(self._connection.identity, branch.transaction)
         return branch
 
-    def _next(self, packet: Packet, branch: Branch, flags: int) -> ReportedTransactionState:
+    def _next(self, packet: Packet, branch: Branch, flags: int) -> State:
         """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
         if branch.failure and request in (

@@ -19,6 +19,15 @@
     62 flags:u16                              66 flags: only the low 8 bits
     64 consumer id:i64                        68 consumer id:i32
 
+    port mapper, client  "101\\n", or nothing if it is older than iMQ 3.0
+                 broker  "101 <instance> 301\\n"
+                         "<service> <protocol> <type> <port>\\n" …
+                         ".\\n", and the end of its output
+
+The port mapper tells JMS clients the port of each service (section 1). Clients select a row by
+name, protocol and type. There must be only one `tcp NORMAL` row, because the C client uses any of
+them.
+
 Variable header and property block are in fields.py; before version 301 the
 block is a Java serialised Hashtable. Only 301 is written. (Protocol specification, "Packet
 Format".)
@@ -26,13 +35,13 @@ Format".)
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.fields import (
@@ -437,14 +446,17 @@ def encode_reply(
     status: int,
     properties: Mapping[str, object] | None = None,
     body: bytes = b"",
+    flags: int = 0,
 ) -> bytes:
     """Encode a reply with JMQStatus; `type` is the reply's, `consumer_id` the request's.
+
+    A reply without properties and body has no flags.
 
     Raises ProtocolError for properties that cannot be written.
     """
     if properties or body:
         return encode_packet(
-            type, 0, consumer_id, {"JMQStatus": int(status), **(properties or {})}, b"", body
+            type, flags, consumer_id, {"JMQStatus": int(status), **(properties or {})}, b"", body
         )
     before, after = _reply_of(type, status)
     return before + _i64.pack(consumer_id) + after
@@ -455,3 +467,49 @@ def _reply_of(type: int, status: int) -> tuple[bytes, bytes]:
     """Return the bytes before and after the consumer id of a reply without properties."""
     packet = encode_packet(type, properties={"JMQStatus": int(status)})
     return packet[: FIXED_SIZE - _i64.size], packet[FIXED_SIZE:]
+
+
+# --- port mapper -------------------------------------------------------------------------------
+
+PORT_MAPPER_VERSION: Final = 101
+"""Version of the port mapper protocol; clients refuse any other."""
+MAX_LINE: Final = 128
+"""Maximum size of the client's line, in bytes; the line ends there at the latest."""
+
+
+class Service(NamedTuple):
+    """Row of the answer. Fields must not contain blanks; `port` is 1-65535.
+
+    name      "jms", "ssljms", "portmapper"
+    protocol  "tcp" or "tls"
+    type      "NORMAL" for services that carry messages, "PORTMAPPER"
+    """
+
+    name: str
+    protocol: str
+    type: str
+    port: int
+
+
+def encode_services(instance: str, services: Iterable[Service]) -> bytes:
+    """Encode the port mapper's answer. `instance` is the broker's name, without blanks.
+
+    The packet version keeps the Java client from falling back to version 200.
+    """
+    rows = [f"{row.name} {row.protocol} {row.type} {row.port}\n" for row in services]
+    return "".join([f"{PORT_MAPPER_VERSION} {instance} {VERSION}\n", *rows, ".\n"]).encode()
+
+
+def read_services(answer: bytes) -> list[Service]:
+    """Parse a port mapper's answer. Raises ConnectionLost if it is not one."""
+    head, *lines = answer.splitlines()[:1000] or [b""]
+    if head.split(b" ")[:1] != [b"%d" % PORT_MAPPER_VERSION]:
+        raise ConnectionLost("what answers there is no port mapper")
+    found = []
+    for line in lines:
+        words = line.decode("utf-8", "replace").split(" ")
+        if words[0] in ("", "."):
+            break
+        if len(words) >= 4 and words[3].isascii() and words[3].isdigit():
+            found.append(Service(words[0], words[1], words[2], int(words[3])))
+    return found
