@@ -51,25 +51,16 @@ class _Route:
     origin  local address and port
     """
 
-    __slots__ = ("credit", "destination", "header", "id", "origin", "transaction")
+    __slots__ = ("credit", "destination", "id", "origin")
 
     def __init__(self, destination: Destination, channel: RequestChannel, reply: Packet) -> None:
         self.destination = destination
         self.id = number(reply, "JMQProducerID")
         self.credit = Credit(number(reply, "JMQSize", -1))
         self.origin = _origin(*channel.local())
-        self.header = b""
-        self.transaction = -1
         channel.producers[self.id] = self.credit
 
-    def plain_header(self, transaction: int) -> bytes:
-        """Return the variable header of a message without optional fields."""
-        if transaction != self.transaction:
-            self.header = self.full_header(transaction, None, None, None, 0)
-            self.transaction = transaction
-        return self.header
-
-    def full_header(
+    def header(
         self,
         transaction: int,
         correlation_id: str | None,
@@ -167,16 +158,13 @@ class Producer(AsyncClient):
             await channel.credit.wait(self._timeout)
         channel.check()
         now = now_ms()
-        if correlation_id or reply_to or type or options.delay:
-            header = route.full_header(
-                session.transaction,
-                correlation_id,
-                named(reply_to) if reply_to else None,
-                type,
-                now + round(options.delay * 1000) if options.delay else 0,
-            )
-        else:
-            header = route.plain_header(session.transaction)
+        header = route.header(
+            session.transaction,
+            correlation_id or None,
+            named(reply_to) if reply_to else None,
+            type or None,
+            now + round(options.delay * 1000) if options.delay else 0,
+        )
         flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
         if route.destination.is_queue:
             flags |= packets.Q

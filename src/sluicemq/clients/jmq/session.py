@@ -297,9 +297,7 @@ class Session(SessionState, AsyncClient):
         if self.transacted:
             raise ValueError("a transacted session rolls back")
         async with self._turning() as channel:
-            await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
-            self._give_back(channel, 0)
-            channel.notify(PacketType.START, {"JMQSessionID": Long(self.id)})
+            await self._give_back(channel, 0)
 
     @asynccontextmanager
     async def _turning(self) -> AsyncIterator[RequestChannel]:
@@ -315,8 +313,10 @@ class Session(SessionState, AsyncClient):
                 for consumer in self._consumers:
                     consumer.go_on()
 
-    def _give_back(self, channel: RequestChannel, transaction: int) -> None:
+    async def _give_back(self, channel: RequestChannel, transaction: int) -> None:
         """Send REDELIVER for the undelivered messages, then for the delivered (section 7.4)."""
+        session: dict[str, object] = {"JMQSessionID": Long(self.id)}
+        await channel.request(PacketType.STOP, session)
         unseen = b"".join(consumer.give_back() for consumer in self._consumers)
         seen = b"".join(self._unsettled)
         self._unsettled.clear()
@@ -328,6 +328,7 @@ class Session(SessionState, AsyncClient):
                 properties["JMQTransactionID"] = Long(transaction)
             header = encode_header(transaction_id=transaction)
             channel.notify(PacketType.REDELIVER, properties, seen, header=header)
+        channel.notify(PacketType.START, session)
 
     # --- transactions
 
@@ -370,9 +371,7 @@ class Session(SessionState, AsyncClient):
                 await self.confirmations.wait_for_all(self.timeout)
             channel.check()
             transaction = self.transaction
-            await channel.request(PacketType.STOP, {"JMQSessionID": Long(self.id)})
-            self._give_back(channel, transaction)
-            channel.notify(PacketType.START, {"JMQSessionID": Long(self.id)})
+            await self._give_back(channel, transaction)
             channel.notify(PacketType.ROLLBACK_TRANSACTION, {"JMQTransactionID": Long(transaction)})
             await self._start(channel)
 

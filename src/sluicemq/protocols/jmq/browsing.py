@@ -278,7 +278,7 @@ class Browsing:
         """Write a message and return the size of its body."""
         connection = self._connection
         if not connection.channel.closed:
-            connection.transport.write(
+            connection.channel.transport.write(
                 deliver_chunks(message, consumer_id, flags, 0, self._broker.identity)
             )
         return len(message.body)

@@ -22,13 +22,13 @@ the same user that still exists is closed. (Protocol specification, section 5.)
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
-from sluicemq.model.access import ANONYMOUS, Identity
+from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
 from sluicemq.protocols.channel.connection import Channel
@@ -55,7 +55,7 @@ from sluicemq.protocols.jmq.wire import (
     encode_reply,
 )
 from sluicemq.protocols.transport import Background, Login, SessionInfo, Timer, Transport
-from sluicemq.security.access import Access, Credentials
+from sluicemq.security.access import Credentials
 
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
@@ -178,73 +178,47 @@ class Compiled(NamedTuple):
         return self.outcome
 
 
+@dataclass(slots=True, eq=False)
 class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
     channel      transport, user and replies
     uid          returns a number that is unique within the broker
+    background   compiles long selectors; None = they are compiled on the event loop
+    close        closes the connection; called with the reason
     number       JMQConnectionID
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
     outbound     deliveries to this client
-    close        closes the connection; called with the reason
-    background   compiles long selectors; None = they are compiled on the event loop
     owns         True if it has had temporary destinations
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
     compiled     result of a pending selector, until its request is processed again
     """
 
-    __slots__ = (
-        "background",
-        "broker",
-        "channel",
-        "close",
-        "compiled",
-        "consumers",
-        "level",
-        "number",
-        "options",
-        "outbound",
-        "owns",
-        "reconnectable",
-        "reconnected",
-        "sender",
-        "sessions",
-        "transport",
-        "uid",
-    )
+    channel: Channel[Packet | Oversized]
+    options: SessionOptions
+    uid: Callable[[], int]
+    background: Background | None
+    close: Callable[[str], None]
+    broker: Broker = field(init=False)
+    number: int = field(init=False)
+    outbound: Outbound = field(init=False)
+    level: int = Level.HIGHEST
+    sender: Sender = field(default_factory=Sender)
+    sessions: dict[int, JmsSession] = field(default_factory=dict)
+    consumers: dict[int, JmsConsumer] = field(default_factory=dict)
+    owns: bool = False
+    reconnectable: bool = False
+    reconnected: bool = False
+    compiled: Compiled | None = None
 
-    def __init__(
-        self,
-        transport: Transport,
-        broker: Broker,
-        uid: Callable[[], int],
-        access: Access,
-        options: SessionOptions,
-        background: Background | None,
-        close: Callable[[str], None],
-    ) -> None:
-        self.channel: Channel[Packet | Oversized] = Channel(
-            transport, broker, access, "jmq", ANONYMOUS
-        )
-        self.transport = transport
-        self.broker = broker
-        self.options = options
-        self.background = background
-        self.close = close
-        self.uid = uid
-        self.number = uid()
-        self.level = Level.HIGHEST
-        self.sender = Sender()
-        self.outbound = Outbound(self.channel, options.held, SentDeliveries(broker, refill=True))
-        self.sessions: dict[int, JmsSession] = {}
-        self.consumers: dict[int, JmsConsumer] = {}
-        self.owns = False
-        self.reconnectable = False
-        self.reconnected = False
-        self.compiled: Compiled | None = None
+    def __post_init__(self) -> None:
+        self.broker = self.channel.broker
+        self.number = self.uid()
+        sent = SentDeliveries(self.broker, refill=True)
+        self.outbound = Outbound(self.channel, self.options.held, sent)
 
     @property
     def identity(self) -> Identity:
@@ -429,45 +403,36 @@ def _verdict(options: SessionOptions, level: int, packet: Packet) -> tuple[Statu
     return Status.OK, ""
 
 
-class Challenge:
-    """Challenge of one login. `before` is the previous JMQConnectionID of the client, or 0."""
+def encode_challenge(options: SessionOptions, hello: Packet, nonce: str) -> bytes:
+    """Return the AUTHENTICATE_REQUEST, which follows the reply to HELLO."""
+    properties: dict[str, object] = {
+        "JMQAuthType": options.authentication,
+        "JMQChallenge": True,
+        "JMQSequence": hello.sequence,
+        "JMQStatus": Status.OK.value,
+    }
+    return encode_packet(
+        PacketType.AUTHENTICATE_REQUEST,
+        consumer_id=hello.consumer_id,
+        properties=properties,
+        body=nonce.encode(),
+    )
 
-    __slots__ = ("before", "nonce", "way")
 
-    def __init__(self, connection: JmqConnection, before: int) -> None:
-        self.way = connection.options.authentication
-        self.before = before
-        self.nonce = secrets.token_hex(16) if self.way == fields.DIGEST else ""
-
-    def request(self, hello: Packet) -> bytes:
-        """Return the AUTHENTICATE_REQUEST, which follows the reply to HELLO."""
-        properties: dict[str, object] = {
-            "JMQAuthType": self.way,
-            "JMQChallenge": True,
-            "JMQSequence": hello.sequence,
-            "JMQStatus": Status.OK.value,
-        }
-        return encode_packet(
-            PacketType.AUTHENTICATE_REQUEST,
-            consumer_id=hello.consumer_id,
-            properties=properties,
-            body=self.nonce.encode(),
-        )
-
-    def credentials(self, packet: Packet) -> Credentials:
-        """Return the credentials in AUTHENTICATE. Raises RejectedRequest: INVALID_LOGIN."""
-        try:
-            given = text(packet, "JMQAuthType") or self.way
-            given = fields.PAGE_SPELLINGS.get(given, given)
-            if given != self.way:
-                raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {self.way}")
-            user, secret = fields.read_login(packet.body)
-            if self.way == fields.DIGEST:
-                return Credentials(user, digest=secret, nonce=self.nonce)
-            return Credentials(user, fields.login_password(secret))
-        except ProtocolError as error:
-            why = f"this is no user name and password: {error}"
-            raise RejectedRequest(Status.INVALID_LOGIN, why) from None
+def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Credentials:
+    """Return the credentials in AUTHENTICATE. Raises RejectedRequest: INVALID_LOGIN."""
+    requested = options.authentication
+    try:
+        given = text(packet, "JMQAuthType") or requested
+        if fields.PAGE_SPELLINGS.get(given, given) != requested:
+            raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {requested}")
+        user, secret = fields.read_login(packet.body)
+        if requested == fields.DIGEST:
+            return Credentials(user, digest=secret, nonce=nonce)
+        return Credentials(user, fields.login_password(secret))
+    except ProtocolError as error:
+        why = f"this is no user name and password: {error}"
+        raise RejectedRequest(Status.INVALID_LOGIN, why) from None
 
 
 # --- port mapper ---------------------------------------------------------------------------------
@@ -479,70 +444,43 @@ class PortMapperSession:
     `rows` returns the answer; `patience` is the timeout for the client's line in seconds, 0 = none.
     """
 
-    __slots__ = ("_answered", "_heard", "_rows", "_timer", "_transport")
+    buffered = 0
+    """The line is discarded."""
+    incomplete = False
 
     def __init__(self, transport: Transport, rows: Callable[[], bytes], patience: float) -> None:
         self._transport = transport
         self._rows = rows
         self._heard = 0
         self._answered = False
-        self._timer: Timer | None = (
-            transport.call_later(patience, self._answer) if patience else None
-        )
+        self._timer: Timer | None = None
+        if patience:
+            self._timer = transport.call_later(patience, self.end_of_input)
 
     def receive(self, data: bytes) -> None:
         """Read up to the end of a line (CR or LF), then answer."""
         self._heard += len(data)
         if b"\n" in data or b"\r" in data or self._heard >= MAX_LINE:
-            self._answer()
-
-    @property
-    def buffered(self) -> int:
-        """Number of buffered bytes: always 0, because the line is discarded."""
-        return 0
-
-    @property
-    def incomplete(self) -> bool:
-        """Always False, because the line is discarded."""
-        return False
+            self.end_of_input()
 
     @property
     def login(self) -> Login:
         """Login state: due until the request is answered, so the login timeout applies."""
         return Login.DONE if self._answered else Login.DUE
 
-    def discard_input(self) -> None:
-        """Do nothing: no input is buffered."""
-
     def end_of_input(self) -> None:
-        """Answer a client that closes its side without sending a line."""
-        self._answer()
-
-    def _answer(self) -> None:
+        """Answer a client that has sent its line, or that sends none."""
         if not self._answered:
-            self._answered = True
-            self._cancel()
+            self.closed()
             self._transport.write((self._rows(),))
             self._transport.close()
-
-    def _cancel(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def flushed(self) -> None:
-        """Do nothing: the session sends one answer."""
-
-    def pause_delivery(self) -> None:
-        """Do nothing: the session delivers no messages."""
-
-    def resume_delivery(self) -> None:
-        """Do nothing: the session delivers no messages."""
 
     def closed(self) -> None:
         """Cancel the timer: the connection is closed."""
         self._answered = True
-        self._cancel()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
 
     def shutdown(self) -> None:
         """Close the connection without an answer."""
@@ -551,9 +489,19 @@ class PortMapperSession:
     def disconnect(self, reason: str) -> None:
         """Close the connection without an answer."""
         if not self._answered:
-            self._answered = True
-            self._cancel()
+            self.closed()
             self._transport.close(reason)
+
+    def discard_input(self) -> None:
+        """Do nothing: no input is buffered."""
+
+    def flushed(self) -> None:
+        """Do nothing: the session sends one answer."""
+
+    def pause_delivery(self) -> None:
+        """Do nothing: the session delivers no messages."""
+
+    resume_delivery = pause_delivery
 
     def session_info(self) -> SessionInfo:
         """Return the session's protocol and state."""

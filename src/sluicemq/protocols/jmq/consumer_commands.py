@@ -164,7 +164,9 @@ class ConsumerCommands:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.reconnected = False
-            self._delay = self._connection.transport.call_later(RECOVERY_SECONDS, self._begin)
+            self._delay = self._connection.channel.transport.call_later(
+                RECOVERY_SECONDS, self._begin
+            )
         elif self._delay is None:
             self._begin()
 
@@ -359,8 +361,7 @@ class ConsumerCommands:
                 continue
             full = subscription_name(sort, client_id, name)
             if not durables.may_use(full, connection.identity):
-                peer = connection.transport.peer
-                connection.channel.access.denied(peer, connection.identity, f"unsubscribe {full}")
+                connection.channel.deny(f"unsubscribe {full}")
                 raise AccessDenied(f"{name} belongs to another user")
             for subscription in durables.find(full):
                 connection.channel.demand(Operation.CONSUME, subscription.destination.name)
@@ -454,12 +455,12 @@ class ConsumerCommands:
     def _blocks(self, packet: Packet) -> list[tuple[int, bytes]]:
         """Return consumer id and SysMessageID of each block. Raises RejectedRequest."""
         body = packet.body
-        width = LONG_BLOCK
-        if packet.block and "JMQBodyType" in packet.properties:
-            if number(packet, "JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID:
-                width = INT_BLOCK
-        elif self._connection.level < Level.MQ_3_0:
-            width = INT_BLOCK
+        kind: int = BodyType.NONE
+        if self._connection.level < Level.MQ_3_0:
+            kind = BodyType.CONSUMERID_I_SYSMESSAGEID
+        if packet.block:
+            kind = number(packet, "JMQBodyType", kind)
+        width = INT_BLOCK if kind == BodyType.CONSUMERID_I_SYSMESSAGEID else LONG_BLOCK
         if len(body) % width:
             raise RejectedRequest(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
         return decode_blocks(body, width)

@@ -47,7 +47,7 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, Protocol
 
-from sluicemq.broker import Broker, Consumer, Delivery, Window
+from sluicemq.broker import Broker, Consumer, Delivery, Selector, Subscription, Window
 from sluicemq.model.errors import BrokerError, ProtocolError
 from sluicemq.protocols.channel.connection import Channel
 from sluicemq.protocols.channel.consumer import DeliveryPauses, SentDeliveries, Unacked
@@ -280,6 +280,16 @@ class JmsConsumer:
         except BrokerError:
             self.end()
             raise
+
+    def join(
+        self, subscription: Subscription, owner: object, selector: Selector | None = None
+    ) -> None:
+        """Receive messages from one more subscription of the engine. Raises BrokerError."""
+        # JMS knows no time in which a message has to be acknowledged
+        engine = self._broker.attach(
+            subscription, self, self.window, selector=selector, ack_timeout=0, owner=owner
+        )
+        self.pauses.add(engine)
 
     @property
     def engines(self) -> list[Consumer]:

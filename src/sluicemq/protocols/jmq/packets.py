@@ -160,33 +160,31 @@ PAGE_VERIFY_TRANSACTION: Final = 80
 LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
 """Packets from 1 to this type carry a message of an application."""
 
-# Flags of a packet, by their letters in the specification
+# Flags of a packet, by their letters in the specification:
+#
+#     Q  the destination is a queue         C  the consumer's or producer's flow is paused with
+#     R  redelivered                           this packet
+#     P  persistent                         B  defined, without a meaning
+#     S  selectors processed; of no effect  Z  the body is compressed (zlib, RFC 1950)
+#     A  a reply is wanted                  I  sent again, maybe a second time: must not be taken
+#     L  the last message of those asked       twice
+#        for while browsing                 W  the name is a wildcard
+#     F  the connection's flow is paused
+#        with this packet
+#     T  transacted; of no effect
 Q: Final = 0x0001
-"""The destination is a queue."""
 R: Final = 0x0002
-"""Redelivered."""
 P: Final = 0x0004
-"""Persistent."""
 S: Final = 0x0008
-"""Selectors processed; of no effect."""
 A: Final = 0x0010
-"""A reply is wanted."""
 L: Final = 0x0020
-"""The last message of those asked for while browsing."""
 F: Final = 0x0040
-"""The connection's flow is paused with this packet."""
 T: Final = 0x0080
-"""Transacted; of no effect."""
 C: Final = 0x0100
-"""The consumer's or producer's flow is paused with this packet."""
 B: Final = 0x0200
-"""Defined, without a meaning."""
 Z: Final = 0x0400
-"""The body is compressed (zlib, RFC 1950)."""
 I: Final = 0x0800  # noqa: E741 - the specification's letter
-"""Sent again, maybe a second time: must not be taken twice."""
 W: Final = 0x1000
-"""The name is a wildcard."""
 
 
 class Status(IntEnum):

@@ -15,26 +15,29 @@ which clients do not implement. (Protocol specification, sections 2.5, 3 and 5.)
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer
-from sluicemq.model.access import Identity
+from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import AccessError
 from sluicemq.model.message import Origin
+from sluicemq.protocols.channel.connection import Channel
 from sluicemq.protocols.channel.login import LoginCheck
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
-    Challenge,
     Compiled,
     JmqConnection,
     SelectorPending,
     SessionOptions,
     answer_hello,
+    encode_challenge,
     number,
+    read_credentials,
     text,
     truth,
 )
@@ -45,6 +48,7 @@ from sluicemq.protocols.jmq.destinations import (
     destroy_destination,
     verify_destination,
 )
+from sluicemq.protocols.jmq.fields import DIGEST
 from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.packets import (
     ANSWERED,
@@ -155,8 +159,8 @@ class JmqSession:
 
     __slots__ = (
         "_at_end",
+        "_before",
         "_browsing",
-        "_challenge",
         "_channel",
         "_compilation",
         "_connection",
@@ -167,6 +171,7 @@ class JmqSession:
         "_heard",
         "_login",
         "_missed",
+        "_nonce",
         "_producers",
         "_timer",
         "_transport",
@@ -185,24 +190,22 @@ class JmqSession:
         self._coordinator = coordinator
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
+        self._channel: Channel[Packet | Oversized] = Channel(
+            transport, broker, access, "jmq", ANONYMOUS
+        )
         connection = JmqConnection(
-            transport,
-            broker,
-            coordinator.uid,
-            access,
-            options,
-            coordinator.background,
-            self._close,
+            self._channel, options, coordinator.uid, coordinator.background, self._close
         )
         self._connection = connection
-        self._channel = connection.channel
         self._producers = Producers(connection, coordinator.branches)
         self._consumer_commands = ConsumerCommands(
             connection, coordinator.branches, coordinator.durables
         )
         self._browsing = Browsing(connection)
-        self._challenge: Challenge | None = None
-        """Login challenge, set after HELLO."""
+        self._nonce: str | None = None
+        """Nonce of the login, set by HELLO; "" for a login without one."""
+        self._before = 0
+        """Previous JMQConnectionID of the client."""
         self._login = LoginCheck(self._channel, self)
         self._compilation: Job | None = None
         """Compilation job of the selector."""
@@ -334,7 +337,7 @@ class JmqSession:
     def _take_leave(self, kind: GoodbyeReason, reason: str) -> None:
         if self._channel.closed:
             return
-        if self._challenge is not None:
+        if self._nonce is not None:
             properties: dict[str, object] = {
                 "JMQExit": False,
                 "JMQGoodbyeReason": kind.value,
@@ -443,37 +446,38 @@ class JmqSession:
 
     def _hello(self, packet: Packet) -> None:
         connection = self._connection
-        if self._challenge is not None:
+        if self._nonce is not None:
             raise RejectedRequest(Status.ERROR, "HELLO has been said already")
         connection.reconnectable = truth(packet, "JMQReconnectable")
-        before = number(packet, "JMQConnectionID", 0)
-        connection.reconnected = before != 0
+        self._before = number(packet, "JMQConnectionID", 0)
+        connection.reconnected = self._before != 0
         status = answer_hello(connection, packet, self._coordinator.session)
         if status not in _GOING_ON:
             self._leave(f"HELLO: {status.name}")
             return
         self._coordinator.prepare()
-        self._challenge = Challenge(connection, before)
-        connection.write(self._challenge.request(packet))
-        interval = connection.options.ping_interval
+        options = connection.options
+        self._nonce = secrets.token_hex(16) if options.authentication == DIGEST else ""
+        connection.write(encode_challenge(options, packet, self._nonce))
+        interval = options.ping_interval
         if interval:
             self._timer = self._transport.call_later(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
         """Check the login; later packets wait until the check ends."""
-        challenge = self._challenge
-        if challenge is None:
+        nonce = self._nonce
+        if nonce is None:
             raise RejectedRequest(Status.ERROR, "say HELLO first")
         if self._login.logged_in:
             raise RejectedRequest(Status.ERROR, "this connection has logged in already")
         try:
-            credentials = challenge.credentials(packet)
+            credentials = read_credentials(self._connection.options, packet, nonce)
         except RejectedRequest as error:
             if self._channel.access.guest is None:
                 self._refuse_login(packet, error, Status.INVALID_LOGIN)
                 return
             # the client may be anonymous: nothing needs to be shown
-            credentials = Credentials(nonce=challenge.nonce)
+            credentials = Credentials(nonce=nonce)
         self._login.check(packet, credentials)
 
     def _refuse_login(
@@ -501,8 +505,7 @@ class JmqSession:
 
     def _supersede(self) -> None:
         """Close the previous connection of this client, if it is still open."""
-        assert self._challenge is not None
-        old = self._coordinator.connections.get(self._challenge.before)
+        old = self._coordinator.connections.get(self._before)
         user = self._channel.identity.name
         if old is not None and old.reconnectable and old.channel.identity.name == user:
             old.close("the client has connected again")
@@ -518,9 +521,7 @@ class JmqSession:
             durables = self._coordinator.durables
             client_id = expanded(text(packet, "JMQClientID"), identity.name)
             if not durables.may_have(client_id, identity):
-                connection.channel.access.denied(
-                    self._transport.peer, identity, f"client id {client_id}"
-                )
+                self._channel.deny(f"client id {client_id}")
                 raise in_use(client_id)
             client_ids.take(
                 connection.number,

@@ -119,16 +119,7 @@ class QueueSubscription:
     def attach(self, consumer: JmsConsumer) -> None:
         """Attach the consumer to the queue. Raises BrokerError."""
         queue = find_or_create(self._broker, self._address, self._connection.identity.creator).queue
-        # JMS has no acknowledgement timeout
-        engine = self._broker.attach(
-            queue,
-            consumer,
-            consumer.window,
-            selector=self._selector,
-            ack_timeout=0,
-            owner=self._connection,
-        )
-        consumer.pauses.add(engine)
+        consumer.join(queue, self._connection, self._selector)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
         """Attach the consumer again after its queue was deleted, unless the broker refuses that."""
@@ -198,11 +189,7 @@ class TopicSubscription:
                 raise SubscriptionInUse(f"{terms.name} of {topic.address} has its consumer already")
         if terms.durable:
             self._durables.add(terms.name, subscription)
-        # JMS knows no time in which a message has to be acknowledged
-        engine = self._broker.attach(
-            subscription, consumer, consumer.window, ack_timeout=0, owner=self._connection
-        )
-        consumer.pauses.add(engine)
+        consumer.join(subscription, self._connection)
 
     def _created(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if the wildcard matches it."""
@@ -284,15 +271,14 @@ class Durables:
     """Durable subscriptions of JMQ clients by name. A name is one subscription, even if the engine
     has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_expected", "_found", "_names")
+    __slots__ = ("_broker", "_expected", "_names")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._found: dict[str, dict[Subscription, None]] = {}
         self._expected: dict[str, tuple[Terms, Pattern]] = {}
         """Wildcards, whose subscriptions include topics that are created later."""
-        self._names: dict[str, dict[str, None]] = {}
-        """Names by client id, quoted as in the names."""
+        self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
+        """Subscriptions by client id, quoted as in the names, and name."""
         for subscription in broker.durable_subscriptions.values():
             name, _, pattern = subscription.name.partition(" ")
             sort = name.partition(":")[0]
@@ -314,31 +300,28 @@ class Durables:
 
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""
-        found = self._found.get(name, {})
-        alive = [subscription for subscription in found if not subscription.closed]
-        if not alive:
-            self._found.pop(name, None)
-            if name not in self._expected:
-                self._forget(name)
+        client = _client_part(name)
+        names = self._names.get(client)
+        if names is None or name not in names:
+            return []
+        alive = [subscription for subscription in names[name] if not subscription.closed]
+        if alive or name in self._expected:
+            names[name] = dict.fromkeys(alive)
+        else:
+            del names[name]
+            if not names:
+                del self._names[client]
         return alive
 
-    def add(self, name: str, subscription: Subscription) -> None:
-        """Add a subscription."""
-        self._found.setdefault(name, {})[subscription] = None
-        self._names.setdefault(_client_part(name), {})[name] = None
+    def add(self, name: str, *subscriptions: Subscription) -> None:
+        """Add subscriptions to those of a name."""
+        names = self._names.setdefault(_client_part(name), {})
+        names.setdefault(name, {}).update(dict.fromkeys(subscriptions))
 
     def expect(self, terms: Terms, pattern: Pattern) -> None:
         """Subscribe to topics that are created later and match the wildcard."""
         self._expected[terms.name] = (terms, pattern)
-        self._names.setdefault(_client_part(terms.name), {})[terms.name] = None
-
-    def _forget(self, name: str) -> None:
-        client = _client_part(name)
-        names = self._names.get(client)
-        if names is not None:
-            names.pop(name, None)
-            if not names:
-                del self._names[client]
+        self.add(terms.name)
 
     def _created(self, topic: Destination) -> None:
         for terms, pattern in list(self._expected.values()):
