@@ -16,7 +16,6 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final, TypeVar
 
-from sluicemq.clients.jmq.connecting import Target
 from sluicemq.clients.jmq.consumer import Browser, Consumer, ConsumerOptions, JmqMessage
 from sluicemq.clients.jmq.messages import (
     Destination,
@@ -146,16 +145,18 @@ class Session(SessionState, AsyncClient):
     def __init__(
         self,
         client: ReconnectingClient[RequestChannel],
-        target: Target,
         ack_mode: AckMode,
         transacted: bool,
+        *,
         outstanding: int,
         prefetch: int,
+        client_id: str,
+        share_client_id: bool,
     ) -> None:
-        super().__init__(client, ack_mode, transacted, outstanding, target.share_client_id)
+        super().__init__(client, ack_mode, transacted, outstanding, share_client_id)
         self.xa = XaResource(self)
         """Global transactions; not available in transacted sessions, which use local ones."""
-        self._client_id = target.client_id
+        self._client_id = client_id
         self._prefetch = prefetch
         self._turn = asyncio.Lock()
         self._channel: RequestChannel | None = None
