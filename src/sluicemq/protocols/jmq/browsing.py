@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 from sluicemq.broker import Broker, Selector
@@ -22,7 +23,14 @@ from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
-from sluicemq.protocols.jmq.destinations import address_of, counters, gauges, missing, visible
+from sluicemq.protocols.jmq.destinations import (
+    address_of,
+    counters,
+    gauges,
+    longs,
+    missing,
+    visible,
+)
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status
@@ -144,30 +152,29 @@ class Browsing:
         if destination is None:
             raise missing(self._broker, address)
         if truth(packet, "JMQMetrics"):
-            values = {**dict(counters(destination)), **dict(gauges(destination))}
-            figures = {name: Long(value) for name, value in values.items()}
+            figures = longs(chain(counters(destination), gauges(destination)))
             properties: dict[str, object] = {
                 "JMQConsumerID": Long(self._connection.uid()),
                 "JMQMetrics": True,
             }
             self._connection.reply(packet, properties=properties, body=dumps_map(figures))
             return
-        self._begin(lambda: self._list(packet, compiled))
+        self._begin(self._list(packet, compiled))
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
         sysids = decode_sysids(packet.body)
-        self._begin(lambda: self._send(packet, consumer_id, sysids))
+        self._begin(self._send(packet, consumer_id, sysids))
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _begin(self, work: Callable[[], Work]) -> None:
+    def _begin(self, work: Work) -> None:
         if len(self._waiting) >= MOST_WAITING:
             raise RejectedRequest(
                 Status.UNAVAILABLE, "too much is being browsed on this connection"
             )
-        self._waiting.append(work())
+        self._waiting.append(work)
         if not self._running:
             self._running = True
             self._scans.begin(self._step)
@@ -252,8 +259,9 @@ class Browsing:
                 size = 0
                 yield
         if found is None:
-            why = RejectedRequest(Status.NOT_FOUND, "none of these is there any more")
-            self._connection.refuse(packet, why)
+            self._connection.refuse(
+                packet, RejectedRequest(Status.NOT_FOUND, "none of these is there any more")
+            )
             return
         if not answered:
             self._connection.reply(packet)

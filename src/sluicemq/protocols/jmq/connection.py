@@ -431,8 +431,9 @@ def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Cre
             return Credentials(user, digest=secret, nonce=nonce)
         return Credentials(user, fields.login_password(secret))
     except ProtocolError as error:
-        why = f"this is no user name and password: {error}"
-        raise RejectedRequest(Status.INVALID_LOGIN, why) from None
+        raise RejectedRequest(
+            Status.INVALID_LOGIN, f"this is no user name and password: {error}"
+        ) from None
 
 
 # --- port mapper ---------------------------------------------------------------------------------

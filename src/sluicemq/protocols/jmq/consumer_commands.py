@@ -34,6 +34,7 @@ from sluicemq.protocols.jmq.consumers import (
     JmqSubscription,
     JmsConsumer,
     JmsSession,
+    redeliver,
     reroute,
 )
 from sluicemq.protocols.jmq.destinations import (
@@ -280,8 +281,9 @@ class ConsumerCommands:
         share = truth(packet, "JMQShare")
         jms_share = truth(packet, "JMQJMSShare")
         if durable and is_temporary(address.name):
-            why = "a subscription of a temporary topic cannot be durable"
-            raise RejectedRequest(Status.PRECONDITION_FAILED, why)
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED, "a subscription of a temporary topic cannot be durable"
+            )
         if durable and not client_id and not jms_share:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a durable subscription needs a client id"
@@ -300,8 +302,10 @@ class ConsumerCommands:
         if truth(packet, "JMQNoLocal"):
             exclude = self._connection.sender if sort == ALONE else client_id
             if not exclude:
-                why = "without a client id, nobody's messages are local to this subscription"
-                raise RejectedRequest(Status.PRECONDITION_FAILED, why)
+                raise RejectedRequest(
+                    Status.PRECONDITION_FAILED,
+                    "without a client id, nobody's messages are local to this subscription",
+                )
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
         full = subscription_name(sort, client_id, name)
@@ -335,8 +339,11 @@ class ConsumerCommands:
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
         if not consumer.subscription.exists:
-            why = "the consumer is closed, but its destination no longer exists"
-            raise RejectedRequest(Status.PRECONDITION_FAILED, why, properties)
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED,
+                "the consumer is closed, but its destination no longer exists",
+                properties,
+            )
         if durable:
             self._unsubscribe(packet, durable, properties)
         else:
@@ -541,18 +548,15 @@ class ConsumerCommands:
         attempted = truth(packet, "JMQSetRedelivered")
         transaction = packet.transaction_id or number(packet, "JMQTransactionID", 0)
         blocks = self._blocks(packet)
-        requested: dict[JmsConsumer, list[bytes]] = {}
+        messages: list[tuple[JmsConsumer, bytes]] = []
         if transaction:
-            branches = self._branches
-            branch = branches.by_number(transaction)
+            branch = self._branches.by_number(transaction)
             if branch is not None and self._connection.number in branch.joined:
-                for consumer, sysid in branches.take_back(branch, blocks):
-                    requested.setdefault(consumer, []).append(sysid)
+                messages = self._branches.take_back(branch, blocks)
         for consumer_id, sysid in blocks:
             found = self._consumers.get(consumer_id)
             if found is not None and found.holds:
-                requested.setdefault(found, []).append(sysid)
-        for consumer, sysids in requested.items():
-            consumer.send_again(sysids, attempted)
-            consumer.level()
+                messages.append((found, sysid))
+        redeliver(messages, attempted)
+        for consumer, _ in messages:
             self._forget(consumer)

@@ -616,6 +616,17 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
         broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)
 
 
+def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) -> None:
+    """Redeliver held messages, given their consumers and SysMessageIDs, to their consumers or, if
+    these are closed, to others. `attempted`: the application has received them."""
+    requested: dict[JmsConsumer, list[bytes]] = {}
+    for consumer, sysid in messages:
+        requested.setdefault(consumer, []).append(sysid)
+    for consumer, sysids in requested.items():
+        consumer.send_again(sysids, attempted)
+        consumer.level()
+
+
 def _place(delivery: Delivery) -> tuple[int, int]:
     """Return the sort key for queue order."""
     return -delivery.priority, delivery.order

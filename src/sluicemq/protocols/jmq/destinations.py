@@ -46,7 +46,7 @@ so values that this broker does not measure are 0: packets, disk, rollbacks, pur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
 from typing import Final, Protocol
@@ -471,8 +471,9 @@ _TOTALS: Final = (
 )
 
 
-def _longs(values: Mapping[str, int]) -> Values:
-    return {name: Long(value) for name, value in values.items()}
+def longs(values: Iterable[tuple[str, int]]) -> Values:
+    """Return values as Longs, as monitors expect them."""
+    return {name: Long(value) for name, value in values}
 
 
 class Metrics:
@@ -554,18 +555,16 @@ class Metrics:
                     totals[name] += value
         totals["numConnections"] = self._process.clients()
         totals["numDestinations"] = count
-        return _longs(totals)
+        return longs(totals.items())
 
     def _of_memory(self) -> Values:
         """Return the memory values: the limit for messages, and the memory of the process."""
         limit = self._broker.settings.memory_limit
-        return _longs(
-            {
-                "maxMemory": limit,
-                "totalMemory": self._process.memory(),
-                "freeMemory": max(0, limit - self._broker.memory),
-            }
-        )
+        return {
+            "maxMemory": Long(limit),
+            "totalMemory": Long(self._process.memory()),
+            "freeMemory": Long(max(0, limit - self._broker.memory)),
+        }
 
     def _of_destinations(self) -> Values:
         listed: dict[str, Value] = {}
@@ -579,8 +578,10 @@ class Metrics:
         return listed
 
     def _of_one(self, destination: Destination, watched: Watched) -> Values:
-        found = chain(counters(destination), gauges(destination), watched.values())
-        return _longs({**dict.fromkeys(_UNMEASURED, 0), **dict(found)})
+        unmeasured = ((name, 0) for name in _UNMEASURED)
+        return longs(
+            chain(unmeasured, counters(destination), gauges(destination), watched.values())
+        )
 
     def _send(self, topic: Destination, values: Values) -> None:
         host, port = self._address()

@@ -242,7 +242,6 @@ _head: Final = Struct(">ii")
 _u16: Final = Struct(">H")
 _tag: Final = Struct(">h")
 _i32: Final = Struct(">i")
-_read_integer: Final = _i32.unpack_from
 
 _tagged: Final = {
     BOOLEAN: Struct(">h?"),
@@ -260,13 +259,6 @@ _TAGS: Final[dict[type, int]] = {
     Long: LONG,
     Float: FLOAT,
     float: DOUBLE,
-}
-_fixed: Final = {
-    BYTE: Struct(">b"),
-    SHORT: Struct(">h"),
-    LONG: Struct(">q"),
-    FLOAT: Struct(">f"),
-    DOUBLE: Struct(">d"),
 }
 
 
@@ -313,16 +305,9 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
                     properties[name] = block[start:position].decode()
                 except UnicodeDecodeError:
                     properties[name] = decode_utf(block[start:position])
-            elif tag == INTEGER:
-                position = start + 4
-                properties[name] = _read_integer(block, start)[0]
-            elif tag == BOOLEAN:
-                position = start + 1
-                properties[name] = block[start] != 0
-            elif tag in _fixed:
-                code = _fixed[tag]
-                position = start + code.size
-                properties[name] = code.unpack_from(block, start)[0]
+            elif code := _tagged.get(tag):
+                position = end + code.size
+                properties[name] = code.unpack_from(block, end)[1]
             elif tag == OTHER:
                 length = _i32.unpack_from(block, start)[0]
                 start += _i32.size

@@ -406,8 +406,9 @@ class JmqSession:
             raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
         handler = self._handlers.get(kind)
         if handler is None:
-            why = f"packets of type {kind} have no meaning here"
-            raise RejectedRequest(Status.NOT_IMPLEMENTED, why)
+            raise RejectedRequest(
+                Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here"
+            )
         return handler
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
@@ -434,8 +435,9 @@ class JmqSession:
         limit = f"{options.packet} bytes"
         if not self._login.logged_in:
             limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
-        why = f"packets have up to {limit}, this one {packet.size}"
-        error = RejectedRequest(Status.ENTITY_TOO_LARGE, why)
+        error = RejectedRequest(
+            Status.ENTITY_TOO_LARGE, f"packets have up to {limit}, this one {packet.size}"
+        )
         connection.refuse(packet, error)
         if 0 < packet.type <= LAST_MESSAGE_TYPE:
             self._producers.resume(packet)
@@ -577,11 +579,17 @@ class JmqSession:
         if requested == _INFO_CLUSTER:
             about = {name: about, "BrokerIDs": name}
         elif requested == _INFO_CONSUMERS:
-            why = "news of consumers (JMQRequestType 3) is not available"
-            raise RejectedRequest(Status.NOT_IMPLEMENTED, why, properties)
+            raise RejectedRequest(
+                Status.NOT_IMPLEMENTED,
+                "news of consumers (JMQRequestType 3) is not available",
+                properties,
+            )
         elif requested != _INFO_STATUS:
-            why = f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)"
-            raise RejectedRequest(Status.BAD_REQUEST, why, properties)
+            raise RejectedRequest(
+                Status.BAD_REQUEST,
+                f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)",
+                properties,
+            )
         connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))
 
     def _ring(self) -> None:

@@ -44,7 +44,7 @@ from sluicemq.model.access import Identity
 from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
-from sluicemq.protocols.jmq.consumers import JmsConsumer
+from sluicemq.protocols.jmq.consumers import JmsConsumer, redeliver
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
 from sluicemq.protocols.jmq.packets import (
@@ -498,20 +498,11 @@ class TransactionCommands:
         sequence = 0
         if not branch.over:
             if truth(packet, "JMQRedeliver"):
-                self._send_again(branch, truth(packet, "JMQSetRedelivered", True))
+                messages = self._branches.take_back(branch, list(branch.acked))
+                redeliver(messages, truth(packet, "JMQSetRedelivered", True))
             sequence = self._branches.roll_back(branch)
         claim_transaction(self._connection.identity, branch.transaction)
         self._broker.when_durable(sequence, partial(self._answer, packet, branch))
-
-    def _send_again(self, branch: Branch, attempted: bool) -> None:
-        """Redeliver messages to the consumers that acknowledged them, or to others if closed."""
-        requested: dict[JmsConsumer, list[bytes]] = {}
-        for (_, sysid), (consumer, _, _) in branch.acked.items():
-            requested.setdefault(consumer, []).append(sysid)
-        for consumer, sysids in requested.items():
-            self._branches.take_back(branch, [(consumer.number, sysid) for sysid in sysids])
-            consumer.send_again(sysids, attempted)
-            consumer.level()
 
     # --- RECOVER and VERIFY ------------------------------------------------------------------
 
@@ -612,8 +603,10 @@ class TransactionCommands:
             PacketType.PREPARE_TRANSACTION,
             PacketType.COMMIT_TRANSACTION,
         ):
-            why = f"the transaction has failed and can only be rolled back: {branch.failure}"
-            raise RejectedRequest(Status.PRECONDITION_FAILED, why)
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED,
+                f"the transaction has failed and can only be rolled back: {branch.failure}",
+            )
         return after(
             request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
         )
