@@ -364,27 +364,22 @@ class _Reader:
 
     def _again(self, depth: int) -> Value:
         value = self._referred()
-        if isinstance(value, dict):
-            self._again_map(value, depth)
-            return value
+        if not isinstance(value, (bool, int, float, str, bytes, dict)):
+            raise SerialError("a stream refers to a class where a value should be")
+        self._charge(value, depth)
+        return value
+
+    def _charge(self, value: Value, depth: int) -> None:
+        """Count a referenced value against the limits as if it were written out."""
         if isinstance(value, (str, bytes)):
             self._weigh(len(value))
-            return value
-        if isinstance(value, (bool, int, float)):
-            return value
-        raise SerialError("a stream refers to a class where a value should be")
-
-    def _again_map(self, entries: dict[str, Value], depth: int) -> None:
-        """Count a referenced map against the limits as if it were written out."""
-        if depth == 0:
-            raise SerialError("a stream has a map where none can be")
-        for name, value in entries.items():
-            self._count()
-            self._weigh(len(name))
-            if isinstance(value, dict):
-                self._again_map(value, depth - 1)
-            elif isinstance(value, (str, bytes)):
-                self._weigh(len(value))
+        elif isinstance(value, dict):
+            if depth == 0:
+                raise SerialError("a stream has a map where none can be")
+            for name, inner in value.items():
+                self._count()
+                self._weigh(len(name))
+                self._charge(inner, depth - 1)
 
     def _class(self, inner: bool = False) -> _Class:
         """Read a class of the closed set and assign its handle. `inner`: it is a superclass."""

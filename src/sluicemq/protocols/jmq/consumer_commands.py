@@ -31,7 +31,6 @@ from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
     UNLIMITED,
     ByteCredit,
-    JmqSubscription,
     JmsConsumer,
     JmsSession,
     redeliver,
@@ -59,12 +58,12 @@ from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     DURABLE,
     GROUP,
+    OF_QUEUE,
     SHARED,
     SHARED_DURABLE,
+    ConsumerSubscription,
     Durables,
-    QueueSubscription,
     Terms,
-    TopicSubscription,
     expect_unused,
     subscription_name,
 )
@@ -210,13 +209,10 @@ class ConsumerCommands:
                 Status.CONFLICT, f"{len(connection.consumers)} consumers are enough"
             )
         consumer_id = self._connection.uid()
-        if address.kind is Kind.QUEUE:
-            subscription: JmqSubscription = self._queue(packet, address, selector)
-        else:
-            terms = self._terms(packet, address, selector, consumer_id)
-            subscription = TopicSubscription(connection, self._durables, address, terms)
+        terms = self._terms(packet, address, selector, consumer_id)
+        subscription = ConsumerSubscription(connection, self._durables, address, terms)
         options = connection.options
-        shared = address.kind is Kind.TOPIC and subscription.sharing
+        shared = address.kind is Kind.TOPIC and terms.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
         properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if "JMQSize" in packet.properties:
@@ -259,24 +255,21 @@ class ConsumerCommands:
         elif not owns(connection, self._broker.destinations.find(address)):
             connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
-    def _queue(
-        self, packet: Packet, address: Address, selector: Selector | None
-    ) -> QueueSubscription:
-        if truth(packet, "JMQNoLocal"):
-            raise RejectedRequest(Status.ERROR, "JMQNoLocal is for topics")
-        if text(packet, "JMQDurableName"):
-            raise RejectedRequest(Status.ERROR, "durable subscriptions are for topics")
-        return QueueSubscription(self._connection, address, selector)
-
     def _terms(
         self, packet: Packet, address: Address, selector: Selector | None, consumer_id: int
     ) -> Terms:
         """Return the terms of the subscription.
 
-        Raises RejectedRequest: PRECONDITION_FAILED, BAD_REQUEST.
+        Raises RejectedRequest: PRECONDITION_FAILED, BAD_REQUEST; ERROR for those of topics.
         """
         client_id = self._connection.sender.client_id
         durable = text(packet, "JMQDurableName")
+        if address.kind is Kind.QUEUE:
+            if truth(packet, "JMQNoLocal"):
+                raise RejectedRequest(Status.ERROR, "JMQNoLocal is for topics")
+            if durable:
+                raise RejectedRequest(Status.ERROR, "durable subscriptions are for topics")
+            return Terms(address.name, OF_QUEUE, True, selector, None)
         shared = text(packet, "JMQSharedSubscriptionName")
         share = truth(packet, "JMQShare")
         jms_share = truth(packet, "JMQJMSShare")
@@ -309,8 +302,7 @@ class ConsumerCommands:
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
         full = subscription_name(sort, client_id, name)
-        connection = self._connection
-        owner = self._durables.owner_for(client_id, full, connection.identity)
+        owner = self._durables.owner_for(client_id, full, self._connection.identity)
         return Terms(full, sort, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------

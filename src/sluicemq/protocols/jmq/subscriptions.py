@@ -55,6 +55,7 @@ SHARED_DURABLE: Final = "shared-durable"
 GROUP: Final = "group"
 SHARED: Final = "shared"
 ALONE: Final = "consumer"
+OF_QUEUE: Final = "queue"
 
 _OTHER_SORT: Final = {DURABLE: SHARED_DURABLE, SHARED_DURABLE: DURABLE}
 
@@ -74,10 +75,10 @@ def _quoted(part: str) -> str:
 
 
 class Terms(NamedTuple):
-    """Terms of a consumer's subscription to a topic.
+    """Terms of a consumer's subscription.
 
     name      name of the subscription; see the module
-    sort      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE
+    sort      DURABLE, SHARED_DURABLE, GROUP, SHARED or ALONE of a topic; OF_QUEUE
     sharing   True if the subscription may have other consumers
     exclude   sender whose messages are excluded (no-local), or None
     owner     owner of a new subscription
@@ -96,54 +97,31 @@ class Terms(NamedTuple):
         return self.sort in _OTHER_SORT
 
 
-class QueueSubscription:
-    """Subscription to a queue, or to the new queue of that name after its deletion."""
+class ConsumerSubscription:
+    """Subscription of a consumer to a queue, to a topic, or to all topics that a wildcard matches.
 
-    __slots__ = ("_address", "_broker", "_connection", "_selector")
+    It continues with the new destination of that name after its deletion.
+    """
 
-    sharing = True
-
-    def __init__(
-        self, connection: JmqConnection, address: Address, selector: Selector | None
-    ) -> None:
-        self._connection = connection
-        self._broker = connection.broker
-        self._address = address
-        self._selector = selector
-
-    @property
-    def exists(self) -> bool:
-        """True if there is a queue of that name."""
-        return self._broker.destinations.find(self._address) is not None
-
-    def attach(self, consumer: JmsConsumer) -> None:
-        """Attach the consumer to the queue. Raises BrokerError."""
-        queue = find_or_create(self._broker, self._address, self._connection.identity.creator).queue
-        consumer.join(queue, self._connection, self._selector)
-
-    def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Attach the consumer again after its queue was deleted, unless the broker refuses that."""
-        with suppress(BrokerError):
-            self.attach(consumer)
-
-    def left(self, engines: list[Consumer]) -> None:
-        """Do nothing: the queue remains when its consumers are detached."""
-
-
-class TopicSubscription:
-    """Subscription to one topic, or to all topics that a wildcard matches."""
-
-    __slots__ = ("_broker", "_connection", "_consumer", "_durables", "_pattern", "_terms", "_topic")
+    __slots__ = (
+        "_address",
+        "_broker",
+        "_connection",
+        "_consumer",
+        "_durables",
+        "_pattern",
+        "_terms",
+    )
 
     def __init__(
-        self, connection: JmqConnection, durables: Durables, topic: Address, terms: Terms
+        self, connection: JmqConnection, durables: Durables, address: Address, terms: Terms
     ) -> None:
         self._connection = connection
         self._broker = connection.broker
         self._durables = durables
-        self._topic = topic
+        self._address = address
         self._terms = terms
-        self._pattern = Pattern(topic.name) if is_wildcard(topic.name) else None
+        self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
         self._consumer: JmsConsumer | None = None
 
     @property
@@ -153,15 +131,17 @@ class TopicSubscription:
 
     @property
     def exists(self) -> bool:
-        """True if there is a topic of that name; always True for a wildcard."""
-        return self._pattern is not None or self._broker.destinations.find(self._topic) is not None
+        """True if there is a destination of that name; always True for a wildcard."""
+        return (
+            self._pattern is not None or self._broker.destinations.find(self._address) is not None
+        )
 
     def attach(self, consumer: JmsConsumer) -> None:
-        """Attach the consumer to the topic, or to each matching topic. Raises BrokerError."""
+        """Attach the consumer to the destination, or to each matching topic. Raises BrokerError."""
         if self._terms.durable:
-            self._durables.make_way(self._terms, self._topic.name, self._connection.identity)
+            self._durables.make_way(self._terms, self._address.name, self._connection.identity)
         if self._pattern is None:
-            self._join_topic(consumer)
+            self._join_address(consumer)
             return
         if self._terms.durable:
             self._durables.expect(self._terms, self._pattern)
@@ -170,23 +150,28 @@ class TopicSubscription:
         self._consumer = consumer
         self._broker.destinations.creations.append(self._created)
 
-    def _join_topic(self, consumer: JmsConsumer) -> None:
+    def _join_address(self, consumer: JmsConsumer) -> None:
         creator = self._connection.identity.creator
-        self._join(consumer, find_or_create(self._broker, self._topic, creator))
+        self._join(consumer, find_or_create(self._broker, self._address, creator))
 
-    def _join(self, consumer: JmsConsumer, topic: Destination) -> None:
+    def _join(self, consumer: JmsConsumer, destination: Destination) -> None:
         terms = self._terms
+        if terms.sort == OF_QUEUE:
+            consumer.join(destination.queue, self._connection, terms.selector)
+            return
         identity = self._connection.identity
-        existing = topic.subscriptions.get(full_name(terms, self._pattern))
+        existing = destination.subscriptions.get(full_name(terms, self._pattern))
         if existing is not None and not may_use_subscription(identity, existing):
             raise _foreign(terms.name)
-        subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
+        subscription = subscribe(self._broker, destination, terms, self._pattern, identity.creator)
         if terms.sort != ALONE:
             claim_subscription(self._broker, identity, subscription)
         for other in subscription.consumers:
             sink = other.sink
             if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.subscription.sharing):
-                raise SubscriptionInUse(f"{terms.name} of {topic.address} has its consumer already")
+                raise SubscriptionInUse(
+                    f"{terms.name} of {destination.address} has its consumer already"
+                )
         if terms.durable:
             self._durables.add(terms.name, subscription)
         consumer.join(subscription, self._connection)
@@ -202,17 +187,18 @@ class TopicSubscription:
                 self._join(self._consumer, topic)
 
     def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Attach the consumer again if its topic was deleted, not if only its subscription was."""
+        """Attach the consumer again if its destination was deleted, unless the broker refuses that;
+        not if only its subscription was."""
         if self._pattern is None and engine.subscription.destination.removed:
             with suppress(BrokerError):
-                self._join_topic(consumer)
+                self._join_address(consumer)
 
     def left(self, engines: list[Consumer]) -> None:
-        """Delete nondurable subscriptions whose last consumer was detached."""
+        """Delete nondurable subscriptions of topics whose last consumer was detached."""
         if self._consumer is not None:
             self._consumer = None
             self._broker.destinations.creations.remove(self._created)
-        if not self._terms.durable:
+        if not (self._terms.durable or self._terms.sort == OF_QUEUE):
             for engine in engines:
                 subscription = engine.subscription
                 if not subscription.consumers and not subscription.closed:
