@@ -224,6 +224,20 @@ def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     assert again.sysid == message.sysid
 
 
+def test_safe_mode_goes_on_after_a_message_that_ended_in_a_transaction(harness: Harness) -> None:
+    peer = harness.connect(JMQSafeMode=True)
+    peer.consume("q", peer.session_of())
+    peer.send("q", "1")
+    [message] = peer.delivered()
+    purge(harness.broker, harness.queue("q"), unacked=True)
+    peer.send("q", "2")
+    assert peer.delivered() == []
+    transaction = peer.begin()
+    peer.acknowledge(message, transaction=transaction)
+    [following] = peer.delivered()
+    assert following.body == b"2"
+
+
 @pytest.mark.parametrize("group", [1, 100, 250])
 def test_every_consumer_of_a_connection_has_its_turn(harness: Harness, group: int) -> None:
     """The window of the Java client: 100 messages per connection, then RESUME_FLOW."""
