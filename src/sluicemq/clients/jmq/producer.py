@@ -170,7 +170,7 @@ class Producer(AsyncClient):
             flags |= packets.Q
         if options.persistent:
             flags |= packets.P | packets.A
-        sysid = _sysid(now, route.origin)
+        sysid = encode_sysid(now, *route.origin, next(_numbers) & 0x7FFF_FFFF)
         waiting = Confirmations() if wait else session.confirmations
         identity = channel.expect(waiting.receive) if options.persistent else 0
         head = encode_head(
@@ -283,13 +283,9 @@ def _last(producer: Credit, connection: Credit) -> int:
     return flags | packets.F if connection.spend() else flags
 
 
-def _origin(host: str, port: int) -> bytes:
-    """Encode an address and port for a SysMessageID."""
+def _origin(host: str, port: int) -> tuple[bytes, int]:
+    """Return an address and a port for a SysMessageID."""
     address = ip_address(host.partition("%")[0]).packed if host else _LOOPBACK
     if len(address) == 4:
         address = b"\xff\0\0\0" + _PSEUDO_MAC + b"\xff\xff" + address
-    return address + port.to_bytes(4, "big")
-
-
-def _sysid(now: int, origin: bytes) -> bytes:
-    return encode_sysid(now, origin[:16], int.from_bytes(origin[16:]), next(_numbers) & 0x7FFF_FFFF)
+    return address, port

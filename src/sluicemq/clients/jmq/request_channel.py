@@ -117,8 +117,6 @@ class Credit:
 
     async def wait(self, timeout: float) -> None:
         """Wait until a message may be sent. Raises RequestTimeout."""
-        if self._open.is_set():
-            return
         async with time_limit(timeout, f"the broker wants no message since {timeout} s"):
             await self._open.wait()
 
@@ -157,7 +155,6 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         self._paused = False
         self._count = 0
         self._pending: dict[int, Receiver] = {}
-        self._complaint = ""
 
     def local(self) -> tuple[str, int]:
         """Return the local address and port; ("", 0) for a Unix socket."""
@@ -290,7 +287,10 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
             else:  # its consumer has just been closed
                 self.held(0)
         elif kind == PacketType.RESUME_FLOW:
-            self._resume(packet)
+            identity = number(packet, "JMQProducerID")
+            credit = self.producers.get(identity) if identity else self.credit
+            if credit is not None:
+                credit.grant(number(packet, "JMQSize", -1))
         elif kind == PacketType.PING:
             if packet.flags & packets.A:
                 self.write(encode_reply(PacketType.PING_REPLY, packet.consumer_id, Status.OK))
@@ -300,23 +300,11 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
                 self._challenge.set_result(packet)
         elif kind == PacketType.GOODBYE:
             self.final = packet.properties.get("JMQExit") is True
-            self._complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
-            self.lose(ConnectionLost(f"the broker ended the connection: {self._complaint}"))
+            complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
+            self.lose(ConnectionLost(f"the broker ended the connection: {complaint}"))
             self.abort()  # the broker may wait for the client to close
         elif receive := self._pending.pop(packet.consumer_id, None):
             receive(packet)
-
-    def _resume(self, packet: Packet) -> None:
-        granted = number(packet, "JMQSize", -1)
-        identity = number(packet, "JMQProducerID")
-        credit = self.producers.get(identity) if identity else self.credit
-        if credit is not None:
-            credit.grant(granted)
-
-    def eof_received(self) -> None:
-        """Handle the end of the broker's data: the connection is lost."""
-        reason = f": {self._complaint}" if self._complaint else ""
-        self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
 
     def release(self, reason: ClientError) -> None:
         """Fail all pending requests and wake all waiting senders."""
