@@ -1,4 +1,4 @@
-"""The client for asyncio: targets, connections, requests and replies. Public through `client`.
+"""The client for asyncio: targets, connections, requests and replies. Public through the package.
 
 The target of a client is a URL or a list of Open MQ broker addresses:
 
@@ -335,7 +335,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to a URL or a list of addresses (see `target`).
+        """Connect to a URL or a list of addresses (see the module).
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """

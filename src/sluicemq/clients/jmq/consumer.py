@@ -1,4 +1,4 @@
-"""Consumers and queue browsers. Public through `client`."""
+"""Consumers and queue browsers. Public through the package."""
 
 from __future__ import annotations
 

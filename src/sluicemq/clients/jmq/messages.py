@@ -1,4 +1,4 @@
-"""Destinations, messages, and their conversion to Python values. Public through `client`.
+"""Destinations, messages, and their conversion to Python values. Public through the package.
 
 A plain `str` names a queue.
 

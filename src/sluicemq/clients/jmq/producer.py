@@ -1,4 +1,4 @@
-"""Producers. Public through `client`."""
+"""Producers. Public through the package."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ class Producer(AsyncClient):
         body        a value (see `messages`), or a received Message, whose properties, correlation
                     id, reply-to and type are copied unless they are given
         to          for a producer without a destination
-        persistent, priority, ttl, delay    override the producer's defaults; see Options
+        persistent, priority, ttl, delay    override the producer's defaults; see SendOptions
         wait        False: return without the confirmation unless the client's `outstanding` limit
                     is reached; `confirm` and a commit wait for it
 

@@ -1,4 +1,4 @@
-"""Sessions and their global transactions. Public through `client`.
+"""Sessions and their global transactions. Public through the package.
 
 A transaction manager (JTA's XAResource) controls global transactions:
 
@@ -179,7 +179,7 @@ class Session(SessionState, AsyncClient):
         """Create a producer for a destination or, without one, for any destination.
 
         priority    0-9
-        ttl, delay  seconds; see Options. `send` may override each of these defaults
+        ttl, delay  seconds; see SendOptions. `send` may override each of these defaults
 
         Raises Refused (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
