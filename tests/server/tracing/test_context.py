@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.server.tracing.context import TraceContext, read, write
+from sluicemq.server.tracing.span_recorder import TraceContext, read, write
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 

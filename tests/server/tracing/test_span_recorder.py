@@ -16,11 +16,9 @@ from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import export as exporting
 from sluicemq.server.tracing import span_recorder
-from sluicemq.server.tracing.context import read
-from sluicemq.server.tracing.export import Export
-from sluicemq.server.tracing.otel_spans import maker
+from sluicemq.server.tracing.export import Export, maker
 from sluicemq.server.tracing.setup import NATIVES, begin
-from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder
+from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder, read
 from tests.support.broker import BrokerFixture
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"

@@ -50,8 +50,7 @@ def begin(
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 
-        from sluicemq.server.tracing.export import Export
-        from sluicemq.server.tracing.otel_spans import maker
+        from sluicemq.server.tracing.export import Export, maker
     except ImportError as error:
         raise ConfigurationError(
             "tracing.endpoint is set, but OpenTelemetry is not installed "
