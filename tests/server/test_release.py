@@ -34,7 +34,7 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.security.access import Open
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
-from sluicemq.server.input import InputBudget
+from sluicemq.server.limits import InputBudget
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import EventLoopBatch, SocketTransport
 

@@ -45,7 +45,7 @@ from sluicemq.server.listener_settings import (
     default_listeners,
     tls_problems,
 )
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 MIN_ADMIN_TOKEN: Final = 16
 """Minimum length of the admin token in characters; invented passwords are usually shorter."""
