@@ -23,8 +23,7 @@ from sluicemq.protocols.jmq.portmapper import PortMapperSession
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.gateway import GatewaySession
-from sluicemq.protocols.msglite.replies import ReplyAddresses
-from sluicemq.protocols.msglite.session import MsgliteSession
+from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send

@@ -23,7 +23,7 @@ from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
-from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
