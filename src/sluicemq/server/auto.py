@@ -80,7 +80,7 @@ def detect_jmq_protocol(first: bytes) -> str | None:
 
 
 class AutoSession:
-    """Session that waits until the protocol is detected, then delegates to a session of it.
+    """Session that waits until the protocol is detected, then hands over to a session of it.
 
     If the client sends nothing for `patience` seconds (0 = no limit), the session assumes the
     `silent` protocol, in which the server may have to send first. `login` is the login state
@@ -90,12 +90,11 @@ class AutoSession:
     __slots__ = (
         "_detect_protocol",
         "_first",
-        "_login",
         "_open",
-        "_session",
         "_silent",
         "_timer",
         "_transport",
+        "login",
     )
 
     def __init__(
@@ -109,20 +108,16 @@ class AutoSession:
         login: Login = Login.NONE,
     ) -> None:
         self._transport = transport
-        self._login = login
+        self.login = login
         self._open = open_session
         self._detect_protocol = detect_protocol
         self._first = b""
-        self._session: Session | None = None
         self._silent = silent
         self._timer: Timer | None = transport.call_later(patience, self._lose) if patience else None
 
     def receive(self, data: bytes) -> None:
-        """Detect the protocol and open its session; close if no protocol matches."""
-        if self._session is not None:
-            self._session.receive(data)
-            return
-        self._forget()
+        """Detect the protocol and hand over to its session; close if no protocol matches."""
+        self.closed()
         self._first += data
         protocol = self._detect_protocol(self._first)
         if protocol is None:
@@ -131,96 +126,67 @@ class AutoSession:
             self._transport.close(f"no protocol begins with {self._first[:8]!r}")
             return
         try:
-            self._session = self._open(protocol)
+            session = self._open(protocol)
         except (ConfigurationError, TooManyConnections) as error:
             self._transport.close(str(error))
             return
         first, self._first = self._first, b""
-        self._session.receive(first)
+        self._transport.hand_over(session)
+        session.receive(first)
+
+    def _lose(self) -> None:
+        """Hand over to a session of the silent protocol, because the client has sent nothing."""
+        self._timer = None
+        session = self._open(self._silent)
+        self._transport.hand_over(session)
+        session.end_of_input()
 
     @property
     def buffered(self) -> int:
-        """Bytes of input that are not processed yet."""
-        return len(self._first) if self._session is None else self._session.buffered
+        """Number of bytes received, which do not identify the protocol yet."""
+        return len(self._first)
 
     @property
     def incomplete(self) -> bool:
-        """True if a frame, or the bytes that identify the protocol, are received in part."""
-        return bool(self._first) if self._session is None else self._session.incomplete
-
-    @property
-    def login(self) -> Login:
-        """State of the client's login."""
-        return self._login if self._session is None else self._session.login
+        """True if the bytes that identify the protocol are received in part."""
+        return bool(self._first)
 
     def discard_input(self) -> None:
-        """Drop the unfinished input."""
+        """Drop the bytes received."""
         self._first = b""
-        if self._session is not None:
-            self._session.discard_input()
 
-    def _lose(self) -> None:
-        """Open a session of the silent protocol, because the client has sent nothing."""
-        self._timer = None
-        self._session = self._open(self._silent)
-        self._session.end_of_input()
+    def end_of_input(self) -> None:
+        """Close the connection: the protocol stays unknown."""
+        self.disconnect("")
 
-    def _forget(self) -> None:
+    def flushed(self) -> None:
+        """Do nothing: nothing is sent while the protocol is unknown."""
+
+    def pause_delivery(self) -> None:
+        """Do nothing: nothing is delivered while the protocol is unknown."""
+
+    def resume_delivery(self) -> None:
+        """Do nothing: nothing is delivered while the protocol is unknown."""
+
+    def closed(self) -> None:
+        """Cancel the timer."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
 
-    def end_of_input(self) -> None:
-        """Pass EOF to the session; close the connection if the protocol is unknown."""
-        self._forget()
-        if self._session is not None:
-            self._session.end_of_input()
-        else:
-            self._transport.close()
-
-    def flushed(self) -> None:
-        """Pass the event to the session, if the protocol is known."""
-        if self._session is not None:
-            self._session.flushed()
-
-    def pause_delivery(self) -> None:
-        """Stop deliveries, if the protocol is known."""
-        if self._session is not None:
-            self._session.pause_delivery()
-
-    def resume_delivery(self) -> None:
-        """Resume deliveries, if the protocol is known."""
-        if self._session is not None:
-            self._session.resume_delivery()
-
-    def closed(self) -> None:
-        """Cancel the timer and release the session's resources."""
-        self._forget()
-        if self._session is not None:
-            self._session.closed()
-
     def shutdown(self) -> None:
-        """Shut the session down; close the connection if the protocol is unknown."""
-        self._forget()
-        if self._session is not None:
-            self._session.shutdown()
-        else:
-            self._transport.close()
+        """Close the connection: the client could not read a notification."""
+        self.disconnect("")
 
     def disconnect(self, reason: str) -> None:
-        """Disconnect the session; close the connection if the protocol is unknown."""
-        self._forget()
-        if self._session is not None:
-            self._session.disconnect(reason)
-        else:
-            self._transport.close(reason)
+        """Close the connection: the client could not read the reason."""
+        self.closed()
+        self._transport.close(reason)
 
     def session_info(self) -> SessionInfo:
-        """Return the session's info; protocol `auto` while the protocol is unknown."""
-        if self._session is None:
-            return SessionInfo("auto", state="connecting")
-        return self._session.session_info()
+        """Return session info with the protocol `auto`."""
+        return SessionInfo("auto", state="connecting")
 
     def consumers(self) -> Iterable[Consumer]:
-        """Return the consumers of the session; none while the protocol is unknown."""
-        return () if self._session is None else self._session.consumers()
+        """Return no consumers."""
+        return ()

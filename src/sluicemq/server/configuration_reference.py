@@ -112,14 +112,20 @@ overflow = "block-publisher"
 
 def describe() -> str:
     """Return the reference of all settings as Markdown, identical on all machines."""
-    parts = [_INTRODUCTION, "## Top of the file\n", _table(_top_level())]
+    parts = [
+        _INTRODUCTION,
+        "## Top of the file\n",
+        _table([settings_of(Config)["insecure_public"]]),
+    ]
     for path, struct in SECTIONS.items():
         if struct is DestinationSettings:
             continue
         parts.append(f"## [{'.'.join(path)}]\n")
         fields = settings_of(struct)
         parts.append(_table(s for s in fields.values() if (*path, s.name) not in SECTIONS))
-    parts += [_LISTENERS, _table(_listener_only())]
+    limits = settings_of(ListenerLimits)
+    fields = {n: s for n, s in settings_of(Listener).items() if n != "url" and n not in limits}
+    parts += [_LISTENERS, _table(fields.values())]
     parts += [_DESTINATIONS, _table(settings_of(DestinationSettings).values())]
     return "\n".join(parts)
 
@@ -130,8 +136,8 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     With `origins` each setting is preceded by its description and the source of its value.
     """
     lines: list[str] = []
-    for setting in _top_level():
-        lines += _assignment(setting, getattr(config, setting.name), (), origins)
+    setting = settings_of(Config)["insecure_public"]
+    lines += _assignment(setting, config.insecure_public, (), origins)
     for path, struct in SECTIONS.items():
         section: Any = config
         for name in path:
@@ -195,15 +201,6 @@ def _is_given(config: Config, setting: Setting) -> bool:
     """Return whether [broker.default_destination] contains the setting."""
     value = getattr(config.broker.default_destination, setting.name)
     return setting.name in config.default_fields or value != setting.default
-
-
-def _top_level() -> list[Setting]:
-    return [settings_of(Config)["insecure_public"]]
-
-
-def _listener_only() -> list[Setting]:
-    limits = settings_of(ListenerLimits)
-    return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
 
 
 def listener_settings(listener: Listener) -> Iterator[Setting]:

@@ -7,6 +7,7 @@ import contextlib
 import os
 import socket
 import stat
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -171,30 +172,27 @@ class ConnectionRegistry:
         return sum(len(listener.admission.connections) for listener in self._listeners)
 
     def __iter__(self) -> Iterator[ConnectionItem]:
+        return (_view(listener, connection) for listener, connection in self._all())
+
+    def _all(self) -> Iterator[tuple[OpenListener, Connection]]:
         for listener in list(self._listeners):
             for connection in list(listener.admission.connections):
-                yield _view(listener, connection)
+                yield listener, connection
 
     def consumers(self) -> Iterator[AttachedConsumer]:
         """Return the consumers of all connections."""
-        for listener in list(self._listeners):
-            for connection in list(listener.admission.connections):
-                found = connection.consumers()
-                if found:
-                    session_info = connection.session_info()
-                    for consumer in found:
-                        yield AttachedConsumer(
-                            connection.number, session_info.protocol, session_info.user, consumer
-                        )
+        for _, connection in self._all():
+            found = connection.consumers()
+            if found:
+                session_info = connection.session_info()
+                for consumer in found:
+                    yield AttachedConsumer(
+                        connection.number, session_info.protocol, session_info.user, consumer
+                    )
 
     def by_protocol(self) -> dict[str, int]:
         """Return the number of connections by protocol."""
-        counts: dict[str, int] = {}
-        for listener in self._listeners:
-            for connection in listener.admission.connections:
-                protocol = connection.session_info().protocol
-                counts[protocol] = counts.get(protocol, 0) + 1
-        return counts
+        return Counter(connection.session_info().protocol for _, connection in self._all())
 
     def listeners(self) -> list[ListenerItem]:
         """Return the open listeners, in the order of the configuration."""
@@ -223,23 +221,15 @@ class ConnectionRegistry:
 
     def get(self, number: int) -> ConnectionItem | None:
         """Return the connection with this id, or None."""
-        found = self._find(number)
-        return None if found is None else _view(*found)
+        return next((_view(*found) for found in self._all() if found[1].number == number), None)
 
     def close(self, number: int, reason: str) -> bool:
         """Disconnect a client and send it `reason`; return False if there is no such connection."""
-        found = self._find(number)
-        if found is None:
-            return False
-        found[1].disconnect(reason)
-        return True
-
-    def _find(self, number: int) -> tuple[OpenListener, Connection] | None:
-        for listener in self._listeners:
-            for connection in listener.admission.connections:
-                if connection.number == number:
-                    return listener, connection
-        return None
+        for _, connection in self._all():
+            if connection.number == number:
+                connection.disconnect(reason)
+                return True
+        return False
 
 
 def _view(listener: OpenListener, connection: Connection) -> ConnectionItem:

@@ -24,8 +24,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
-from sluicemq.broker import COMPILED, Broker, SelectorLimits, recover, snapshot
-from sluicemq.broker import EngineSettings as EngineSettings
+from sluicemq.broker import COMPILED, Broker, EngineSettings, SelectorLimits, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -289,7 +288,7 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        chores: list[asyncio.Task[None]] = []
+        chores: tuple[asyncio.Task[None], ...] = ()
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
@@ -310,13 +309,13 @@ class Server:
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores.append(
+            chores = (
                 loop.create_task(
                     self._run_maintenance(context, batch, authenticator, metrics, budget)
-                )
+                ),
+                loop.create_task(self._keep_space(journal, batch)),
+                loop.create_task(self._keep_certificates()),
             )
-            chores.append(loop.create_task(self._keep_space(journal, batch)))
-            chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, batch)
         finally:

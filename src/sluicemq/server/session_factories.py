@@ -57,10 +57,6 @@ _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
 
 
-def _ignore(_: str) -> None:
-    return None
-
-
 class SessionFactories:
     """Session factories of the supported protocols, for one broker."""
 
@@ -75,7 +71,7 @@ class SessionFactories:
         http: HttpSettings | None = None,
         background: Background | None = None,
         large: Offload | None = None,
-        notify: Callable[[str], None] = _ignore,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Create the factories of a broker.
 

@@ -34,7 +34,6 @@ class Setting(NamedTuple):
     name: str
     annotation: Any
     kind: Any
-    optional: bool
     unit: Unit | None
     meaning: str
     only: frozenset[str]
@@ -52,15 +51,13 @@ def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
         kind, notes = field.type, msgspec.Meta()
         if get_origin(kind) is Annotated:
             kind, notes = get_args(kind)
-        optional = get_origin(kind) in (Union, types.UnionType)
-        if optional:
+        if get_origin(kind) in (Union, types.UnionType):  # with None
             kind = next(member for member in get_args(kind) if member is not types.NoneType)
         extra = notes.extra or {"unit": "", "only": frozenset()}
         found[field.name] = Setting(
             field.name,
             field.type,
             kind,
-            optional,
             Unit(extra["unit"]) if extra["unit"] else None,
             notes.description or "",
             extra["only"],
