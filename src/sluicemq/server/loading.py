@@ -21,7 +21,7 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.toml_lines import TomlLines
+from sluicemq.model.setting import TomlLines
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
     AuthSettings,
