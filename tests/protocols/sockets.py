@@ -82,7 +82,7 @@ class SocketTransport(asyncio.Protocol):
     def claim_user(self, user: str) -> None:
         pass  # the tests have no limit
 
-    def hand_over(self, session: Session) -> None:
+    def replace_session(self, session: Session) -> None:
         self.session = session
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:

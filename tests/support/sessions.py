@@ -147,7 +147,7 @@ class RecordedTransport:
         self.harness.timers.append(timer)
         return timer
 
-    def hand_over(self, session: Session) -> None:
+    def replace_session(self, session: Session) -> None:
         self.session = session
 
     def claim_user(self, user: str) -> None:
@@ -178,7 +178,7 @@ class SessionPeer:
 
     @property
     def session(self) -> Session:
-        """Session of the connection, which may hand over to another one."""
+        """Session of the connection, which may be replaced."""
         return self.transport.session
 
     def put(self, data: bytes) -> None:

@@ -78,7 +78,7 @@ class Transport(Protocol):
     def disconnect(self, reason: str) -> None:
         """Close the connection through `Session.disconnect`, which sends `reason` if it can."""
 
-    def hand_over(self, session: Session) -> None:
+    def replace_session(self, session: Session) -> None:
         """Let another session take the place of this one, which is not called any more."""
 
     def claim_user(self, user: str) -> None:

@@ -80,7 +80,7 @@ def detect_jmq_protocol(first: bytes) -> str | None:
 
 
 class AutoSession:
-    """Session that waits until the protocol is detected, then hands over to a session of it.
+    """Session that waits until the protocol is detected, then is replaced by a session of it.
 
     If the client sends nothing for `patience` seconds (0 = no limit), the session assumes the
     `silent` protocol, in which the server may have to send first. `login` is the login state
@@ -116,7 +116,7 @@ class AutoSession:
         self._timer: Timer | None = transport.call_later(patience, self._lose) if patience else None
 
     def receive(self, data: bytes) -> None:
-        """Detect the protocol and hand over to its session; close if no protocol matches."""
+        """Detect the protocol and open its session; close if no protocol matches."""
         self.closed()
         self._first += data
         protocol = self._detect_protocol(self._first)
@@ -131,14 +131,14 @@ class AutoSession:
             self._transport.close(str(error))
             return
         first, self._first = self._first, b""
-        self._transport.hand_over(session)
+        self._transport.replace_session(session)
         session.receive(first)
 
     def _lose(self) -> None:
-        """Hand over to a session of the silent protocol, because the client has sent nothing."""
+        """Open a session of the silent protocol, because the client has sent nothing."""
         self._timer = None
         session = self._open(self._silent)
-        self._transport.hand_over(session)
+        self._transport.replace_session(session)
         session.end_of_input()
 
     @property

@@ -174,7 +174,7 @@ class Connection(asyncio.Protocol):
         self.received_bytes += len(data)
         try:
             session.receive(data)
-            session = self._session  # it may have handed over, or be closed
+            session = self._session  # it may have been replaced, or be closed
             if session is not None and (session.buffered or self.held):
                 self._input_at = self.active_at
                 self._report_input()
@@ -286,7 +286,7 @@ class Connection(asyncio.Protocol):
     def claim_user(self, user: str) -> None:
         self._admission.claim_user(self, user)
 
-    def hand_over(self, session: Session) -> None:
+    def replace_session(self, session: Session) -> None:
         self._session = session
 
     def _call(self, callback: Callable[[], None]) -> None:
