@@ -6,7 +6,6 @@ documented.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
@@ -56,6 +55,8 @@ class TomlLines:
         `path` has the names of the tables and of the key, and indexes of arrays; it begins with a
         name.
         """
+        import tomllib  # here: programs that only declare settings start without the parser
+
         if not path:
             return 0
         *tables, last = [name for name in path if isinstance(name, str)]
