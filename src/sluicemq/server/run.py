@@ -137,7 +137,7 @@ class Server:
             with contextlib.suppress(JournalError):
                 journal.close()
             if self._tracing is not None:
-                self._tracing.close()
+                self._tracing.export.close()
         log.info("stopped", exit_code=self.exit_code)
         return self.exit_code
 

@@ -32,10 +32,6 @@ class Tracing(NamedTuple):
     span_recorder: SpanRecorder
     export: Export
 
-    def close(self) -> None:
-        """Send the remaining spans."""
-        self.export.close()
-
 
 def begin(
     options: TracingSettings, identity: bytes, exporter: SpanExporter | None = None

@@ -148,7 +148,7 @@ class SpanRecorder:
             trace, parent, state = getrandbits(128) or 1, 0, ""
         else:
             found = read(given)
-            if found is None or not found.sampled:
+            if found is None:
                 return False
             trace, parent, state = found.trace, found.span, _state_of(message)
         now = time_ns()
@@ -213,36 +213,33 @@ class SpanRecorder:
     def delivered(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """Record the deliver spans of the traced messages."""
         for delivery in deliveries:
-            self._delivered(subscription, delivery)
-
-    def _delivered(self, subscription: Subscription, delivery: Delivery) -> None:
-        self.ended(subscription, delivery.sequence, REDELIVERED)
-        message = delivery.message
-        if message is None or message.properties is None:
-            return
-        found = read(message.properties.get(PARENT))
-        if found is None or not found.sampled:
-            return
-        now = time_ns()
-        if not self._follow(now):
-            return
-        deliver = SpanRecord(
-            "deliver",
-            found.trace,
-            getrandbits(64) or 1,
-            found.span,
-            True,
-            _state_of(message),
-            self._waits_since(message, delivery.sequence, now),
-            now,
-            _facts_of(message, subscription.destination, delivery.sequence),
-            delivery.attempts,
-            subscription.name,
-            "",
-        )
-        self._done(deliver)
-        if len(self._unacked) < MOST_REMEMBERED:
-            self._unacked[subscription, delivery.sequence] = deliver
+            self.ended(subscription, delivery.sequence, REDELIVERED)
+            message = delivery.message
+            if message is None or message.properties is None:
+                continue
+            found = read(message.properties.get(PARENT))
+            if found is None:
+                continue
+            now = time_ns()
+            if not self._follow(now):
+                continue
+            deliver = SpanRecord(
+                "deliver",
+                found.trace,
+                getrandbits(64) or 1,
+                found.span,
+                True,
+                _state_of(message),
+                self._waits_since(message, delivery.sequence, now),
+                now,
+                _facts_of(message, subscription.destination, delivery.sequence),
+                delivery.attempts,
+                subscription.name,
+                "",
+            )
+            self._done(deliver)
+            if len(self._unacked) < MOST_REMEMBERED:
+                self._unacked[subscription, delivery.sequence] = deliver
 
     def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
         """Record the span that ends a delivery: ack, requeue or discard."""
@@ -313,24 +310,23 @@ def _facts_of(message: Message, destination: Destination, sequence: int) -> Fact
 
 
 class TraceContext(NamedTuple):
-    """Reference to a span of a trace."""
+    """Reference to a span of a sampled trace."""
 
     trace: int
     span: int
-    sampled: bool
 
 
 def read(text: object) -> TraceContext | None:
-    """Return the context in the property's value, or None if the value is not a valid one."""
+    """Return the context in the property's value; None if it is invalid or not sampled."""
     if not isinstance(text, str):
         return None
     match = _FORM.match(text)
     if match is None:
         return None
     version, trace, span, flags, extra = match.groups()
-    if version == "ff" or (version == "00" and extra):
+    if version == "ff" or (version == "00" and extra) or not int(flags, 16) & SAMPLED:
         return None
-    context = TraceContext(int(trace, 16), int(span, 16), bool(int(flags, 16) & SAMPLED))
+    context = TraceContext(int(trace, 16), int(span, 16))
     return context if context.trace and context.span else None
 
 
