@@ -292,8 +292,14 @@ class MaintenanceSession:
         queues = [_figures(destination) for destination in self._queues()]
         longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
         vitals = self._vitals
-        figures = screen.BrokerFigures(vitals.memory(), vitals.uptime(), vitals.clients())
-        return screen.monitor(vitals.version, figures, len(queues), longest)
+        return screen.monitor(
+            vitals.version,
+            vitals.memory(),
+            vitals.uptime(),
+            vitals.clients(),
+            len(queues),
+            longest,
+        )
 
     def _show(self, name: str) -> str:
         destination = self._find(name)
