@@ -36,6 +36,7 @@ from sluicemq.protocols.jmq.metrics import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
+from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
@@ -45,7 +46,6 @@ from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
 from sluicemq.server.logs import Notices, configure
 from sluicemq.server.session_factories import SessionFactories, console_addresses, jms_address
-from sluicemq.server.tracing import setup as tracing
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74

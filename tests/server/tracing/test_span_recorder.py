@@ -14,10 +14,9 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
 from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
 from sluicemq.server.config import TracingSettings
+from sluicemq.server.tracing import NATIVES, begin, span_recorder
 from sluicemq.server.tracing import export as exporting
-from sluicemq.server.tracing import span_recorder
 from sluicemq.server.tracing.export import Export, maker
-from sluicemq.server.tracing.setup import NATIVES, begin
 from sluicemq.server.tracing.span_recorder import SpanRecord, SpanRecorder, read
 from tests.support.broker import BrokerFixture
 
