@@ -22,7 +22,7 @@ from typing import Final
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError
-from sluicemq.protocols.channel.login import LoginCheck
+from sluicemq.protocols.channel import LoginCheck
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (
