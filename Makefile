@@ -10,7 +10,8 @@ COMPILED_STAMP := $(COMPILED_VENV)/.compiled
 COMPILED_NEEDS := $(COMPILED_VENV)/.installed
 $(STAMP): EXTRAS := dev,pipeline,tracing
 $(COMPILED_NEEDS): EXTRAS := dev
-PARALLEL := --dist loadfile -n
+# In the order of tests/conftest.py: the files that take longest go first.
+PARALLEL := --dist loadfile --no-loadscope-reorder -n
 # Many tests wait for processes that they have started, but not those with Spark.
 WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=

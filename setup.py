@@ -48,8 +48,8 @@ COMPILED = {
     ),
     "broker/pending": ("backlog", "chunks", "cursor", "entry", "queue", "requeued"),
     "journal": ("append", "format", "liveness", "log", "meta"),
-    "protocols/channel": ("connection", "consumer", "publisher"),
-    "protocols/msglite": ("mapping", "replies", "session", "wire"),
+    "protocols": ("channel",),
+    "protocols/msglite": ("mapping", "session", "wire"),
     "protocols/phpmq": ("mapping", "session", "wire"),
     "server": ("clock",),
 }

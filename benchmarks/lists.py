@@ -12,7 +12,7 @@ import typer
 from benchmarks.load.receiver import STAMP_BYTES
 from benchmarks.load.server import PROTOCOLS, TRANSPORTS
 
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.settings import Unit, parse_quantity
 
 LARGEST: Final = 1024**2
 """Maximum number of bytes of a body."""

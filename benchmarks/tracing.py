@@ -54,8 +54,7 @@ def brokers() -> dict[str, Any]:
     try:
         from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-        from sluicemq.server.tracing.export import Export
-        from sluicemq.server.tracing.otel_spans import maker
+        from sluicemq.server.tracing.export import Export, maker
         from sluicemq.server.tracing.span_recorder import SpanRecorder
     except ImportError:
         return found

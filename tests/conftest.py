@@ -7,7 +7,9 @@ tests/fuzz/test_listeners.py is long then.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("steady", derandomize=True, deadline=None, print_blob=True)
@@ -15,3 +17,11 @@ settings.register_profile(
     "fuzz", derandomize=False, deadline=None, print_blob=True, max_examples=1000
 )
 settings.load_profile("fuzz" if os.environ.get("FUZZ") else "steady")
+
+LONG = ("tests/pipeline/test_cluster.py", "tests/faults", "tests/interop")
+"""Files that take minutes. They go first, so that all workers have work until the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    first = [Path(config.rootpath, name) for name in LONG]
+    items.sort(key=lambda item: not any(item.path.is_relative_to(path) for path in first))

@@ -14,7 +14,7 @@ from sluicemq.cli.console import Exit
 from sluicemq.cli.main import main
 from sluicemq.server.config import BrokerSettings
 from sluicemq.server.run import EXIT_JOURNAL
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.settings import Unit, parse_quantity
 
 UNIT = Path(__file__).parents[2] / "deploy" / "systemd" / "sluicemq.service"
 EX_CONFIG = 78

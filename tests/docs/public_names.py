@@ -7,6 +7,7 @@ in another: `Schema.field` for a field, `command --option` for an option.
 from __future__ import annotations
 
 import asyncio
+import inspect
 import re
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
@@ -35,7 +36,7 @@ from sluicemq.security import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
-from sluicemq.server.tracing import otel_spans
+from sluicemq.server.tracing import export
 from tests.support.api import ApiFixture
 
 Uses = dict[str, list[str]]
@@ -262,8 +263,8 @@ def options() -> Uses:
 
 def span_attributes() -> Uses:
     """Return the operations of spans, and their attributes that OpenTelemetry does not define."""
-    text = (ROOT / "server" / "tracing" / "otel_spans.py").read_text("utf-8")
-    return _plain([*otel_spans._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
+    text = inspect.getsource(export.attributes)
+    return _plain([*export._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
 
 
 def audit_events() -> Uses:

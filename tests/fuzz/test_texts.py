@@ -17,7 +17,7 @@ from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.model.message import Message
 from sluicemq.server.config import Config
 from sluicemq.server.loading import load
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.settings import Unit, parse_quantity
 from tests.fuzz.mutations import mutate
 
 SELECTOR = """a = 'x''y' AND (b > -3.5e1 OR NOT c) AND d BETWEEN 0x1F AND 2 * (017 - a) / b

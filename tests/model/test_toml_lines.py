@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.model.toml_lines import TomlLines
+from sluicemq.model.setting import TomlLines
 
 TEXT = '''\
 # idle_timeout = 1

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from sluicemq.pipeline.jobs.bronze import bronze
+from sluicemq.pipeline.jobs.batch import bronze
 from sluicemq.pipeline.jobs.gold import gold
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import identity

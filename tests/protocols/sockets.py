@@ -12,6 +12,7 @@ from pathlib import Path
 from random import randrange
 from typing import TypeVar, cast
 
+from sluicemq.protocols.transport import Session
 from tests.support.sessions import SessionHarness
 
 HarnessT = TypeVar("HarnessT", bound=SessionHarness)
@@ -80,6 +81,9 @@ class SocketTransport(asyncio.Protocol):
 
     def claim_user(self, user: str) -> None:
         pass  # the tests have no limit
+
+    def replace_session(self, session: Session) -> None:
+        self.session = session
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> asyncio.TimerHandle:
         def call() -> None:

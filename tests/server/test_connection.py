@@ -12,7 +12,7 @@ import structlog
 
 from sluicemq.protocols.transport import Login, SessionInfo
 from sluicemq.server.connection import Connection
-from sluicemq.server.input import InputBudget
+from sluicemq.server.limits import InputBudget
 
 
 class SocketTransport:

@@ -25,8 +25,7 @@ from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.server.address import Url
-from sluicemq.server.admission import Admission
-from sluicemq.server.input import InputBudget
+from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 from tests.support.polling import wait_until

@@ -14,7 +14,7 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
-from sluicemq.server.protocol_detection import detect_protocol
+from sluicemq.server.auto import detect_protocol
 from tests.server.conftest import Start
 
 

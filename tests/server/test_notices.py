@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sluicemq.server.notices import Notices
+from sluicemq.server.logs import Notices
 
 
 class Log:

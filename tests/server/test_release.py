@@ -22,8 +22,7 @@ from sluicemq.protocols.jmq.packets import DestType, PacketType
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.gateway import GatewaySession
-from sluicemq.protocols.msglite.replies import ReplyAddresses
-from sluicemq.protocols.msglite.session import MsgliteSession
+from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
@@ -33,7 +32,7 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.security.access import Open
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
-from sluicemq.server.input import InputBudget
+from sluicemq.server.limits import InputBudget
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import EventLoopBatch, SocketTransport
 

@@ -10,7 +10,7 @@ from sluicemq.protocols.jmq.wire import encode_services
 from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
-from sluicemq.server.services import services
+from sluicemq.server.session_factories import services
 
 
 class Bound(NamedTuple):

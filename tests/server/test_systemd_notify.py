@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.server.systemd_notify import Notifier
+from sluicemq.server.run import Notifier
 
 
 @pytest.fixture

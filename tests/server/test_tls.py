@@ -22,9 +22,9 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.server.config import Config
+from sluicemq.server.connection import peer_user
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
-from sluicemq.server.peer_identity import peer_user
 from sluicemq.server.tls import Tls
 from tests.server.authority import Authority, serial_of
 from tests.server.conftest import Start

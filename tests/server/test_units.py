@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.server.units import Unit, format_quantity, parse_quantity
+from sluicemq.server.settings import Unit, format_quantity, parse_quantity
 
 
 @pytest.mark.parametrize(

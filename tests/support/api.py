@@ -24,9 +24,9 @@ from sluicemq.security.records import UserRecord, make_token
 from sluicemq.security.store import UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
-from sluicemq.server.backups import ServerBackups
 from sluicemq.server.config import AuthSettings, BrokerSettings, Config
-from sluicemq.server.event_loop_batch import EventLoopBatch
+from sluicemq.server.configuration_reference import EffectiveConfiguration
+from sluicemq.server.event_loop import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context
 from tests.broker.deadlines import ScanTime
@@ -88,7 +88,7 @@ class ApiFixture:
             users=UserService(self.authenticator),
             sessions=BrowserSessions(self.clock),
             audit=self.authenticator.audit,
-            backups=None if backup_dir is None else ServerBackups(config),
+            backups=None if backup_dir is None else EffectiveConfiguration(config),
         )
         self.application = Application(self.context)
         self.endpoints = self.application.table.endpoints

@@ -147,6 +147,9 @@ class RecordedTransport:
         self.harness.timers.append(timer)
         return timer
 
+    def replace_session(self, session: Session) -> None:
+        self.session = session
+
     def claim_user(self, user: str) -> None:
         if self.user_limit_reached:
             raise TooManyConnections(f"{user} has 1 connections already, which is the limit")
@@ -170,8 +173,13 @@ class SessionPeer:
     ) -> None:
         self.harness = harness
         self.transport = transport
-        self.session = transport.session = session
+        transport.session = session
         harness.links.append(transport)
+
+    @property
+    def session(self) -> Session:
+        """Session of the connection, which may be replaced."""
+        return self.transport.session
 
     def put(self, data: bytes) -> None:
         self.session.receive(data)

@@ -45,8 +45,12 @@ from sluicemq.management.journal import (
 )
 from sluicemq.management.operation import PageQuery
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
-from sluicemq.server.backups import CONFIGURATION_NAME, USERS_NAME, sources
-from sluicemq.server.units import Unit
+from sluicemq.server.configuration_reference import (
+    CONFIGURATION_NAME,
+    USERS_NAME,
+    EffectiveConfiguration,
+)
+from sluicemq.server.settings import Unit
 
 app = typer.Typer(
     help="Back up a broker, running or stopped; see what backups there are, and whether they are "
@@ -243,7 +247,7 @@ def _create(
 ) -> Manifest:
     """Copy the files of a data directory without the broker's help."""
     config = load_flags(place.config, place.data_dir).config
-    extras = sources(config)
+    extras = EffectiveConfiguration(config).sources()
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
         # a running broker knows the configuration it was started with
         running = api.call(LIST_BACKUPS, PageQuery())

@@ -41,7 +41,7 @@ from sluicemq.cli.serve import (
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.server.configuration_reference import describe, render, to_builtins
-from sluicemq.server.units import Unit, format_quantity
+from sluicemq.server.settings import Unit, format_quantity
 
 app = typer.Typer(
     help="Show, check and explain the configuration.",

@@ -28,7 +28,7 @@ from sluicemq.model.errors import (
     SluiceError,
 )
 from sluicemq.server.address import nearest
-from sluicemq.server.units import Unit, parse_quantity
+from sluicemq.server.settings import Unit, parse_quantity
 
 
 class Exit(IntEnum):

@@ -64,8 +64,7 @@ from sluicemq.management.operation import KindName, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import SluiceError
 from sluicemq.server.address import nearest
-from sluicemq.server.settings import convert, settings_of
-from sluicemq.server.units import format_quantity
+from sluicemq.server.settings import convert, format_quantity, settings_of
 
 # --- Names of destinations, and their shell completion --------------------------------------------
 #

@@ -45,8 +45,7 @@ from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.server.clock import SystemClock
-from sluicemq.server.settings import unknown
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit, unknown
 
 JOURNAL_DIRECTORY: Final = "journal"
 """Name of the journal directory within the data directory."""

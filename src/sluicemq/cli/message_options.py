@@ -44,7 +44,7 @@ from sluicemq.management.messages import (
     PropertyView,
 )
 from sluicemq.model.destination import Address
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 STATES: Final[tuple[MessageState, ...]] = ("ready", "unacked", "scheduled")
 MOST_LISTED_FAILURES: Final = 10

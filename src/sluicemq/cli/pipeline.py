@@ -36,7 +36,7 @@ from sluicemq.cli.pipeline_replay import (
     spark_settings,
 )
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.lake import Lake

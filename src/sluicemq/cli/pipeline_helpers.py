@@ -22,7 +22,7 @@ from rich.progress import (
 
 from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -22,8 +22,7 @@ from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_standard_input
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.server.address import Url
-from sluicemq.server.settings import unknown
-from sluicemq.server.units import Unit, format_quantity, parse_quantity
+from sluicemq.server.settings import Unit, format_quantity, parse_quantity, unknown
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import BlockingClient

@@ -31,7 +31,7 @@ from sluicemq.management.journal import (
     SlotView,
 )
 from sluicemq.management.operation import NamePath, PageQuery
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 app = typer.Typer(
     cls=Listing,

@@ -71,7 +71,7 @@ from sluicemq.security.passwords import (
     password_warnings,
     read_secret_file,
 )
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 app = typer.Typer(
     cls=Listing,

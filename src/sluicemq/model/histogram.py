@@ -11,6 +11,7 @@ single addition.
 from __future__ import annotations
 
 from bisect import bisect_left
+from dataclasses import dataclass
 from math import sqrt
 from threading import Lock
 from typing import Final
@@ -22,6 +23,7 @@ BOUNDS: Final = tuple(FIRST_SECONDS * sqrt(2) ** number for number in range(BUCK
 """Upper bound of each bucket in seconds."""
 
 
+@dataclass(frozen=True, slots=True)
 class Distribution:
     """Copy of a histogram at one moment, or the difference of two copies.
 
@@ -30,12 +32,9 @@ class Distribution:
     longest  longest duration in seconds; in a difference, an upper estimate
     """
 
-    __slots__ = ("counts", "longest", "sum")
-
-    def __init__(self, counts: tuple[int, ...], total: float, longest: float) -> None:
-        self.counts = counts
-        self.sum = total
-        self.longest = longest
+    counts: tuple[int, ...]
+    sum: float
+    longest: float
 
     @property
     def bounds(self) -> tuple[float, ...]:

@@ -1,11 +1,18 @@
-"""Declaration of settings: one annotation per field, from which the configuration is parsed,
-checked and documented."""
+"""Declaration of settings, and their lines in TOML files.
+
+A field of a settings struct has one annotation, from which the configuration is parsed, checked and
+documented.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 import msgspec
+
+MAX_PARSED_BYTES: Final = 1024**2
+"""Bytes parsed to find one setting; beyond, its line stays unknown."""
 
 
 def about(
@@ -26,3 +33,60 @@ def about(
     """
     extra = {"unit": unit, "only": frozenset(only)}
     return msgspec.Meta(description=meaning, extra=extra, ge=ge, le=le)
+
+
+class TomlLines:
+    """Line numbers of settings in a TOML file, which the standard library's parser does not give.
+
+    The parser itself decides where a setting is: the first line that mentions its name and with
+    which the text, parsed from the beginning, contains it. Comments, quoted names, inline tables
+    and strings over several lines need no rules of their own. Only done for errors, as every look
+    parses again.
+    """
+
+    __slots__ = ("_lines",)
+
+    def __init__(self, text: str) -> None:
+        self._lines = text.split("\n")
+
+    def number(self, path: Sequence[str | int]) -> int:
+        """Return the line of a setting, from 1; 0 if it is not found.
+
+        `path` has the names of the tables and of the key, and indexes of arrays; it begins with a
+        name.
+        """
+        import tomllib  # here: programs that only declare settings start without the parser
+
+        if not path:
+            return 0
+        *tables, last = [name for name in path if isinstance(name, str)]
+        budget = MAX_PARSED_BYTES
+        for index, line in enumerate(self._lines):
+            while tables and tables[0] in line:  # they come before the key, in this order
+                tables.pop(0)
+            if tables or last not in line:
+                continue
+            end = index
+            while end < len(self._lines) and budget > 0:
+                end += 1
+                text = "\n".join(self._lines[:end])
+                budget -= len(text)
+                try:
+                    tree = tomllib.loads(text)
+                except ValueError:
+                    continue  # the value goes on in the next line
+                if _contains(tree, path):
+                    return index + 1
+                break
+        return 0
+
+
+def _contains(tree: Any, path: Sequence[str | int]) -> bool:
+    for name in path:
+        if isinstance(name, int):
+            if not isinstance(tree, list) or name >= len(tree):
+                return False
+        elif not isinstance(tree, dict) or name not in tree:
+            return False
+        tree = tree[name]
+    return True

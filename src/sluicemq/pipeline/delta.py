@@ -1,4 +1,4 @@
-"""One Delta table of a lake: created, appended to and merged into by Spark, at a location.
+"""Delta tables of a lake: created, appended to and merged into by Spark, at a location.
 
 Every write is tagged with an application and a version (Delta's `txn` action), so that a repeated
 one has no effect, and the table itself tells how far an application has come.
@@ -21,7 +21,6 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.hadoop import HadoopFiles
 from sluicemq.pipeline.schema import quoted
 
 PROPERTIES: Final = {
@@ -315,3 +314,38 @@ def tagged(spark: SparkSession, tag: Tag | None) -> Iterator[None]:
     finally:
         for name in settings:
             spark.conf.unset(name)
+
+
+class HadoopFiles:
+    """Small files on the file system of a lake, which need not be local."""
+
+    def __init__(self, spark: SparkSession, location: str) -> None:
+        java: Any = spark
+        self._jvm = java._jvm
+        self._path = self._jvm.org.apache.hadoop.fs.Path
+        configuration = java._jsparkSession.sessionState().newHadoopConf()
+        self._files = self._path(location).getFileSystem(configuration)
+
+    def exists(self, location: str) -> bool:
+        return bool(self._files.exists(self._path(location)))
+
+    def names(self, location: str) -> list[str]:
+        """Return the names in a directory; empty if there is none."""
+        if not self.exists(location):
+            return []
+        return [each.getPath().getName() for each in self._files.listStatus(self._path(location))]
+
+    def read(self, location: str) -> str:
+        stream = self._files.open(self._path(location))
+        try:
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()
+
+    def remove(self, location: str) -> None:
+        """Remove a file, or a directory with everything in it."""
+        self._files.delete(self._path(location), True)
+
+    def qualified(self, location: str) -> str:
+        """Return a location as a URI with its scheme, as catalogs show it."""
+        return str(self._files.makeQualified(self._path(location)).toString())

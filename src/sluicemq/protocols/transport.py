@@ -78,6 +78,9 @@ class Transport(Protocol):
     def disconnect(self, reason: str) -> None:
         """Close the connection through `Session.disconnect`, which sends `reason` if it can."""
 
+    def replace_session(self, session: Session) -> None:
+        """Let another session take the place of this one, which is not called any more."""
+
     def claim_user(self, user: str) -> None:
         """Count this connection as one of `user`; "" is the anonymous user.
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import ssl
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -125,11 +125,6 @@ def read_authorities(path: Path) -> str:
     except ValueError:
         raise ConfigurationError(f"there is no certificate in {path}; it must be PEM") from None
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
-
-
-def now() -> datetime:
-    """Return the current time (UTC), for comparison with validity periods."""
-    return datetime.now(UTC)
 
 
 def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None) -> KeyedChain:

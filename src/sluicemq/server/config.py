@@ -45,7 +45,7 @@ from sluicemq.server.listener_settings import (
     default_listeners,
     tls_problems,
 )
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Unit
 
 MIN_ADMIN_TOKEN: Final = 16
 """Minimum length of the admin token in characters; invented passwords are usually shorter."""
@@ -488,7 +488,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 if listener.url.collides(earlier.url):
                     yield f"{listener.url} and {earlier.url} are the same address"
         yield from self._directory_problems()
-        yield from self._tracing_problems()
+        endpoint = self.tracing.endpoint
+        if endpoint and not endpoint.startswith(("http://", "https://")):
+            yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
         )
@@ -566,11 +568,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
     def _how_to_add(self, name: str) -> str:
         place = f"--data-dir {self.broker.data_dir}"
         return f"add one with `sluicemq users add {name} {place}`"
-
-    def _tracing_problems(self) -> Iterator[str]:
-        endpoint = self.tracing.endpoint
-        if endpoint and not endpoint.startswith(("http://", "https://")):
-            yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir

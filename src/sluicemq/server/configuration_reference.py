@@ -1,6 +1,7 @@
-"""Configuration reference page, and the configuration as a TOML file.
+"""Configuration for its readers: the reference page, a TOML file, data for JSON, and the effective
+settings for the management service.
 
-Both are generated from the schema, so that they match the accepted settings.
+All are generated from the schema, so that they match the accepted settings.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from sluicemq.model.destination import DestinationSettings, differing
+from sluicemq.management.broker import SettingView
+from sluicemq.model.destination import Address, DestinationSettings, differing
 from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import (
     DEFAULT_LISTENERS,
@@ -26,9 +29,15 @@ from sluicemq.server.loading import (
     DEFAULT_FILES,
     SECTIONS,
     environment_name,
+    setting_paths,
 )
-from sluicemq.server.settings import Setting, choices, settings_of
-from sluicemq.server.units import Unit, format_quantity
+from sluicemq.server.settings import Setting, Unit, choices, format_quantity, settings_of
+
+USERS_NAME: Final = "users.json"
+CONFIGURATION_NAME: Final = "configuration.toml"
+MIGRATIONS_NAME: Final = "migrations.log"
+"""Names of files in a backup. The last is the log of completed migrations, which prevents
+`sluicemq migrate` from repeating one."""
 
 _INTRODUCTION: Final = f"""\
 # Configuration
@@ -103,14 +112,20 @@ overflow = "block-publisher"
 
 def describe() -> str:
     """Return the reference of all settings as Markdown, identical on all machines."""
-    parts = [_INTRODUCTION, "## Top of the file\n", _table(_top_level())]
+    parts = [
+        _INTRODUCTION,
+        "## Top of the file\n",
+        _table([settings_of(Config)["insecure_public"]]),
+    ]
     for path, struct in SECTIONS.items():
         if struct is DestinationSettings:
             continue
         parts.append(f"## [{'.'.join(path)}]\n")
         fields = settings_of(struct)
         parts.append(_table(s for s in fields.values() if (*path, s.name) not in SECTIONS))
-    parts += [_LISTENERS, _table(_listener_only())]
+    limits = settings_of(ListenerLimits)
+    fields = {n: s for n, s in settings_of(Listener).items() if n != "url" and n not in limits}
+    parts += [_LISTENERS, _table(fields.values())]
     parts += [_DESTINATIONS, _table(settings_of(DestinationSettings).values())]
     return "\n".join(parts)
 
@@ -121,8 +136,8 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     With `origins` each setting is preceded by its description and the source of its value.
     """
     lines: list[str] = []
-    for setting in _top_level():
-        lines += _assignment(setting, getattr(config, setting.name), (), origins)
+    setting = settings_of(Config)["insecure_public"]
+    lines += _assignment(setting, config.insecure_public, (), origins)
     for path, struct in SECTIONS.items():
         section: Any = config
         for name in path:
@@ -186,15 +201,6 @@ def _is_given(config: Config, setting: Setting) -> bool:
     """Return whether [broker.default_destination] contains the setting."""
     value = getattr(config.broker.default_destination, setting.name)
     return setting.name in config.default_fields or value != setting.default
-
-
-def _top_level() -> list[Setting]:
-    return [settings_of(Config)["insecure_public"]]
-
-
-def _listener_only() -> list[Setting]:
-    limits = settings_of(ListenerLimits)
-    return [s for s in settings_of(Listener).values() if s.name != "url" and s.name not in limits]
 
 
 def listener_settings(listener: Listener) -> Iterator[Setting]:
@@ -272,3 +278,81 @@ def _quoted(text: str) -> str:
     """
     quoted = json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
     return quoted.encode("utf-8", "backslashreplace").decode()
+
+
+# --- for the management service ------------------------------------------------------------------
+
+
+class EffectiveConfiguration:
+    """Configuration of a broker: each setting with its value, default and source, and the paths and
+    files that a backup needs besides the journal."""
+
+    def __init__(self, config: Config, origins: Mapping[str, str] | None = None) -> None:
+        """Take the source of each setting from `origins`, by dotted name (`LoadedConfig`)."""
+        self._config = config
+        self._origins = origins or {}
+
+    def settings(self) -> list[SettingView]:
+        """Return all settings, then those of each listener."""
+        views = []
+        for path, setting in setting_paths():
+            value: Any = self._config
+            for name in path:
+                value = getattr(value, name)
+            dotted = ".".join(path)
+            views.append(_view(dotted, setting, value, self._origins.get(dotted, "default")))
+        source = self._origins.get("listeners", "default")
+        for index, listener in enumerate(self._config.listeners):
+            for setting in (settings_of(Listener)["url"], *listener_settings(listener)):
+                value = getattr(listener, setting.name)
+                views.append(_view(f"listeners[{index}].{setting.name}", setting, value, source))
+        return views
+
+    def declares(self, address: Address) -> bool:
+        """Return whether the configuration declares the destination."""
+        return address in self._config.destinations
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of the backups (`backup_dir`), or None if none is configured."""
+        return self._config.broker.backup_dir
+
+    @property
+    def users_file(self) -> Path:
+        """Path of the file with the users."""
+        return self._config.users_file
+
+    @property
+    def configuration(self) -> str:
+        """Effective configuration as TOML."""
+        return render(self._config)
+
+    def sources(self) -> dict[str, bytes]:
+        """Return the contents of the files to back up, by name. Raises OSError.
+
+        No file contains secrets: the configuration has only the paths of secret files, and the
+        users file has only hashes of passwords.
+        """
+        found = {CONFIGURATION_NAME: self.configuration.encode()}
+        migrations = self._config.broker.data_dir / MIGRATIONS_NAME
+        for name, path in ((USERS_NAME, self.users_file), (MIGRATIONS_NAME, migrations)):
+            with suppress(FileNotFoundError):
+                found[name] = path.read_bytes()
+        return found
+
+
+def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:
+    default = None if setting.default is msgspec.NODEFAULT else setting.default
+    return SettingView(
+        name=name,
+        value=_display_value(value, setting.unit),
+        default=_display_value(default, setting.unit),
+        unit=str(setting.unit or "") if setting.unit is not Unit.MODE else "",
+        source=source,
+        description=setting.meaning,
+    )
+
+
+def _display_value(value: Any, unit: Unit | None) -> bool | int | float | str | None:
+    result: bool | int | float | str | None = plain(value)
+    return format_quantity(value, unit) if unit is Unit.MODE and value is not None else result

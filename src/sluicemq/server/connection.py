@@ -13,18 +13,17 @@ import itertools
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import structlog
 
 from sluicemq.model.errors import JournalError, TooManyConnections
 from sluicemq.protocols.transport import Login, Session, SessionInfo
-from sluicemq.server.peer_identity import name_of, peer_user
 
 if TYPE_CHECKING:
     from sluicemq.broker import Consumer
-    from sluicemq.server.admission import Admission
+    from sluicemq.server.limits import Admission
 
 LINGER_SECONDS: Final = 2.0
 """Time for the peer to close after the last bytes are sent. Closing a socket with unread input
@@ -54,7 +53,6 @@ class Connection(asyncio.Protocol):
         "_login_at",
         "_login_used",
         "_out",
-        "_out_bytes",
         "_quick",
         "_reason",
         "_session",
@@ -78,7 +76,6 @@ class Connection(asyncio.Protocol):
         self._batch = admission.batch
         self._session: Session | None = None
         self._out: list[bytes] = []
-        self._out_bytes = 0
         self._blocked = False
         self._congested = False
         self._closing = False
@@ -177,10 +174,10 @@ class Connection(asyncio.Protocol):
         self.received_bytes += len(data)
         try:
             session.receive(data)
-            buffered = session.buffered
-            if buffered or self.held:
+            session = self._session  # it may have been replaced, or be closed
+            if session is not None and (session.buffered or self.held):
                 self._input_at = self.active_at
-                self._report_input(session, buffered)
+                self._report_input()
         except Exception as error:
             self._fault(error)
 
@@ -240,7 +237,9 @@ class Connection(asyncio.Protocol):
             self._closing = True
             self._reason = reason
             self._batch.outgoing(self)
-            self._discard_input()
+            if self._session is not None:
+                self._session.discard_input()
+            self._admission.budget.release(self)
             if reason:
                 log.info("closing", peer=self.peer, reason=reason)
 
@@ -263,10 +262,9 @@ class Connection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         self._admission.unread.discard(self)
-        session = self._session
-        if self.held and session is not None:
+        if self.held:
             self._input_at = self._batch.broker.clock.steady
-            self._report_input(session, session.buffered)
+            self._report_input()
         if not self._ended and not self.suspended:
             self._transport.resume_reading()
 
@@ -287,6 +285,9 @@ class Connection(asyncio.Protocol):
 
     def claim_user(self, user: str) -> None:
         self._admission.claim_user(self, user)
+
+    def replace_session(self, session: Session) -> None:
+        self._session = session
 
     def _call(self, callback: Callable[[], None]) -> None:
         self._batch.begin()
@@ -321,7 +322,7 @@ class Connection(asyncio.Protocol):
         session = self._session
         if session is None or self._closing:
             return
-        self._report_input(session, session.buffered)
+        self._report_input()
         if not self.held or self.suspended or self._closing:
             return
         options = self._admission.options
@@ -358,10 +359,12 @@ class Connection(asyncio.Protocol):
                 return True
         return login is Login.DONE
 
-    def _report_input(self, session: Session, buffered: int) -> None:
+    def _report_input(self) -> None:
         """Report the unprocessed input to the budget; end the connection above a limit."""
-        if self._closing or self._session is None:
+        session = self._session
+        if self._closing or session is None:
             return  # the budget is already released
+        buffered = session.buffered
         before = self.held
         if buffered == before:
             return
@@ -374,12 +377,6 @@ class Connection(asyncio.Protocol):
             if buffered > limit and session.login is not Login.DONE:
                 why = f"more than {limit} bytes of unfinished input before the login"
                 self.end("login-bytes", why)
-
-    def _discard_input(self) -> None:
-        session = self._session
-        if session is not None:
-            session.discard_input()
-        self._admission.budget.release(self)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -400,7 +397,7 @@ class Connection(asyncio.Protocol):
                     session.resume_delivery()
                 session.flushed()
                 if self.held:
-                    self._report_input(session, session.buffered)
+                    self._report_input()
             except Exception as error:
                 self._fault(error)
                 return
@@ -452,7 +449,7 @@ class Connection(asyncio.Protocol):
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
             log.info("cut off", peer=self.peer, reason=self._reason)
             self._admission.closed["output-timeout"] += 1
-            self._abort()
+            self.abort("")
 
     # --- closing -----------------------------------------------------------------------------
 
@@ -472,17 +469,14 @@ class Connection(asyncio.Protocol):
         else:
             self._transport.close()
 
-    def _abort(self) -> None:
+    def abort(self, reason: str) -> None:
+        """Close without sending the queued bytes."""
+        self._reason = self._reason or reason
         self._closing = True
         self._ended = True
         self._out.clear()
         self._transport.abort()
         self._release()
-
-    def abort(self, reason: str) -> None:
-        """Close without sending the queued bytes."""
-        self._reason = self._reason or reason
-        self._abort()
 
     def shutdown(self) -> None:
         """Shut the session down, because the broker stops."""
@@ -552,3 +546,62 @@ class Connection(asyncio.Protocol):
                 session.closed()
             except Exception as error:
                 self._fault(error)
+
+
+_ATTRIBUTES: Final = {
+    "commonName": "CN",
+    "organizationalUnitName": "OU",
+    "organizationName": "O",
+    "localityName": "L",
+    "stateOrProvinceName": "ST",
+    "countryName": "C",
+    "domainComponent": "DC",
+    "userId": "UID",
+    "streetAddress": "STREET",
+}
+"""Short names of RFC 4514, section 3, by OpenSSL's name."""
+_SPECIAL: Final = frozenset('\\",+;<>')
+
+
+def name_of(address: object) -> str:
+    """Return the peer's address for logs; `unix` if it has none."""
+    return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
+
+
+def peer_user(certificate: Mapping[str, Any], kind: str) -> str:
+    """Return the user named by a client's certificate, or "" if it has no name of this kind.
+
+    certificate  verified certificate, as returned by SSLSocket.getpeercert
+    kind         see Listener.client_user. Of several names, the most specific (last) common name
+                 or the first alternative name counts, as in other brokers
+    """
+    if kind == "subject":
+        return _subject(certificate)
+    if kind == "cn":
+        attributes = itertools.chain.from_iterable(certificate.get("subject", ()))
+        names = [value for name, value in attributes if name == "commonName"]
+        return names[-1] if names else ""
+    entry_type = {"san-dns": "DNS", "san-email": "email"}[kind]
+    for name, value in certificate.get("subjectAltName", ()):
+        if name == entry_type:
+            return cast(str, value)
+    return ""
+
+
+def _subject(certificate: Mapping[str, Any]) -> str:
+    """Return the subject as a string of RFC 4514: the most specific name first."""
+    relatives = [
+        "+".join(f"{_ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in relative)
+        for relative in certificate.get("subject", ())
+    ]
+    return ",".join(reversed(relatives))
+
+
+def _escaped(value: str) -> str:
+    """Return the value escaped according to RFC 4514, section 2.4."""
+    escaped = "".join(f"\\{char}" if char in _SPECIAL else char for char in value)
+    if escaped[:1] in ("#", " "):
+        escaped = f"\\{escaped}"
+    if escaped.endswith(" ") and len(value) > 1:
+        escaped = f"{escaped[:-1]}\\ "
+    return escaped.replace("\0", "\\00")

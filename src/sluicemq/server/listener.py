@@ -1,4 +1,4 @@
-"""Open listener: opens an address, counts its connections, closes it."""
+"""Open listeners: open an address, list its connections, close it."""
 
 from __future__ import annotations
 
@@ -7,22 +7,21 @@ import contextlib
 import os
 import socket
 import stat
-from typing import TYPE_CHECKING, Final
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 import structlog
 
+from sluicemq.admin.api_context import AttachedConsumer
+from sluicemq.management.broker import InputItem, ListenerItem
+from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.address import Url
-from sluicemq.server.admission import Admission
 from sluicemq.server.connection import Connection
-from sluicemq.server.event_loop_batch import EventLoopBatch
-from sluicemq.server.input import InputBudget
+from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener_settings import Listener
-from sluicemq.server.tls_acceptor import TlsAcceptor
-
-if TYPE_CHECKING:
-    from sluicemq.server.session_factories import SessionFactory
-    from sluicemq.server.tls import Tls
+from sluicemq.server.tls import Tls, TlsAcceptor
 
 BACKLOG: Final = 1024
 
@@ -32,24 +31,10 @@ log = structlog.get_logger("sluicemq.listener")
 class OpenListener:
     """Open listener; its connections are in `admission`."""
 
-    def __init__(
-        self,
-        options: Listener,
-        session_factory: SessionFactory,
-        batch: EventLoopBatch,
-        budget: InputBudget,
-        refusing: SessionFactory | None = None,
-    ) -> None:
-        """Create a closed listener; all listeners share `budget`.
-
-        `refusing` creates the sessions that reject clients beyond `max_connections` with an error;
-        None closes these connections immediately.
-        """
-        self.options = options
-        self.batch = batch
-        self.admission: Admission[Connection] = Admission(
-            options, session_factory, batch, budget, refusing
-        )
+    def __init__(self, admission: Admission[Connection]) -> None:
+        """Create a closed listener."""
+        self.admission = admission
+        self.options = admission.options
         self._servers: list[asyncio.Server] = []
         self._tls_acceptor: TlsAcceptor | None = None
         self.tls: Tls | None = None
@@ -57,11 +42,8 @@ class OpenListener:
 
     async def open(self) -> None:
         """Start to accept. Raises ConfigurationError if the address or certificate is unusable."""
-        loop = self.batch.loop
+        loop = self.admission.batch.loop
         if self.options.url.tls:
-            # Only where there is TLS: the library that reads certificates is slow to load.
-            from sluicemq.server.tls import Tls
-
             self.tls = Tls(self.options)
         sockets = await bind(loop, self.options)
         if not self.options.url.path:
@@ -176,3 +158,93 @@ def is_stale(url: Url) -> bool:
         raise ConfigurationError(f"cannot listen on {url}: another program does so already")
     finally:
         probe.close()
+
+
+class ConnectionRegistry:
+    """Connections of all listeners (`sluicemq.admin.api_context.Connections`)."""
+
+    def __init__(self, listeners: Sequence[OpenListener], budget: InputBudget) -> None:
+        """Register the connections of `listeners`, a list that may grow; they share `budget`."""
+        self._listeners = listeners
+        self._budget = budget
+
+    def __len__(self) -> int:
+        return sum(len(listener.admission.connections) for listener in self._listeners)
+
+    def __iter__(self) -> Iterator[ConnectionItem]:
+        return (_view(listener, connection) for listener, connection in self._all())
+
+    def _all(self) -> Iterator[tuple[OpenListener, Connection]]:
+        for listener in list(self._listeners):
+            for connection in list(listener.admission.connections):
+                yield listener, connection
+
+    def consumers(self) -> Iterator[AttachedConsumer]:
+        """Return the consumers of all connections."""
+        for _, connection in self._all():
+            found = connection.consumers()
+            if found:
+                session_info = connection.session_info()
+                for consumer in found:
+                    yield AttachedConsumer(
+                        connection.number, session_info.protocol, session_info.user, consumer
+                    )
+
+    def by_protocol(self) -> dict[str, int]:
+        """Return the number of connections by protocol."""
+        return Counter(connection.session_info().protocol for _, connection in self._all())
+
+    def listeners(self) -> list[ListenerItem]:
+        """Return the open listeners, in the order of the configuration."""
+        return [
+            ListenerItem(
+                str(each.url),
+                each.url.protocol,
+                each.url.tls,
+                len(each.admission.connections),
+                each.options.max_connections,
+                each.admission.accepted,
+                each.admission.refused,
+                each.admission.received_bytes
+                + sum(connection.received_bytes for connection in each.admission.connections),
+                each.admission.sent_bytes
+                + sum(connection.sent_bytes for connection in each.admission.connections),
+                dict(each.admission.closed),
+            )
+            for each in self._listeners
+        ]
+
+    def input(self) -> InputItem:
+        """Return the memory use of unfinished input."""
+        budget = self._budget
+        return InputItem(budget.used, budget.limit, budget.holders, budget.suspended)
+
+    def get(self, number: int) -> ConnectionItem | None:
+        """Return the connection with this id, or None."""
+        return next((_view(*found) for found in self._all() if found[1].number == number), None)
+
+    def close(self, number: int, reason: str) -> bool:
+        """Disconnect a client and send it `reason`; return False if there is no such connection."""
+        for _, connection in self._all():
+            if connection.number == number:
+                connection.disconnect(reason)
+                return True
+        return False
+
+
+def _view(listener: OpenListener, connection: Connection) -> ConnectionItem:
+    session_info = connection.session_info()
+    return ConnectionItem(
+        id=connection.number,
+        protocol=session_info.protocol,
+        peer=connection.peer,
+        user=session_info.user,
+        client_id=session_info.client_id,
+        listener=str(listener.url),
+        started=connection.since,
+        state=connection.state,
+        consumers=sum(1 for _ in connection.consumers()),
+        received_bytes=connection.received_bytes,
+        sent_bytes=connection.sent_bytes,
+        tls=listener.url.tls,
+    )

@@ -16,8 +16,7 @@ from sluicemq.model.setting import about
 from sluicemq.protocols.phpmq.wire import DispatchVersion
 from sluicemq.protocols.vibemq.wire import BLOCK_TIMEOUT, NO_LIMIT
 from sluicemq.server.address import PROTOCOLS, Url
-from sluicemq.server.settings import Setting
-from sluicemq.server.units import Unit
+from sluicemq.server.settings import Setting, Unit
 
 WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})
 """Protocols whose clients can log in."""

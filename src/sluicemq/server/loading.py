@@ -21,7 +21,7 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.toml_lines import TomlLines
+from sluicemq.model.setting import TomlLines
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
     AuthSettings,
@@ -162,7 +162,8 @@ def examine(
         file = next((candidate for candidate in DEFAULT_FILES if candidate.exists()), None)
     if file is not None:
         tree, lines = _parse_file(file)
-        collector.read_tree(tree, Source(str(file), False, file.resolve().parent, lines))
+        source = Source(str(file), False, file.resolve().parent, lines)
+        collector.read_section((), (), tree, source)
     collector.read_environment(environ or {})
     command_line = Source("command line", True, Path())
     for name, value in (flags or {}).items():
@@ -220,9 +221,6 @@ class _Collector:
         self.origins[dotted] = source.name
         self.places[dotted] = source, raw
 
-    def read_tree(self, tree: Mapping[str, Any], source: Source) -> None:
-        self._read_section((), (), tree, source)
-
     def read_environment(self, environ: Mapping[str, str]) -> None:
         names = {environment_name(path): path for path in self.settings}
         known = [*names, environment_name(("listeners",)), CONFIG_VARIABLE]
@@ -245,7 +243,7 @@ class _Collector:
             try:
                 values = self._listener_values(item, source, raw)
             except ConfigurationError as error:
-                self.report(error, source, raw)
+                self.report(ConfigurationError(f"listeners[{index}]: {error}"), source, raw)
                 continue
             self.listeners.append(values)
             self.places[str(values["url"])] = source, raw
@@ -257,22 +255,24 @@ class _Collector:
         Reports settings that are wrong. Raises ConfigurationError if the whole listener is.
         """
         where = f"listeners[{raw[-1]}]"
-        table = {"url": item} if isinstance(item, str) else dict(_table(item, where))
-        url = _listener_url(table.pop("url", None), where)
+        if not isinstance(item, str | dict):
+            raise ConfigurationError("this is a table, not a value")
+        table = {"url": item} if isinstance(item, str) else dict(item)
+        address = table.pop("url", None)
+        if not isinstance(address, str):
+            raise ConfigurationError("give a url, such as phpmq://127.0.0.1:9100")
+        url = Url.parse(address)
         settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
         values = self._table_values(table, settings, where, source, raw)
         as_text = source._replace(text=True)
         options = dict(url.options)
         options_of_url = self._table_values(options, settings, f"{where} ({url})", as_text, raw)
         if twice := sorted(values.keys() & options_of_url.keys()):
-            raise ConfigurationError(f"{where}: {twice[0]} is given both in the URL and beside it")
+            raise ConfigurationError(f"{twice[0]} is given both in the URL and beside it")
         values |= options_of_url
         url = url._replace(options=())
-        try:
-            for name in values:
-                check_applies(settings[name], url)
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error}") from None
+        for name in values:
+            check_applies(settings[name], url)
         values["url"] = url
         return values
 
@@ -336,7 +336,7 @@ class _Collector:
     def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
         return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}
 
-    def _read_section(
+    def read_section(
         self, section: tuple[str, ...], raw: RawPath, tree: Mapping[str, Any], source: Source
     ) -> None:
         """Read a table, whose names are `section` and in the source `raw`."""
@@ -351,7 +351,7 @@ class _Collector:
             dotted = ".".join(path)
             try:
                 if path in SECTIONS:
-                    self._read_section(path, raw_path, _table(value, dotted), source)
+                    self.read_section(path, raw_path, _table(value, dotted), source)
                 elif path in self.settings:
                     self.set(path, value, source, raw_path)
                 elif path == ("listeners",):
@@ -411,12 +411,3 @@ def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigurationError(f"{where}: this is a table, not a value")
     return value
-
-
-def _listener_url(text: object, where: str) -> Url:
-    if not isinstance(text, str):
-        raise ConfigurationError(f"{where}: give a url, such as phpmq://127.0.0.1:9100")
-    try:
-        return Url.parse(text)
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{where}: {error}") from None

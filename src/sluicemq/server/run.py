@@ -1,17 +1,20 @@
-"""Broker process: start, serve, stop."""
+"""Broker process: start, serve, stop, and the notifications of its state for systemd."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import gc
+import os
 import resource
 import signal
+import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, MutableMapping
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 import structlog
 import uvloop
@@ -21,8 +24,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.metrics.scrape_state import ScrapeState
-from sluicemq.broker import COMPILED, Broker, SelectorLimits, recover, snapshot
-from sluicemq.broker import EngineSettings as EngineSettings
+from sluicemq.broker import COMPILED, Broker, EngineSettings, SelectorLimits, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -34,22 +36,16 @@ from sluicemq.protocols.jmq.destinations import Metrics
 from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
-from sluicemq.server.backups import ServerBackups
+from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.config import Config
-from sluicemq.server.connection_registry import ConnectionRegistry
-from sluicemq.server.effective_configuration import EffectiveConfiguration
-from sluicemq.server.event_loop_batch import BackgroundThread, EventLoopBatch
-from sluicemq.server.input import InputBudget
-from sluicemq.server.listener import OpenListener
+from sluicemq.server.configuration_reference import EffectiveConfiguration
+from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, LoopLag
+from sluicemq.server.limits import Admission, InputBudget
+from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
-from sluicemq.server.logs import configure
-from sluicemq.server.loop_lag import LoopLag
-from sluicemq.server.notices import Notices
-from sluicemq.server.services import console_addresses, jms_address
-from sluicemq.server.session_factories import SessionFactories
-from sluicemq.server.systemd_notify import Notifier
-from sluicemq.server.tracing import setup as tracing
+from sluicemq.server.logs import Notices, configure
+from sluicemq.server.session_factories import SessionFactories, console_addresses, jms_address
 
 EXIT_FAILED: Final = 1
 EXIT_JOURNAL: Final = 74
@@ -141,7 +137,7 @@ class Server:
             with contextlib.suppress(JournalError):
                 journal.close()
             if self._tracing is not None:
-                self._tracing.close()
+                self._tracing.export.close()
         log.info("stopped", exit_code=self.exit_code)
         return self.exit_code
 
@@ -243,12 +239,12 @@ class Server:
         batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
         authenticator = Authenticator(config, loop.call_soon_threadsafe)
-        lateness = LoopLag(loop)
-        self.lag = lateness.histogram
+        lag = LoopLag(loop, self.lag)
+        configuration = EffectiveConfiguration(config, self._origins)
         context = ApiContext(
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
-            configuration=EffectiveConfiguration(config, self._origins),
+            configuration=configuration,
             vitals=self,
             users=UserService(authenticator),
             sessions=BrowserSessions(
@@ -266,7 +262,7 @@ class Server:
                 open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
-            backups=ServerBackups(config),
+            backups=configuration,
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
@@ -292,41 +288,40 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        chores: list[asyncio.Task[None]] = []
+        chores: tuple[asyncio.Task[None], ...] = ()
         try:
             for options in config.listeners:
-                session_factory, refusing = (
-                    session_factories.of(options),
-                    session_factories.refusing(options),
+                session_factory = session_factories.of(options)
+                refusing = session_factories.refusing(options)
+                listener = OpenListener(
+                    Admission(options, session_factory, batch, budget, refusing)
                 )
-                listener = OpenListener(options, session_factory, batch, budget, refusing)
                 await listener.open()
                 self.listeners.append(listener)
             admin = admin_listener(config.admin_socket)
-            self.admin = OpenListener(
-                admin, session_factories.http(admin, local=True), batch, budget
-            )
+            session_factory = session_factories.http(admin, local=True)
+            self.admin = OpenListener(Admission(admin, session_factory, batch, budget))
             await self.admin.open()
             self._warn_open(authenticator)
             self._state = "serving"
-            lateness.start()
+            lag.start()
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores.append(
+            chores = (
                 loop.create_task(
                     self._run_maintenance(context, batch, authenticator, metrics, budget)
-                )
+                ),
+                loop.create_task(self._keep_space(journal, batch)),
+                loop.create_task(self._keep_certificates()),
             )
-            chores.append(loop.create_task(self._keep_space(journal, batch)))
-            chores.append(loop.create_task(self._keep_certificates()))
             await self._stop.wait()
             await self._drain(broker, batch)
         finally:
             for chore in chores:
                 chore.cancel()
-            lateness.stop()
+            lag.stop()
             for listener in self.listeners:
                 await listener.stop_accepting()
             if self.admin is not None:
@@ -493,3 +488,59 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
             "confirmed is not known: no durable end is published for this segment",
             **details,
         )
+
+
+class Notifier:
+    """Sender of notifications to the service manager. Errors of the socket are ignored."""
+
+    def __init__(
+        self,
+        address: str = "",
+        watchdog: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Send to `address`: a socket's path, or "@" and an abstract name; "" sends nothing.
+
+        `watchdog` is the interval of systemd's watchdog in seconds, 0 = no watchdog.
+        """
+        self._address = "\0" + address[1:] if address.startswith("@") else address
+        self._every = watchdog / 2
+        self._clock = clock
+        self._next = 0.0
+
+    @classmethod
+    def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
+        """Return a notifier for the variables that systemd has set.
+
+        Removes the variables, because child processes must not use them.
+        """
+        address = environment.pop("NOTIFY_SOCKET", "")
+        usec = environment.pop("WATCHDOG_USEC", "")
+        pid = environment.pop("WATCHDOG_PID", "")
+        is_addressee = not pid or pid == str(os.getpid())
+        watchdog = int(usec) / 1e6 if usec.isdecimal() and is_addressee else 0.0
+        return cls(address, watchdog)
+
+    def ready(self, status: str) -> None:
+        """Report that the broker has started. `status` is a sentence for the administrator."""
+        self._send("READY=1", f"STATUS={status}")
+
+    def stopping(self, status: str) -> None:
+        """Report that the broker is shutting down."""
+        self._send("STOPPING=1", f"STATUS={status}")
+
+    def alive(self) -> None:
+        """Notify the watchdog if half its interval has passed. Call this about every second."""
+        if self._every and self._clock() >= self._next:
+            self._next = self._clock() + self._every
+            self._send("WATCHDOG=1")
+
+    def _send(self, *lines: str) -> None:
+        if not self._address:
+            return
+        with (
+            suppress(OSError),
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to,
+        ):
+            to.setblocking(False)
+            to.sendto("\n".join(lines).encode(), self._address)

@@ -1,18 +1,33 @@
-"""Session factories of all protocols."""
+"""Session factories of all protocols, and the addresses that the broker announces.
+
+The port mapper directs JMS clients to listeners of this broker:
+
+    row                          listener
+    portmapper tcp PORTMAPPER    the one the client is connected to
+    jms        tcp NORMAL        the same if it serves JMS, else the first listener that does
+    ssljms     tls NORMAL        like jms, with TLS
+
+A service without a listener gets no row, because port 0 means that the service is paused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from sluicemq.admin.api_context import BESIDES_BYTES, ApiContext, ApiLimits
+from sluicemq.admin.app import Application
+from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.jmq.connection import PortMapperSession
 from sluicemq.protocols.jmq.connection import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
-from sluicemq.protocols.jmq.wire import encode_services
+from sluicemq.protocols.jmq.wire import Service, encode_services
 from sluicemq.protocols.msglite.gateway import GatewaySession
 from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
@@ -32,23 +47,14 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.server.auto import AutoSession
+from sluicemq.server.address import Url, is_wildcard
+from sluicemq.server.auto import PORT_MAPPER, AutoSession, detect_jmq_protocol
+from sluicemq.server.limits import SessionFactory
+from sluicemq.server.listener import OpenListener
 from sluicemq.server.listener_settings import HttpSettings, JmqSettings, Listener
-from sluicemq.server.protocol_detection import PORT_MAPPER, detect_jmq_protocol
-from sluicemq.server.services import Opened, services
-
-if TYPE_CHECKING:
-    from sluicemq.admin.api_context import ApiContext
 
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
-
-SessionFactory = Callable[[Transport, Listener], Session]
-"""Function that creates the session of a new connection."""
-
-
-def _ignore(_: str) -> None:
-    return None
 
 
 class SessionFactories:
@@ -59,13 +65,13 @@ class SessionFactories:
         broker: Broker,
         vitals: ServerInfo,
         authenticator: Authenticator,
-        opened: Sequence[Opened] = (),
+        opened: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
         context: ApiContext | None = None,
         http: HttpSettings | None = None,
         background: Background | None = None,
         large: Offload | None = None,
-        notify: Callable[[str], None] = _ignore,
+        notify: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Create the factories of a broker.
 
@@ -93,44 +99,56 @@ class SessionFactories:
         }
 
     def of(self, options: Listener) -> SessionFactory:
-        """Return the session factory of a listener; each listener that may speak HTTP has its own.
-
-        Raises ConfigurationError if this version has none for its protocol.
-        """
+        """Return the session factory of a listener; each listener that may speak HTTP has its
+        own."""
         if options.url.protocol == "http":
             return self.http(options)
         if options.url.protocol == "auto":
             return self._auto(options)
-        return self._of(options.url.protocol)
+        return self._factories[options.url.protocol]
 
     def refusing(self, options: Listener) -> SessionFactory | None:
         """Return what serves clients beyond the limit of connections of a listener: those of JMQ
         and VibeMQ can be told that there are too many. None for the other protocols."""
-        if options.max_rejections and options.url.protocol == "jmq":
-            return partial(self._jmq, refused=True)
-        if options.max_rejections and options.url.protocol == "vibemq":
-            return partial(self._vibemq, refused=True)
-        if options.max_rejections and options.url.protocol == "auto":
+        protocol = options.url.protocol
+        if options.max_rejections and protocol == "auto":
             return self._auto(options, refused=True)
+        if options.max_rejections and protocol in ("jmq", "vibemq"):
+            return partial(self._jmq if protocol == "jmq" else self._vibemq, refused=True)
         return None
-
-    def _of(self, protocol: str) -> SessionFactory:
-        session_factory = self._factories.get(protocol)
-        if session_factory is None:
-            raise ConfigurationError(
-                f"this version does not serve {protocol}; it serves "
-                f"{', '.join((*self._factories, 'http', 'auto'))}"
-            )
-        return session_factory
 
     def http(self, options: Listener, *, local: bool = False) -> SessionFactory:
         """Return the session factory of an HTTP listener; `local`: of the admin socket."""
-        from sluicemq.server.http_session_factory import HttpSessionFactory
-
         assert self._context is not None
-        return HttpSessionFactory(
-            self._context, self._authenticator, options, self._http_settings, local=local
+        settings = self._http_settings
+        body = options.max_frame_bytes
+        limits = ApiLimits(
+            targets=settings.max_batch_destinations,
+            part=body + BESIDES_BYTES,
+            name=options.max_name_bytes,
+            body=body,
+            streams=settings.max_event_streams,
+            publish=min(body, settings.max_publish_bytes),
+            scan=settings.max_scan_messages,
+            scan_seconds=settings.max_scan_time,
+            action_seconds=settings.max_action_time,
         )
+        # not at the first connection: creating the application takes some time
+        application = Application(replace(self._context, limits=limits))
+        service = HttpService(application, options.max_header_bytes)
+        url = options.url
+        # behind TLS a page's own name has no certificate here; a public listener has accepted
+        # that every client that reaches the port may use it, by any name
+        name = "" if url.public or url.tls else url.host
+
+        def open_session(transport: Transport, options: Listener) -> Session:
+            if local:
+                access = self._authenticator.open_local(transport)
+            else:
+                access = self._authenticator.open(transport, options, logs_in=True)
+            return HttpSession(transport, service, access, host=name, tls=url.tls)
+
+        return open_session
 
     def _guest_access(self, transport: Transport, options: Listener) -> Access:
         """Return the access of a client without a login. Raises TooManyConnections."""
@@ -296,7 +314,9 @@ class SessionFactories:
             return self._vibemq(transport, options, refused=refused)
         if refused:
             raise ConfigurationError("too many connections")
-        return self._of(protocol)(transport, options)
+        if protocol not in self._factories:
+            raise ConfigurationError(f"{protocol} is not served here")
+        return self._factories[protocol](transport, options)
 
 
 def _queue_defaults(options: Listener) -> ListenerDefaults:
@@ -312,3 +332,51 @@ def _queue_defaults(options: Listener) -> ListenerDefaults:
 def _durability(options: Listener, usual: Durability) -> Durability:
     """Return the durability of the listener, or else the default of its protocol."""
     return usual if options.durability is None else options.durability
+
+
+# --- announced addresses -------------------------------------------------------------------------
+
+
+def services(opened: Iterable[OpenListener], asked: Listener) -> Iterator[Service]:
+    """Yield the rows for a client of the listener whose options are `asked`."""
+    reachable = [each for each in opened if _is_reachable(each)]
+    # The sort is stable: the client's listener comes first, the others keep their order.
+    reachable.sort(key=lambda each: each.options is not asked)
+    if reachable and reachable[0].options is asked:
+        protocol = "tls" if asked.url.tls else "tcp"
+        yield Service("portmapper", protocol, "PORTMAPPER", _port(reachable[0]))
+    for name, protocol, tls in (("jms", "tcp", False), ("ssljms", "tls", True)):
+        for each in reachable:
+            if each.url.tls == tls and each.options.services != "portmapper":
+                yield Service(name, protocol, "NORMAL", _port(each))
+                break
+
+
+def jms_address(opened: Iterable[OpenListener]) -> tuple[str, int]:
+    """Return host and port that identify the broker; ("localhost", 0) if it serves no JMS."""
+    for each in opened:
+        if _is_reachable(each):
+            return _public_host(each.url), _port(each)
+    return "localhost", 0
+
+
+def console_addresses(opened: Iterable[OpenListener]) -> Iterator[str]:
+    """Yield the URLs of the console, one for each HTTP listener with a port."""
+    for each in opened:
+        url = each.url
+        if url.protocol == "http" and not url.path:
+            host = _public_host(url)
+            bracketed = f"[{host}]" if ":" in host else host
+            yield f"{'https' if url.tls else 'http'}://{bracketed}:{url.port}/console/"
+
+
+def _public_host(url: Url) -> str:
+    return socket.gethostname() if is_wildcard(url.host) else url.host
+
+
+def _is_reachable(listener: OpenListener) -> bool:
+    return listener.url.protocol in ("jmq", "auto") and not listener.url.path
+
+
+def _port(listener: OpenListener) -> int:
+    return listener.options.advertised_port or listener.url.port

@@ -1,25 +1,44 @@
-"""TLS of a listener: its certificate, the requirements for client certificates, and the reload of
-both while the listener is open.
+"""TLS of a listener: its context, which is reloaded while the listener is open, and the handshakes
+of its connections.
 
 A reload builds the new context completely before it replaces the old one. If the new files are
 invalid, the old context stays in use. Connections keep the context they started with.
+
+A connection becomes a `Connection` only when its handshake has succeeded. Until then it is an
+`Arrival`: a descriptor and a timer. Nothing is computed for it before its first bytes are there and
+are those of a TLS handshake; then it waits for its turn, as public-key cryptography takes about a
+millisecond of the event loop, and a thousand clients that come back at once must not stop those
+that are in. Arrivals count towards `max_connections`.
+
+When a handshake fails, OpenSSL has written an alert - "unknown ca", "protocol version" - for the
+peer, but the event loop closes the connection without sending it, and the peer would only see the
+connection end. Therefore the TLS object sends the alert itself, to the socket in the context
+variable `ARRIVING`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from contextvars import ContextVar
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.certificates import KeyedChain, now, read_authorities, read_chain
-from sluicemq.server.handshake import HandshakeContext
+from sluicemq.server.connection import Connection, name_of
+from sluicemq.server.limits import Admission
 from sluicemq.server.listener_settings import Listener
+
+if TYPE_CHECKING:
+    from sluicemq.server.certificates import KeyedChain
 
 REMIND_SECONDS: Final = 86_400.0
 """Interval between two warnings about the same certificate."""
@@ -31,13 +50,6 @@ _DEMANDS: Final = {
     "required": ssl.CERT_REQUIRED,
 }
 log = structlog.get_logger("sluicemq.tls")
-
-
-class LoadedTls(NamedTuple):
-    """TLS context and certificate chain, loaded from a listener's files."""
-
-    context: ssl.SSLContext
-    chain: KeyedChain
 
 
 class Tls:
@@ -84,7 +96,7 @@ class Tls:
 
     def _warn(self) -> None:
         self._reminded = time.monotonic()
-        for warning in self._chain.warnings(now()):
+        for warning in self._chain.warnings(datetime.now(UTC)):
             log.warning(warning, url=str(self.options.url))
 
     def _files(self) -> list[tuple[int, int, int] | None]:
@@ -103,11 +115,14 @@ def files(options: Listener) -> dict[str, Path]:
     return {name: path for name, path in named.items() if path is not None}
 
 
-def load(options: Listener) -> LoadedTls:
-    """Load the files and build a context.
+def load(options: Listener) -> tuple[ssl.SSLContext, KeyedChain]:
+    """Load the files and build a context; return it with the certificate chain.
 
     Raises ConfigurationError, with the listener's URL first, if a file or setting is invalid.
     """
+    # Only where there is TLS: the library that reads certificates is slow to load.
+    from sluicemq.server.certificates import read_authorities, read_chain
+
     try:
         assert options.certificate is not None  # the configuration has been checked
         chain = read_chain(options.certificate, options.key, options.password_file)
@@ -124,7 +139,7 @@ def load(options: Listener) -> LoadedTls:
         context.verify_mode = _DEMANDS[options.client_certificate]
     except ConfigurationError as error:
         raise ConfigurationError(f"{options.url}: {error}") from None
-    return LoadedTls(context, chain)
+    return context, chain
 
 
 def problems(options: Listener) -> Iterator[str]:
@@ -140,7 +155,7 @@ def warnings(options: Listener) -> Iterator[str]:
 
     Raises ConfigurationError if the files are invalid or cannot be read.
     """
-    for warning in load(options).chain.warnings(now()):
+    for warning in load(options)[1].warnings(datetime.now(UTC)):
         yield f"{options.url}: {warning}"
 
 
@@ -159,3 +174,214 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     except OSError:
         return None
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+HANDSHAKE_SECONDS: Final = 10.0
+"""Maximum time from accepting a connection to the end of its handshake."""
+SHUTDOWN_SECONDS: Final = 5.0
+"""Time for the peer to read the remaining output and to confirm the close."""
+HANDSHAKES_PER_ITERATION: Final = 4
+"""Handshakes begun in one event-loop iteration."""
+EXHAUSTED_SECONDS: Final = 1.0
+"""Pause of accepting after the system had no descriptor or memory for a connection."""
+
+_HANDSHAKE: Final = 0x16
+"""Type of a TLS record that carries a handshake message (RFC 8446, section 5.1)."""
+_MAJOR: Final = 3
+"""Major version in the header of every TLS record."""
+_PEEK_BYTES: Final = 16
+
+log = structlog.get_logger("sluicemq.tls")
+
+
+class Arrival:
+    """Connection whose handshake has not ended."""
+
+    __slots__ = ("deadline", "peer", "socket", "timer")
+
+    def __init__(self, connection: socket.socket, peer: str) -> None:
+        self.socket = connection
+        self.peer = peer
+        self.deadline = time.monotonic() + HANDSHAKE_SECONDS
+        self.timer: asyncio.TimerHandle | None = None
+
+
+class TlsAcceptor:
+    """Acceptor for the sockets of one TLS listener."""
+
+    def __init__(
+        self,
+        admission: Admission[Connection],
+        connect: Callable[[], Connection],
+        tls: Tls,
+        sockets: list[socket.socket],
+    ) -> None:
+        """Accept from now on; `connect` creates the connection of a complete handshake."""
+        self._admission = admission
+        self._connect = connect
+        self._tls = tls
+        self._loop = admission.batch.loop
+        self._sockets = sockets
+        self._silent: set[Arrival] = set()
+        self._waiting: deque[Arrival] = deque()
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._accepting = [self._loop.create_task(self._accept(each)) for each in sockets]
+
+    @property
+    def arrivals(self) -> int:
+        """Number of connections whose handshake has not ended."""
+        return len(self._silent) + len(self._waiting) + len(self._handshakes)
+
+    async def close(self) -> None:
+        """Stop accepting and drop the connections whose handshake has not ended."""
+        tasks = [*self._accepting, *self._handshakes]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for each in self._sockets:
+            each.close()
+        for arrival in [*self._silent, *self._waiting]:
+            self._forget(arrival)
+            arrival.socket.close()
+        self._waiting.clear()
+
+    async def _accept(self, listening: socket.socket) -> None:
+        while True:
+            try:
+                connection, address = await self._loop.sock_accept(listening)
+            except ConnectionError:
+                continue  # the peer has gone before it was accepted
+            except OSError as error:
+                log.error("cannot accept", url=str(self._admission.url), error=str(error))
+                await asyncio.sleep(EXHAUSTED_SECONDS)
+                continue
+            peer = name_of(address)
+            if self._admission.may_arrive(peer, self.arrivals):
+                self._receive(Arrival(connection, peer))
+            else:
+                connection.close()
+
+    def _receive(self, arrival: Arrival) -> None:
+        self._silent.add(arrival)
+        arrival.timer = self._loop.call_later(HANDSHAKE_SECONDS, self._too_slow, arrival)
+        self._loop.add_reader(arrival.socket, self._readable, arrival)
+
+    def _readable(self, arrival: Arrival) -> None:
+        """Peek at the first bytes of a connection without consuming them."""
+        try:
+            first = arrival.socket.recv(_PEEK_BYTES, socket.MSG_PEEK)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            first = b""
+        self._forget(arrival)
+        if not first:
+            log.debug("left before the handshake", peer=arrival.peer)
+            arrival.socket.close()
+        elif first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != _MAJOR):
+            self._turn_away(arrival.peer, f"it does not speak TLS: it begins with {first!r}")
+            arrival.socket.close()
+        else:
+            if not self._waiting:
+                self._loop.call_soon(self._begin)
+            self._waiting.append(arrival)
+
+    def _begin(self) -> None:
+        """Start up to HANDSHAKES_PER_ITERATION handshakes, in the order of arrival."""
+        for _ in range(min(HANDSHAKES_PER_ITERATION, len(self._waiting))):
+            task = self._loop.create_task(self._shake_hands(self._waiting.popleft()))
+            self._handshakes.add(task)
+            task.add_done_callback(self._handshakes.discard)
+        if self._waiting:
+            self._loop.call_soon(self._begin)
+
+    async def _shake_hands(self, arrival: Arrival) -> None:
+        left = arrival.deadline - time.monotonic()
+        if left <= 0:
+            self._too_slow(arrival)
+            return
+        ARRIVING.set(arrival.socket)
+        try:
+            if arrival.socket.family != socket.AF_UNIX:
+                arrival.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.connect_accepted_socket(
+                self._connect,
+                arrival.socket,
+                ssl=self._tls.context,
+                ssl_handshake_timeout=left,
+                ssl_shutdown_timeout=SHUTDOWN_SECONDS,
+            )
+        except ConnectionAbortedError:
+            self._too_slow(arrival)
+        except OSError as error:
+            self._turn_away(arrival.peer, reason(error))
+
+    def _forget(self, arrival: Arrival) -> None:
+        self._silent.discard(arrival)
+        self._loop.remove_reader(arrival.socket)
+        if arrival.timer is not None:
+            arrival.timer.cancel()
+
+    def _too_slow(self, arrival: Arrival) -> None:
+        if arrival in self._silent:
+            self._forget(arrival)
+        arrival.socket.close()
+        self._turn_away(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
+
+    def _turn_away(self, peer: str, why: str) -> None:
+        log.info("turned away", peer=peer, url=str(self._admission.url), reason=why)
+
+
+def reason(error: OSError) -> str:
+    """Return the reason for which a handshake failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate was refused: {error.verify_message}"
+    if isinstance(error, ssl.SSLError) and error.reason:
+        return f"the handshake failed: {error.reason.replace('_', ' ').lower()}"
+    return f"the handshake failed: {error.strerror or 'the connection broke'}"
+
+
+ARRIVING: Final[ContextVar[socket.socket | None]] = ContextVar("arriving", default=None)
+"""Socket of the connection whose TLS handshake the current task performs."""
+
+
+class _Handshake(ssl.SSLObject):
+    """TLS object of one connection."""
+
+    outgoing: ssl.MemoryBIO
+    peer: socket.socket | None = None
+
+    def do_handshake(self) -> None:
+        """Perform the handshake; if it fails, send the alert and raise ssl.SSLError."""
+        try:
+            super().do_handshake()
+        except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            raise
+        except ssl.SSLError:
+            alert = self.outgoing.read()
+            if alert and self.peer is not None:
+                with suppress(OSError):
+                    self.peer.send(alert)
+            raise
+        self.peer = None
+
+
+class HandshakeContext(ssl.SSLContext):
+    """TLS context of a server whose connections send the alert of a failed handshake."""
+
+    sslobject_class = _Handshake
+
+    def wrap_bio(
+        self,
+        incoming: ssl.MemoryBIO,
+        outgoing: ssl.MemoryBIO,
+        server_side: bool = False,
+        server_hostname: str | bytes | None = None,
+        session: ssl.SSLSession | None = None,
+    ) -> ssl.SSLObject:
+        """Return the TLS object, with the socket to which it sends an alert."""
+        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        if isinstance(made, _Handshake):
+            made.outgoing = outgoing
+            made.peer = ARRIVING.get()
+        return made

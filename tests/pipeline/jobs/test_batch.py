@@ -15,8 +15,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.jobs import gold as gold_job
 from sluicemq.pipeline.jobs import silver as silver_job
-from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
-from sluicemq.pipeline.jobs.bronze import bronze
+from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter, bronze
 from sluicemq.pipeline.jobs.lake import NAMES, Lake, journals
 from sluicemq.pipeline.jobs.maintain import maintain
 from sluicemq.pipeline.jobs.rebuild import rebuild

@@ -7,9 +7,15 @@ from sluicemq.model.access import EVERYBODY
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import BrokerError, DestinationNotFound, LimitExceeded
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.channel.connection import MOST_UNCONFIRMED, MOST_UNREAD, Channel
-from sluicemq.protocols.channel.consumer import Unacked
-from sluicemq.protocols.channel.publisher import MOST_TARGETS, Publisher, cache_target
+from sluicemq.protocols.channel import (
+    MOST_TARGETS,
+    MOST_UNCONFIRMED,
+    MOST_UNREAD,
+    Channel,
+    Publisher,
+    Unacked,
+    cache_target,
+)
 from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import OPEN

@@ -8,7 +8,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite import wire
-from sluicemq.protocols.msglite.replies import ReplyAddresses
+from sluicemq.protocols.msglite.session import ReplyAddresses
 from tests.protocols.msglite.harness import Harness, Peer
 
 

@@ -16,7 +16,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
-from sluicemq.server.tracing.context import read
+from sluicemq.server.tracing.span_recorder import read
 from tests.server.conftest import Start
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0", "vibemq://127.0.0.1:0", "jmq://127.0.0.1:0")

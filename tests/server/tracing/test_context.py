@@ -6,22 +6,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.server.tracing.context import TraceContext, read, write
+from sluicemq.server.tracing.span_recorder import TraceContext, read, write
 
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
 @pytest.mark.parametrize(
-    ("text", "sampled"),
+    "text",
     [
-        (f"00-{TRACE}-{SPAN}-01", True),
-        (f"00-{TRACE}-{SPAN}-00", False),
-        (f"00-{TRACE}-{SPAN}-03", True),  # a flag of later versions
-        (f"cc-{TRACE}-{SPAN}-01-what-comes-later", True),
+        f"00-{TRACE}-{SPAN}-01",
+        f"00-{TRACE}-{SPAN}-03",  # a flag of later versions
+        f"cc-{TRACE}-{SPAN}-01-what-comes-later",
     ],
 )
-def test_valid_trace_contexts(text: str, sampled: bool) -> None:
-    assert read(text) == TraceContext(int(TRACE, 16), int(SPAN, 16), sampled)
+def test_sampled_trace_contexts(text: str) -> None:
+    assert read(text) == TraceContext(int(TRACE, 16), int(SPAN, 16))
 
 
 @pytest.mark.parametrize(
@@ -34,6 +33,8 @@ def test_valid_trace_contexts(text: str, sampled: bool) -> None:
         "yes",
         f"00-{TRACE.upper()}-{SPAN}-01",
         f"00-{TRACE}-{SPAN}-1",
+        f"00-{TRACE}-{SPAN}-00",
+        f"00-{TRACE}-{SPAN}-02",
         f"00-{TRACE}-{SPAN}-01-more",
         f"00-{TRACE}-{SPAN}-01\n",
         f"ff-{TRACE}-{SPAN}-01",
@@ -41,10 +42,10 @@ def test_valid_trace_contexts(text: str, sampled: bool) -> None:
         f"00-{TRACE}-{'0' * 16}-01",
     ],
 )
-def test_invalid_trace_contexts(text: object) -> None:
+def test_invalid_and_unsampled_trace_contexts(text: object) -> None:
     assert read(text) is None
 
 
 @given(st.integers(1, (1 << 128) - 1), st.integers(1, (1 << 64) - 1))
 def test_what_is_written_can_be_read(trace: int, span: int) -> None:
-    assert read(write(trace, span)) == TraceContext(trace, span, True)
+    assert read(write(trace, span)) == TraceContext(trace, span)

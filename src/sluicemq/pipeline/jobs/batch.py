@@ -14,8 +14,8 @@ from pyspark.sql import functions as f
 from sluicemq.pipeline.delta import Tag
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA
-from sluicemq.pipeline.jobs.bronze import bronze
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.jobs.schemas import BRONZE
 from sluicemq.pipeline.schema import EVENTS
 from sluicemq.pipeline.typed.rows import TableCounts
 
@@ -165,6 +165,12 @@ class LakeWriter:
         rows = self._lake.bronze.read(spark).where(f.col("broker") == self._lake.broker)
         chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
         return rows.where(chosen).select(*EVENTS.names)
+
+
+def bronze(events: DataFrame, broker: str) -> DataFrame:
+    """Return `events` (columns of schema.EVENTS) as rows of BRONZE: unchanged, with partitions."""
+    frame = events.withColumn("broker", f.lit(broker)).withColumn("day", f.to_date("time"))
+    return frame.select(*BRONZE.names)
 
 
 def _observed(events: DataFrame, seen: Observation) -> DataFrame:

@@ -26,8 +26,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import NO_COLUMNS, LakeTable
-from sluicemq.pipeline.hadoop import HadoopFiles
+from sluicemq.pipeline.delta import NO_COLUMNS, HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
     ANOMALY_KEYS,

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.hadoop import HadoopFiles
+from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_ROWS, BatchProgress

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
-from sluicemq.pipeline.hadoop import HadoopFiles
+from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake

@@ -12,8 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import LakeTable
-from sluicemq.pipeline.hadoop import HadoopFiles
+from sluicemq.pipeline.delta import HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
 from sluicemq.pipeline.report.build import MOST_EXAMPLES, MOST_REASONS, TOP, build
 from sluicemq.pipeline.report.figures import LakeState, Progress, ReportFigures, TableFigures

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import re
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from itertools import pairwise
@@ -52,6 +51,7 @@ from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
     JournalStorage,
+    RecentlyUsed,
     StoredSegment,
 )
 
@@ -70,7 +70,7 @@ MOST_INDEXES: Final = 4
 _AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
 
-_indexes: OrderedDict[tuple[object, ...], tuple[bytes, int, bytes]] = OrderedDict()
+_indexes: RecentlyUsed[tuple[object, ...], tuple[bytes, int, bytes]] = RecentlyUsed(MOST_INDEXES)
 """Trailer, index offset and index of sealed segments."""
 
 
@@ -254,10 +254,9 @@ class RemoteSegment(StoredSegment):
             self.index = SegmentIndex(memoryview(payload))
 
     def _read_index(self) -> tuple[int, bytes]:
-        known = _indexes.get(self.key)
+        known = _indexes.find(self.key)
         # the same address may serve another journal now
         if known is not None and self._place.last(self.first, TRAILER_BYTES)[1] == known[0]:
-            _indexes.move_to_end(self.key)
             return known[1:]
         start, data = self._place.last(self.first, END_BYTES)
         size = start + len(data)
@@ -278,8 +277,6 @@ class RemoteSegment(StoredSegment):
             raise self.damage(offset, "the index is not intact")
         found = offset, bytes(record[HEADER_BYTES:length])
         _indexes[self.key] = end, *found
-        if len(_indexes) > MOST_INDEXES:
-            _indexes.popitem(last=False)
         return found
 
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:

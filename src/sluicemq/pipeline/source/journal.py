@@ -5,7 +5,6 @@ All caches are bounded. Process-wide caches hold only records, which never chang
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from typing import Final
 
 import numpy as np
@@ -18,6 +17,7 @@ from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
     JournalStorage,
+    RecentlyUsed,
     StoredSegment,
 )
 from sluicemq.pipeline.source.names import Names
@@ -92,11 +92,11 @@ def _messages(heads: Heads) -> Heads:
     return heads.take((types == RecordType.MESSAGE) | moved)
 
 
-_tails: OrderedDict[tuple[str, int], UnindexedTail] = OrderedDict()
-_names: OrderedDict[tuple[str, int], Address | None] = OrderedDict()
-_relocated: OrderedDict[tuple[str, int], Heads] = OrderedDict()
+_tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MOST_TAILS)
+_names: RecentlyUsed[tuple[str, int], Address | None] = RecentlyUsed(MOST_NAMES)
+_relocated: RecentlyUsed[tuple[str, int], Heads] = RecentlyUsed(MOST_RELOCATED)
 """Records moved to sealed segments, sorted by `reference`."""
-_without: OrderedDict[tuple[str, int], None] = OrderedDict()
+_without: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MOST_WITHOUT)
 """Sealed segments without a moved record."""
 
 
@@ -107,7 +107,7 @@ class SourceJournal:
         self.place = place
         self.identity = identity
         self._state: JournalState | None = None
-        self._open: OrderedDict[int, StoredSegment] = OrderedDict()
+        self._open: RecentlyUsed[int, StoredSegment] = RecentlyUsed(OPEN_SEGMENTS)
 
     @property
     def state(self) -> JournalState:
@@ -119,26 +119,18 @@ class SourceJournal:
     def segment(self, place: int) -> StoredSegment:
         """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""
         first = self.state.firsts[place]
-        segment = self._open.get(first)
+        segment = self._open.find(first)
         if segment is None:
             end = self.place.records_end(self.state, place)
             segment = self._open[first] = self.place.open(first, end)
-            if len(self._open) > OPEN_SEGMENTS:
-                self._open.popitem(last=False)
-        else:
-            self._open.move_to_end(first)
         return segment
 
     def tail(self, segment: StoredSegment) -> UnindexedTail:
         """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)
-        tail = _tails.get(key)
+        tail = _tails.find(key)
         if tail is None:
             tail = _tails[key] = UnindexedTail()
-            if len(_tails) > MOST_TAILS:
-                _tails.popitem(last=False)
-        else:
-            _tails.move_to_end(key)
         tail.extend(segment, segment.end)
         return tail
 
@@ -174,8 +166,6 @@ class SourceJournal:
             found.update(self._find(asked, segment))
             for number in asked:
                 _names[self.identity, number] = found.get(number)
-            while len(_names) > MOST_NAMES:
-                _names.popitem(last=False)
         names.add({number: address for number, address in found.items() if address is not None})
 
     def _find(self, numbers: set[int], segment: StoredSegment) -> dict[int, Address]:
@@ -246,9 +236,9 @@ class SourceJournal:
         key = (self.identity, self.state.firsts[place])
         if key in _without:
             return None
-        if key in _relocated:
-            _relocated.move_to_end(key)
-            return _relocated[key]
+        known = _relocated.find(key)
+        if known is not None:
+            return known
         segment = self.segment(place)
         table = None
         relocated = str(int(RecordType.RELOCATED))
@@ -261,12 +251,8 @@ class SourceJournal:
                     table = ordered.with_only(*_REMEMBERED)
         if segment.index is not None and table is not None:
             _relocated[key] = table
-            if len(_relocated) > MOST_RELOCATED:
-                _relocated.popitem(last=False)
         elif segment.index is not None:
             _without[key] = None
-            if len(_without) > MOST_WITHOUT:
-                _without.popitem(last=False)
         return table
 
     @staticmethod

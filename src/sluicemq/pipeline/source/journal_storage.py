@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import numpy as np
@@ -40,8 +40,31 @@ IDENTITY_DIGITS: Final = 16
 """Digits of the journal's identity; messages carry the same ones."""
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 
-_MOST_VERIFIED: Final = 4096
-_verified: OrderedDict[tuple[object, ...], bool] = OrderedDict()
+Key = TypeVar("Key")
+Entry = TypeVar("Entry")
+
+
+class RecentlyUsed(OrderedDict[Key, Entry]):
+    """Cache of up to `most` entries; the one that was not used for longest goes first."""
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self._most = most
+
+    def find(self, key: Key) -> Entry | None:
+        """Return an entry, which is then the last to go; None if it is not cached."""
+        if key not in self:
+            return None
+        self.move_to_end(key)
+        return self[key]
+
+    def __setitem__(self, key: Key, entry: Entry) -> None:
+        super().__setitem__(key, entry)
+        if len(self) > self._most:
+            self.popitem(last=False)
+
+
+_verified: RecentlyUsed[tuple[object, ...], bool] = RecentlyUsed(4096)
 """Result of the CRC check of whole sealed segments, by the identity of the file."""
 
 
@@ -193,14 +216,11 @@ class Mapped(StoredSegment):
         return damaged(self._view.path, offset, what)
 
     def is_intact(self) -> bool | None:
-        known = _verified.get(self.key)
+        known = _verified.find(self.key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
-            known = zlib_ng.crc32(covered) == self._view.crc
-            _verified[self.key] = known
-            if len(_verified) > _MOST_VERIFIED:
-                _verified.popitem(last=False)
+            known = _verified[self.key] = zlib_ng.crc32(covered) == self._view.crc
         return known
 
 

@@ -22,7 +22,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.toml_lines import TomlLines
+from sluicemq.model.setting import TomlLines
 from sluicemq.pipeline.typed.json_schema import JsonSchemaError, ddl_of_json_schema
 
 DEFAULT_FILE: Final = "pipeline.toml"

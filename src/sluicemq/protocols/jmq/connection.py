@@ -31,8 +31,7 @@ from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability, Property
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.consumer import SentDeliveries
+from sluicemq.protocols.channel import Channel, SentDeliveries
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound

@@ -49,8 +49,7 @@ from typing import Any, Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery, Selector, Subscription, Window
 from sluicemq.model.errors import BrokerError, ProtocolError
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.consumer import DeliveryPauses, SentDeliveries, Unacked
+from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 

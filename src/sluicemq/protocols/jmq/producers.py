@@ -22,7 +22,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
-from sluicemq.protocols.channel.publisher import Publisher, cache_target
+from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import JmqConnection, number
 from sluicemq.protocols.jmq.destinations import (

@@ -24,8 +24,7 @@ from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import AccessError
 from sluicemq.model.message import Origin
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.login import LoginCheck
+from sluicemq.protocols.channel import Channel, LoginCheck
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (

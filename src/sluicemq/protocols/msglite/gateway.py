@@ -27,8 +27,7 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import CreatedBy, encode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.consumer import SentDeliveries
+from sluicemq.protocols.channel import Channel, SentDeliveries
 from sluicemq.protocols.msglite.http import (
     GatewayRequest,
     HttpLimits,
@@ -37,7 +36,7 @@ from sluicemq.protocols.msglite.http import (
     encode_head,
 )
 from sluicemq.protocols.msglite.mapping import to_message, wire_body
-from sluicemq.protocols.msglite.replies import ReplyAddresses
+from sluicemq.protocols.msglite.session import ReplyAddresses
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 from sluicemq.security.access import OPEN, Access
 

@@ -23,7 +23,7 @@ from sluicemq.broker import Broker, Consumer, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
-from sluicemq.protocols.channel.connection import Channel
+from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
@@ -292,8 +292,14 @@ class MaintenanceSession:
         queues = [_figures(destination) for destination in self._queues()]
         longest = nlargest(screen.MONITOR_ROWS, queues, key=lambda queue: queue.messages)
         vitals = self._vitals
-        figures = screen.BrokerFigures(vitals.memory(), vitals.uptime(), vitals.clients())
-        return screen.monitor(vitals.version, figures, len(queues), longest)
+        return screen.monitor(
+            vitals.version,
+            vitals.memory(),
+            vitals.uptime(),
+            vitals.clients(),
+            len(queues),
+            longest,
+        )
 
     def _show(self, name: str) -> str:
         destination = self._find(name)

@@ -40,14 +40,6 @@ class MessageFigures(NamedTuple):
     created: int
 
 
-class BrokerFigures(NamedTuple):
-    """Totals of the broker: resident bytes, seconds since its start, message connections."""
-
-    memory: int
-    uptime: float
-    clients: int
-
-
 class Help(NamedTuple):
     """Usage and one-line summary of a command."""
 
@@ -165,12 +157,20 @@ def search_result(pattern: str, queues: Sequence[QueueFigures]) -> str:
 
 
 def monitor(
-    version: str, figures: BrokerFigures, queues: int, longest: Sequence[QueueFigures]
+    version: str,
+    memory: int,
+    uptime: float,
+    clients: int,
+    queues: int,
+    longest: Sequence[QueueFigures],
 ) -> str:
-    """Return the page with the number of queues and the longest of them, longest first."""
+    """Return the page with the number of queues and the longest of them, longest first.
+
+    `memory` is resident bytes, `uptime` seconds, `clients` the number of message connections.
+    """
     lines = [
-        f" Memory: {size_text(figures.memory)}   Uptime: {uptime_text(figures.uptime)}",
-        f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(figures.clients)}",
+        f" Memory: {size_text(memory)}   Uptime: {uptime_text(uptime)}",
+        f"\x1b[44m Queues total:\x1b[43m {queues:>4} {_clients(clients)}",
         "",
         f" {'Queue':<{_NAME_COLUMNS}} {'Messages':>11} {'Size':>9}",
     ]

@@ -44,9 +44,14 @@ from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.consumer import CONGESTED, DeliveryPauses
-from sluicemq.protocols.channel.publisher import Publisher, cache_target, find_target
+from sluicemq.protocols.channel import (
+    CONGESTED,
+    Channel,
+    DeliveryPauses,
+    Publisher,
+    cache_target,
+    find_target,
+)
 from sluicemq.protocols.phpmq.mapping import (
     ANSWER,
     PROBE,

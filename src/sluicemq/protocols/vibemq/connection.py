@@ -21,8 +21,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.model.message import Durability
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.consumer import SentDeliveries
+from sluicemq.protocols.channel import Channel, SentDeliveries
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import error_texts
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression

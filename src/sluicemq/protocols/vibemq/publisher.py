@@ -25,7 +25,7 @@ from sluicemq.model.errors import (
     ProtocolError,
 )
 from sluicemq.model.message import Durability
-from sluicemq.protocols.channel.publisher import Publisher, cache_target
+from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.vibemq.connection import VibemqConnection, error_code
 from sluicemq.protocols.vibemq.creation import QueueCreation
 from sluicemq.protocols.vibemq.mapping import (

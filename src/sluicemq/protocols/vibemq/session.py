@@ -32,8 +32,7 @@ from sluicemq.model.errors import (
     ProtocolError,
     TooManyConnections,
 )
-from sluicemq.protocols.channel.connection import Channel
-from sluicemq.protocols.channel.login import LoginCheck
+from sluicemq.protocols.channel import Channel, LoginCheck
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
 from sluicemq.protocols.vibemq import error_texts, queues
 from sluicemq.protocols.vibemq.admin import administer

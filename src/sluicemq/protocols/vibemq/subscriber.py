@@ -28,7 +28,7 @@ from typing import Final
 from sluicemq.broker import Consumer, Delivery, Destination, Window
 from sluicemq.model.errors import BrokerError
 from sluicemq.model.message import BodyKind, Origin
-from sluicemq.protocols.channel.consumer import CONGESTED, DeliveryPauses
+from sluicemq.protocols.channel import CONGESTED, DeliveryPauses
 from sluicemq.protocols.transport import Timer
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection

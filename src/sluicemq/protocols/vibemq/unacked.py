@@ -36,7 +36,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from sluicemq.broker import Broker, Consumer, Delivery
-from sluicemq.protocols.channel.consumer import Unacked
+from sluicemq.protocols.channel import Unacked
 from sluicemq.protocols.transport import Timer, Transport
 
 MOST_COPIES: Final = 4096

@@ -1,1 +1,63 @@
-"""OpenTelemetry: the path of messages through the broker as traces. See docs/tracing.md."""
+"""OpenTelemetry: the path of messages through the broker as traces. See docs/tracing.md.
+
+`begin` starts tracing according to the configuration, and loads OpenTelemetry only if it is
+enabled.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.message import Origin
+from sluicemq.protocols.jmq.mapping import with_properties
+from sluicemq.protocols.vibemq.mapping import with_headers
+from sluicemq.server.config import TracingSettings
+from sluicemq.server.tracing.span_recorder import SpanRecorder
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace.export import SpanExporter
+
+    from sluicemq.server.tracing.export import Export
+
+NATIVES = {
+    Origin.JMQ: with_properties,
+    Origin.VIBEMQ: with_headers,
+    # has no place for properties: consumers of other protocols read those of the message
+    Origin.PHPMQ: lambda message, added: message.native,
+}
+"""Functions that add properties to the native encoding of a message, by origin."""
+
+
+class Tracing(NamedTuple):
+    """Span recorder that observes the engine, and the export of its spans."""
+
+    span_recorder: SpanRecorder
+    export: Export
+
+
+def begin(
+    options: TracingSettings, identity: bytes, exporter: SpanExporter | None = None
+) -> Tracing | None:
+    """Return the tracing of a broker, or None if tracing is disabled.
+
+    `identity` is the journal's; `exporter` replaces the exporter for the endpoint.
+    Raises ConfigurationError if OpenTelemetry is not installed.
+    """
+    if not options.endpoint:
+        return None
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+
+        from sluicemq.server.tracing.export import Export, maker
+    except ImportError as error:
+        raise ConfigurationError(
+            "tracing.endpoint is set, but OpenTelemetry is not installed "
+            f"({error}); install it with `pip install 'sluicemq[tracing]'`"
+        ) from error
+    if exporter is None:
+        exporter = OTLPSpanExporter(options.endpoint)
+    export = Export(exporter, maker(options.service_name, identity.hex()))
+    return Tracing(
+        SpanRecorder(export.put, options.sample_ratio, options.rate_limit, NATIVES), export
+    )

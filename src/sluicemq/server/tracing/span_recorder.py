@@ -12,24 +12,40 @@ without `traceparent` may start a trace (`ratio`): its first span is the broker'
 the recorder writes to the message's `traceparent`. The trace context is stored only in the message,
 so a trace continues after a restart of the broker.
 
-The recorder runs for each message. For speed, a span is a tuple here; `otel_spans` converts it to
-an OpenTelemetry span on the exporter's thread.
+The recorder runs for each message. For speed, a span is a tuple here; `export` converts it to an
+OpenTelemetry span on the exporter's thread.
 """
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from random import getrandbits, random
 from time import time_ns
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from sluicemq.broker import ACKNOWLEDGED, REDELIVERED, RELEASED
+from sluicemq.broker import (
+    ACKNOWLEDGED,
+    REDELIVERED,
+    RELEASED,
+    Delivery,
+    Destination,
+    Subscription,
+)
 from sluicemq.model.message import Message, Origin
-from sluicemq.server.tracing.context import PARENT, STATE, TraceContext, read, write
 
-if TYPE_CHECKING:
-    from sluicemq.broker import Delivery, Destination, Subscription
+PARENT: Final = "traceparent"
+"""Property with the trace context (W3C Trace Context):
+
+00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+version  trace                      span              flags: 01 = sampled
+"""
+STATE: Final = "tracestate"
+"""Property with the data of tracing systems; the broker forwards it unchanged."""
+SAMPLED: Final = 1
+
+_FORM: Final = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?\Z")
 
 MOST_REMEMBERED: Final = 10_000
 """Maximum number of remembered ready times, and of deliveries with a pending end event. Above it,
@@ -79,36 +95,16 @@ class Facts(NamedTuple):
     durability: int
 
 
-class _Taken(NamedTuple):
-    """Accepted message that has no sequence number yet."""
+class _Accepted(NamedTuple):
+    """Accepted message that has no sequence number yet, and its publish span."""
 
     message: Message
     destination: Destination
-    context: TraceContext
+    trace: int
+    span: int
     parent: int
     state: str
     begun: int
-
-
-class _Written(NamedTuple):
-    """Message that is not durable yet. `recorded` is True if its publish span is recorded."""
-
-    sequence: int
-    taken: _Taken
-    facts: Facts
-    recorded: bool
-
-
-class _Handling(NamedTuple):
-    """Unacked message of a consumer."""
-
-    trace: int
-    span: int
-    state: str
-    begun: int
-    facts: Facts
-    attempts: int
-    subscription: str
 
 
 class SpanRecorder:
@@ -131,12 +127,14 @@ class SpanRecorder:
         self._ratio = ratio
         self._limit = limit
         self._natives = dict(natives or {})
-        self._taken: list[_Taken] = []
+        self._accepted: list[_Accepted] = []
         """Stack of accepted messages: accepting one may publish another (a dead letter)."""
-        self._written: deque[_Written] = deque()
+        self._written: deque[SpanRecord] = deque()
+        """Publish spans of messages that are not durable yet; `ended` is 0 if it ends then."""
         self._since: dict[int, int] = {}
         """Time at which a message became ready, ns since the epoch, by sequence number."""
-        self._unacked: dict[tuple[Subscription, int], _Handling] = {}
+        self._unacked: dict[tuple[Subscription, int], SpanRecord] = {}
+        """Deliver spans of unacked messages."""
         self._second = 0
         self._followed = 0
 
@@ -147,20 +145,19 @@ class SpanRecorder:
         if given is None:
             if random() >= self._ratio:
                 return False
-            context = TraceContext(getrandbits(128) or 1, getrandbits(64) or 1, True)
-            parent, state = 0, ""
+            trace, parent, state = getrandbits(128) or 1, 0, ""
         else:
             found = read(given)
-            if found is None or not found.sampled:
+            if found is None:
                 return False
-            context = TraceContext(found.trace, getrandbits(64) or 1, True)
-            parent, state = found.span, _state_of(message)
+            trace, parent, state = found.trace, found.span, _state_of(message)
         now = time_ns()
         if not self._follow(now):
             return False
+        span = getrandbits(64) or 1
         if not parent:
-            self._send_on(message, context)
-        self._taken.append(_Taken(message, destination, context, parent, state, now))
+            self._send_on(message, {PARENT: write(trace, span)})
+        self._accepted.append(_Accepted(message, destination, trace, span, parent, state, now))
         return True
 
     def _follow(self, now: int) -> bool:
@@ -174,9 +171,8 @@ class SpanRecorder:
         self._followed += 1
         return self._followed <= self._limit
 
-    def _send_on(self, message: Message, context: TraceContext) -> None:
-        """Write `traceparent` to the message, unless its native encoding cannot be extended."""
-        added = {PARENT: write(context.trace, context.span)}
+    def _send_on(self, message: Message, added: Mapping[str, str]) -> None:
+        """Add the properties to the message, unless its native encoding cannot be extended."""
         if message.native:
             native = self._natives.get(message.origin)
             if native is None:
@@ -186,133 +182,82 @@ class SpanRecorder:
 
     def visible(self, message: Message) -> None:
         """Record the publish span of a message that is ready for consumers."""
-        taken = self._taken.pop()
-        facts = _facts(taken)
-        self._published(taken, facts, time_ns())
+        publish = self._publish_span(time_ns())
+        self._published(publish)
         if message.durability:
-            self._written.append(_Written(message.sequence, taken, facts, True))
+            self._written.append(publish)
 
     def staged(self, message: Message) -> None:
         """Keep a SYNC message, whose publish span ends when it is durable."""
-        taken = self._taken.pop()
-        self._written.append(_Written(message.sequence, taken, _facts(taken), False))
+        self._written.append(self._publish_span(0))
+
+    def _publish_span(self, ended: int) -> SpanRecord:
+        message, destination, trace, span, parent, state, begun = self._accepted.pop()
+        facts = _facts_of(message, destination, message.sequence)
+        return SpanRecord(
+            "publish", trace, span, parent, True, state, begun, ended, facts, 0, "", ""
+        )
 
     def durable(self, sequence: int) -> None:
         """Record the journal spans of all messages up to `sequence`."""
         written = self._written
-        if not written or written[0].sequence > sequence:
+        if not written or written[0].facts.sequence > sequence:
             return
         now = time_ns()
-        while written and written[0].sequence <= sequence:
-            _, taken, facts, recorded = written.popleft()
-            context = taken.context
-            self._done(
-                SpanRecord(
-                    "journal",
-                    context.trace,
-                    getrandbits(64) or 1,
-                    context.span,
-                    False,
-                    taken.state,
-                    taken.begun,
-                    now,
-                    facts,
-                    0,
-                    "",
-                    "",
-                )
-            )
-            if not recorded:
-                self._published(taken, facts, now)
+        while written and written[0].facts.sequence <= sequence:
+            publish = written.popleft()
+            self._done(_child(publish, "journal", publish.begun, now))
+            if not publish.ended:
+                self._published(publish._replace(ended=now))
 
     def delivered(self, subscription: Subscription, deliveries: Sequence[Delivery]) -> None:
         """Record the deliver spans of the traced messages."""
         for delivery in deliveries:
-            self._delivered(subscription, delivery)
-
-    def _delivered(self, subscription: Subscription, delivery: Delivery) -> None:
-        self.ended(subscription, delivery.sequence, REDELIVERED)
-        message = delivery.message
-        if message is None or message.properties is None:
-            return
-        found = read(message.properties.get(PARENT))
-        if found is None or not found.sampled:
-            return
-        now = time_ns()
-        if not self._follow(now):
-            return
-        facts = _facts_of(message, subscription.destination, delivery.sequence)
-        state = _state_of(message)
-        span = getrandbits(64) or 1
-        self._done(
-            SpanRecord(
+            self.ended(subscription, delivery.sequence, REDELIVERED)
+            message = delivery.message
+            if message is None or message.properties is None:
+                continue
+            found = read(message.properties.get(PARENT))
+            if found is None:
+                continue
+            now = time_ns()
+            if not self._follow(now):
+                continue
+            deliver = SpanRecord(
                 "deliver",
                 found.trace,
-                span,
+                getrandbits(64) or 1,
                 found.span,
                 True,
-                state,
+                _state_of(message),
                 self._waits_since(message, delivery.sequence, now),
                 now,
-                facts,
+                _facts_of(message, subscription.destination, delivery.sequence),
                 delivery.attempts,
                 subscription.name,
                 "",
             )
-        )
-        if len(self._unacked) < MOST_REMEMBERED:
-            self._unacked[subscription, delivery.sequence] = _Handling(
-                found.trace, span, state, now, facts, delivery.attempts, subscription.name
-            )
+            self._done(deliver)
+            if len(self._unacked) < MOST_REMEMBERED:
+                self._unacked[subscription, delivery.sequence] = deliver
 
     def ended(self, subscription: Subscription, sequence: int, outcome: str) -> None:
         """Record the span that ends a delivery: ack, requeue or discard."""
-        handling = self._unacked.pop((subscription, sequence), None)
-        if handling is None:
+        deliver = self._unacked.pop((subscription, sequence), None)
+        if deliver is None:
             return
         now = time_ns()
         operation = "ack"
         if outcome in (RELEASED, REDELIVERED):
             operation = "requeue"
-            self._remember(handling.facts.sequence, now)
+            self._remember(sequence, now)
         elif outcome != ACKNOWLEDGED:
             operation = "discard"
-        self._done(
-            SpanRecord(
-                operation,
-                handling.trace,
-                getrandbits(64) or 1,
-                handling.span,
-                False,
-                handling.state,
-                handling.begun,
-                now,
-                handling.facts,
-                handling.attempts,
-                handling.subscription,
-                outcome,
-            )
-        )
+        self._done(_child(deliver, operation, deliver.ended, now)._replace(outcome=outcome))
 
-    def _published(self, taken: _Taken, facts: Facts, now: int) -> None:
-        self._remember(facts.sequence, now)
-        context = taken.context
-        self._done(
-            SpanRecord(
-                "publish",
-                context.trace,
-                context.span,
-                taken.parent,
-                True,
-                taken.state,
-                taken.begun,
-                now,
-                facts,
-                0,
-                "",
-                "",
-            )
-        )
+    def _published(self, publish: SpanRecord) -> None:
+        self._remember(publish.facts.sequence, publish.ended)
+        self._done(publish)
 
     def _remember(self, sequence: int, now: int) -> None:
         since = self._since
@@ -325,7 +270,7 @@ class SpanRecorder:
         since = self._since.get(sequence)
         if since is not None:
             return since
-        if any(taken.message is message for taken in self._taken):
+        if any(accepted.message is message for accepted in self._accepted):
             return now  # delivered while it is being published
         return min(message.arrival * 1_000_000, now)
 
@@ -335,9 +280,16 @@ def _state_of(message: Message) -> str:
     return state if isinstance(state, str) else ""
 
 
-def _facts(taken: _Taken) -> Facts:
-    message = taken.message
-    return _facts_of(message, taken.destination, message.sequence)
+def _child(span: SpanRecord, operation: str, begun: int, ended: int) -> SpanRecord:
+    """Return a span of the same message whose parent is `span`."""
+    return span._replace(
+        operation=operation,
+        span=getrandbits(64) or 1,
+        parent=span.span,
+        remote=False,
+        begun=begun,
+        ended=ended,
+    )
 
 
 def _facts_of(message: Message, destination: Destination, sequence: int) -> Facts:
@@ -352,3 +304,32 @@ def _facts_of(message: Message, destination: Destination, sequence: int) -> Fact
         message.origin,
         message.durability,
     )
+
+
+# --- trace context -------------------------------------------------------------------------------
+
+
+class TraceContext(NamedTuple):
+    """Reference to a span of a sampled trace."""
+
+    trace: int
+    span: int
+
+
+def read(text: object) -> TraceContext | None:
+    """Return the context in the property's value; None if it is invalid or not sampled."""
+    if not isinstance(text, str):
+        return None
+    match = _FORM.match(text)
+    if match is None:
+        return None
+    version, trace, span, flags, extra = match.groups()
+    if version == "ff" or (version == "00" and extra) or not int(flags, 16) & SAMPLED:
+        return None
+    context = TraceContext(int(trace, 16), int(span, 16))
+    return context if context.trace and context.span else None
+
+
+def write(trace: int, span: int) -> str:
+    """Return the property's value for a span of a sampled trace."""
+    return f"00-{trace:032x}-{span:016x}-01"

@@ -1,6 +1,9 @@
-"""Batch of one event loop iteration: all input of the iteration is handled, then the engine is
-flushed once, then each connection is written to once. Work that would block the loop is done in
-threads beside it."""
+"""Event loop: the batch of one iteration, work in background threads, and the lag of the loop.
+
+All input of an iteration is handled, then the engine is flushed once, then each connection is
+written to once. Work that would block the loop is done in threads beside it. The lag is the delay
+of every timer and connection besides its own work.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,14 @@ import asyncio
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from typing import Protocol, TypeVar
+from time import monotonic
+from typing import Final, Protocol, TypeVar
 
 from sluicemq.broker import NEVER, Broker
+from sluicemq.model.histogram import Histogram
+
+LAG_INTERVAL_SECONDS: Final = 0.05
+"""Time between two measurements of the lag; twenty per second have no measurable cost."""
 
 Result = TypeVar("Result")
 
@@ -131,3 +139,29 @@ class BackgroundThread:
     def close(self) -> None:
         """Cancel the jobs that have not started, without waiting for running jobs."""
         self._executor.shutdown(wait=False, cancel_futures=True)
+
+
+class LoopLag:
+    """Timer that records its own delay in `histogram`, in seconds.
+
+    Timers of the loop have a resolution of 1 ms, so a delay of 1 ms is not a lag."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
+        self._loop = loop
+        self._histogram = histogram
+        self._due = 0.0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def start(self) -> None:
+        """Start measuring."""
+        self._due = monotonic() + LAG_INTERVAL_SECONDS
+        self._timer = self._loop.call_later(LAG_INTERVAL_SECONDS, self._ring)
+
+    def stop(self) -> None:
+        """Stop measuring."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _ring(self) -> None:
+        self._histogram.record(monotonic() - self._due)
+        self.start()

@@ -1,0 +1,615 @@
+"""What the sessions of all protocols share: the channel of a connection, its login, publisher and
+consumers.
+
+    Channel         user, input that waits, replies, and the end of the connection
+    LoginCheck      login, whose check takes time
+    Publisher       targets, waiting for capacity, and batched confirmations
+    Unacked         unacked messages by the client's token
+    DeliveryPauses  reasons for which nothing is delivered
+    SentDeliveries  automatic acknowledgements
+
+A session owns one `Channel` and the publisher and consumers that use it. It adds the frames of its
+protocol and what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+
+from sluicemq.broker import Broker, Consumer, Delivery, Destination
+from sluicemq.model.access import Identity, Operation
+from sluicemq.model.destination import Address, CreatedBy, Overflow, is_temporary
+from sluicemq.model.errors import (
+    AccessError,
+    BrokerError,
+    DestinationNotFound,
+    LimitExceeded,
+    TooManyConnections,
+)
+from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.transport import Login, Timer, Transport
+from sluicemq.security.access import Access, Credentials, demand
+
+MOST_UNCONFIRMED: Final = 16 << 20
+"""Bytes received whose confirmations are pending from which on reading pauses."""
+MOST_UNREAD: Final = 1 << 20
+"""Bytes of replies to a client that does not read from which on reading from it pauses."""
+
+REFUSED_SECONDS: Final = 0.25
+"""Seconds between a refused login and the end of the connection."""
+MOST_TARGETS: Final = 1024
+"""Targets cached per connection. The cache is cleared when it is full."""
+CONGESTED: Final = 1
+"""Reason for a pause: the client reads too slowly. Protocols add reasons from 2 on."""
+_SPARE: Final = 64
+"""Entries of ended deliveries that `Unacked.trim` tolerates."""
+
+Frame = TypeVar("Frame")
+Key = TypeVar("Key")
+Target = TypeVar("Target")
+Request = TypeVar("Request")
+Token = TypeVar("Token")
+Entry = TypeVar("Entry")
+
+
+class Channel(Generic[Frame]):
+    """State of one connection that all protocols have.
+
+    state    input                            output                      next
+    -------  -------------------------------  --------------------------  -------------------------
+    open     processed; frames behind one     sent; replies that the      ended: end of input, or a
+             that takes time are held         client does not read count  command that ends it
+    ended    ignored; held frames are still   sent                        closed: all is answered
+             processed
+    closed   ignored                          dropped
+
+    Reading from the client pauses while frames are held, or while more than MOST_UNCONFIRMED bytes
+    wait for their confirmation, or more than MOST_UNREAD bytes of replies are unread.
+
+    traffic      counters of all clients of the protocol
+    identity     user of the connection
+    congested    the client reads too slowly: no deliveries
+    ended        further input is ignored
+    closed       nothing more is sent
+    held         frames that wait behind one that takes time; None if none does
+    held_bytes   their size as input, in bytes
+    paused       reading is paused
+    unconfirmed  bytes received whose confirmations are pending
+    unread       bytes of replies since the client stopped reading
+    """
+
+    __slots__ = (
+        "access",
+        "broker",
+        "closed",
+        "congested",
+        "ended",
+        "has_backlog",
+        "held",
+        "held_bytes",
+        "identity",
+        "paused",
+        "traffic",
+        "transport",
+        "unconfirmed",
+        "unread",
+    )
+
+    def __init__(
+        self,
+        transport: Transport,
+        broker: Broker,
+        access: Access,
+        protocol: str,
+        identity: Identity,
+    ) -> None:
+        self.transport = transport
+        self.broker = broker
+        self.access = access
+        self.traffic = broker.traffic_of(protocol)
+        self.identity = identity
+        self.congested = False
+        self.ended = False
+        self.closed = False
+        self.held: list[Frame] | None = None
+        self.held_bytes = 0
+        self.paused = False
+        self.unconfirmed = 0
+        self.unread = 0
+        self.has_backlog: Callable[[bool], bool] | None = None
+        """Returns whether input is left that has to be processed before more is read; its argument
+        is whether that has to wait."""
+
+    def demand(self, operation: Operation, name: str) -> None:
+        """Raise AccessDenied and write to the audit log unless the user may do this."""
+        demand(self.access, self.transport.peer, self.identity, operation, name)
+
+    def deny(self, what: str) -> None:
+        """Write to the audit log that the user may not do `what`."""
+        self.access.denied(self.transport.peer, self.identity, what)
+
+    # --- input -------------------------------------------------------------------------------
+
+    def hold(self, frames: list[Frame], size: int) -> None:
+        """Let frames of `size` bytes wait, behind those that wait already."""
+        if self.held is None:
+            self.held = frames
+        else:
+            self.held += frames
+        self.held_bytes += size
+
+    def release(self) -> list[Frame]:
+        """Return the frames that have waited; further ones are processed at once."""
+        held, self.held = self.held, None
+        self.held_bytes = 0
+        return held or []
+
+    def update_reading(self) -> None:
+        """Pause or resume reading, as described in the class."""
+        if self.closed:
+            return
+        wait = (
+            self.held is not None
+            or self.unconfirmed > MOST_UNCONFIRMED
+            or self.unread > MOST_UNREAD
+        )
+        if self.has_backlog is not None and self.has_backlog(wait):
+            wait = True
+        self.pause_reading(wait)
+
+    def pause_reading(self, paused: bool) -> None:
+        """Pause or resume reading."""
+        if paused != self.paused:
+            self.paused = paused
+            if paused:
+                self.transport.pause_reading()
+            else:
+                self.transport.resume_reading()
+
+    def end(self) -> None:
+        """Ignore further input."""
+        self.ended = True
+
+    def close(self) -> bool:
+        """Ignore further input and send nothing more; return False if that was so already."""
+        was_open = not self.closed
+        self.ended = self.closed = True
+        return was_open
+
+    # --- output ------------------------------------------------------------------------------
+
+    def fall_behind(self) -> None:
+        """Handle that the client reads too slowly."""
+        self.congested = True
+
+    def catch_up(self) -> None:
+        """Handle that the client has read all output."""
+        self.congested = False
+        self.unread = 0
+
+    def write(self, chunks: list[bytes]) -> None:
+        """Send replies: what is not a delivery."""
+        if self.closed:
+            return
+        self.transport.write(chunks)
+        if self.congested:
+            self.unread += sum(map(len, chunks))
+            self.update_reading()
+
+
+# --- login ----------------------------------------------------------------------------------------
+
+
+class LoginSession(Protocol[Frame]):
+    """What a protocol adds to the login. `Frame` is its request."""
+
+    def answer_login(self, request: Frame, result: Identity | AccessError) -> None:
+        """Answer the request. With an identity, the channel acts as that user already."""
+
+    def process_held(self, frames: list[Frame]) -> None:
+        """Process the frames that were received behind a request whose check took time."""
+
+
+class LoginCheck(Generic[Frame]):
+    """Checks the logins of one connection.
+
+    logged_in  the client has logged in; it stays so if a further login fails
+    """
+
+    __slots__ = ("_channel", "_refused", "_request", "_session", "logged_in")
+
+    def __init__(self, channel: Channel[Frame], session: LoginSession[Frame]) -> None:
+        self._channel = channel
+        self._session: LoginSession[Frame] | None = session
+        self._request: Frame | None = None
+        """Login in progress."""
+        self._refused: Timer | None = None
+        self.logged_in = False
+
+    @property
+    def state(self) -> Login:
+        """State of the login, for the limits of a connection's input."""
+        if self.logged_in or self._channel.closed:
+            return Login.DONE
+        return Login.DUE if self._request is None else Login.CHECKING
+
+    def check(self, request: Frame, credentials: Credentials) -> None:
+        """Check the credentials of a request. If that takes time, the channel holds frames."""
+        channel = self._channel
+        self._request = request
+        guest = channel.access.guest
+        if guest is not None and not any(credentials):
+            self._checked(guest)
+        else:
+            channel.access.login(channel.transport.peer, credentials, self._checked)
+        if self._request is request:
+            channel.hold([], 0)
+
+    def _checked(self, result: Identity | AccessError) -> None:
+        request, self._request = self._request, None
+        channel = self._channel
+        late = channel.held is not None
+        held = channel.release()
+        session = self._session
+        if request is None or session is None or channel.closed:
+            return
+        if isinstance(result, Identity):
+            try:
+                channel.transport.claim_user(result.name)
+            except TooManyConnections as error:
+                result = error
+            else:
+                channel.identity = result
+                self.logged_in = True
+        session.answer_login(request, result)
+        if late and not channel.closed:
+            session.process_held(held)
+
+    def close_later(self, reason: str) -> None:
+        """Close the connection REFUSED_SECONDS from now, because its login is refused."""
+        transport = self._channel.transport
+        self._refused = transport.call_later(REFUSED_SECONDS, partial(transport.close, reason))
+
+    def release(self) -> None:
+        """End the check in progress and drop the reference to the session, after its end."""
+        self._channel.access.cancel_login()
+        if self._refused is not None:
+            self._refused.cancel()
+        self._session = None
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+class PublishingSession(Protocol[Request]):
+    """What a protocol adds to its publisher. `Request` identifies a message to be confirmed."""
+
+    def encode_confirms(self, batch: list[Request]) -> list[bytes]:
+        """Return the confirmations of durable messages."""
+
+    def may_park(self, destination: Destination) -> bool:
+        """Return whether one more message may wait for capacity; else a full queue is an error."""
+
+    def finish_parked(self, request: Request, error: BrokerError | None) -> None:
+        """Handle that a parked message has been accepted, durable or not, or is refused."""
+
+
+class Parked(NamedTuple):
+    """Message that waits for capacity until `deadline` (steady ms; 0 = for ever)."""
+
+    destination: Destination
+    request: Any
+    deadline: int
+
+
+def cache_target(targets: dict[Key, Target], key: Key, target: Target) -> None:
+    """Add a target to the cache of a connection."""
+    if len(targets) >= MOST_TARGETS:
+        targets.clear()
+    targets[key] = target
+
+
+def find_target(
+    channel: Channel[Any], address: Address, created_by: CreatedBy
+) -> Destination | None:
+    """Return the destination of a send, created if it is missing.
+
+    None for a temporary destination that does not exist any more. Existing ones need no permission.
+    Raises AccessDenied, DestinationNotFound, LimitExceeded.
+    """
+    destinations = channel.broker.destinations
+    destination = destinations.find(address)
+    if destination is None:
+        if is_temporary(address.name):
+            return None
+    elif destination.temporary:
+        return destination
+    channel.demand(Operation.PRODUCE, address.name)
+    return destinations.resolve(address, creator=channel.identity.creator, by=created_by)
+
+
+class Publisher(Generic[Request]):
+    """Publishes the messages of one connection.
+
+    publish ──accepted──> `accepted` ──confirm, at the end of a read──> durable ──> confirmation
+       └──the destination is full and blocks──> parked ──accepted──────> durable ──> confirmation
+                                                  ├──its time is over, or the destination is deleted
+                                                  │     ──> refused
+                                                  └──the connection ends ──> withdrawn
+
+    The confirmations of the messages of one read are sent together, in the order of the messages.
+
+    accepted      requests of this read to confirm; the session adds those that want an answer
+    last_sync     sequence number of the last message published with durability sync
+    parked_bytes  size of the bodies of the messages that wait for capacity
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_broker",
+        "_channel",
+        "_engine",
+        "_parked",
+        "_patience",
+        "_session",
+        "accepted",
+        "last_sync",
+        "parked_bytes",
+    )
+
+    def __init__(
+        self, channel: Channel[Any], session: PublishingSession[Request], patience: int = 0
+    ) -> None:
+        """`patience`: ms that a message waits for capacity; 0 = no limit."""
+        self._channel = channel
+        self._broker = channel.broker
+        self._engine = channel.broker.publisher
+        self._session: PublishingSession[Request] | None = session
+        self._patience = patience
+        self._parked: dict[Message, Parked] = {}
+        self._alarm: Timer | None = None
+        self.accepted: list[Request] = []
+        self.last_sync = 0
+        self.parked_bytes = 0
+
+    @property
+    def parked(self) -> int:
+        """Number of messages that wait for capacity."""
+        return len(self._parked)
+
+    def publish(self, destination: Destination, message: Message, request: Request) -> bool:
+        """Publish a message; return False if it waits for capacity. Raises as `Broker.publish`."""
+        if destination.settings.overflow is Overflow.BLOCK and self._may_park(destination):
+            if not self._engine.publish(destination, message, partial(self._unparked, message)):
+                self._park(destination, message, request)
+                return False
+        else:
+            self._engine.publish(destination, message)
+        if message.durability is Durability.SYNC:
+            self.last_sync = message.sequence
+        return True
+
+    # --- confirmations -----------------------------------------------------------------------
+
+    def confirm(self, size: int) -> None:
+        """Confirm the accepted messages of a read of `size` bytes once they are durable."""
+        batch = self.accepted
+        if batch:
+            self.accepted = []
+            self._channel.unconfirmed += size
+            self._broker.when_durable(self.last_sync, partial(self._confirm, batch, size))
+
+    def confirm_parked(self, request: Request) -> None:
+        """Confirm a message that was parked, once it is durable."""
+        self._broker.when_durable(self.last_sync, partial(self._confirm, [request], 0))
+
+    def _confirm(self, batch: list[Request], size: int) -> None:
+        channel = self._channel
+        channel.unconfirmed -= size
+        if self._session is not None and not channel.closed:
+            channel.write(self._session.encode_confirms(batch))
+            channel.update_reading()
+
+    # --- waiting for capacity ----------------------------------------------------------------
+
+    def _may_park(self, destination: Destination) -> bool:
+        return self._session is not None and self._session.may_park(destination)
+
+    def _park(self, destination: Destination, message: Message, request: Request) -> None:
+        deadline = self._broker.clock.steady + self._patience if self._patience else 0
+        self._parked[message] = Parked(destination, request, deadline)
+        self.parked_bytes += len(message.body)
+        if deadline and self._alarm is None:
+            delay = self._patience / 1000
+            self._alarm = self._channel.transport.call_later(delay, self._give_up)
+
+    def _unparked(self, message: Message) -> None:
+        """Handle that a parked message was accepted, or that its destination was deleted."""
+        parked = self._parked.pop(message, None)
+        if parked is None:
+            return
+        self.parked_bytes -= len(message.body)
+        if message.durability is Durability.SYNC:
+            self.last_sync = max(self.last_sync, message.sequence)
+        session = self._session
+        if session is None:
+            return
+        error: BrokerError | None = None
+        if not message.sequence:
+            why = "the destination has been removed, and another may not be created"
+            error = DestinationNotFound(why)
+        session.finish_parked(parked.request, error)
+        self.release()
+
+    def _give_up(self) -> None:
+        """Refuse the messages whose time to wait for capacity is over."""
+        self._alarm = None
+        now = self._broker.clock.steady
+        for message, parked in list(self._parked.items()):
+            if parked.deadline > now:
+                delay = (parked.deadline - now) / 1000
+                self._alarm = self._channel.transport.call_later(delay, self._give_up)
+                return
+            self._withdraw(message)
+            why = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
+            if self._session is not None:
+                self._session.finish_parked(parked.request, LimitExceeded(why))
+
+    def _withdraw(self, message: Message) -> None:
+        parked = self._parked.pop(message)
+        self.parked_bytes -= len(message.body)
+        self._broker.withdraw(parked.destination, message)
+
+    def end(self, stays: Callable[[Request], bool] | None = None) -> None:
+        """Withdraw the messages that wait for capacity, except those that `stay`."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+        for message, parked in list(self._parked.items()):
+            if stays is None or not stays(parked.request):
+                self._withdraw(message)
+
+    def release(self) -> None:
+        """Drop the reference to a closed session, once no message waits for capacity."""
+        if self._channel.closed and not self._parked:
+            self._session = None
+
+
+# --- consuming ------------------------------------------------------------------------------------
+
+
+class Unacked(Generic[Token, Entry]):
+    """Unacked deliveries by the token with which the client acknowledges them.
+
+    delivered ──written──> unacked ──acknowledgement of its token──> acknowledged
+                  └──the client sends no acknowledgements──> sent ──> acknowledged
+
+    A delivery may end or be requeued without notice; its entry stays until it is looked up or
+    trimmed. Several entries may have the same token, as a message that was published twice.
+
+    first  oldest entry of each token. The caller adds an entry with `setdefault` and, if its token
+           has another one already, with `add_again`
+    """
+
+    __slots__ = ("_later", "_trim_at", "first")
+
+    def __init__(self) -> None:
+        self.first: dict[Token, Entry] = {}
+        self._later: dict[Token, list[Entry]] = {}
+        """Further entries of a token, oldest first."""
+        self._trim_at = _SPARE
+
+    def add_again(self, token: Token, entry: Entry) -> None:
+        """Add a further entry of a token that is in `first`."""
+        self._later.setdefault(token, []).append(entry)
+
+    def take(self, token: Token) -> Entry | None:
+        """Remove and return the oldest entry of a token; None without any."""
+        entry = self.first.pop(token, None)
+        if self._later:
+            later = self._later.get(token)
+            if later is not None:
+                self.first[token] = later.pop(0)
+                if not later:
+                    del self._later[token]
+        return entry
+
+    def entries(self) -> Iterator[tuple[Token, Entry]]:
+        """Yield all entries in the order in which they were added; later ones of a token last."""
+        yield from self.first.items()
+        for token, later in self._later.items():
+            for entry in later:
+                yield token, entry
+
+    def trim(self, is_held: Callable[[Entry], bool]) -> None:
+        """Keep only the entries that are held, if there are many more than last time."""
+        if len(self.first) > self._trim_at:
+            self.keep(is_held)
+
+    def keep(self, is_held: Callable[[Entry], bool]) -> None:
+        """Keep only the entries that are held."""
+        kept = [item for item in self.entries() if is_held(item[1])]
+        self.clear()
+        for token, entry in kept:
+            if self.first.setdefault(token, entry) is not entry:
+                self.add_again(token, entry)
+        self._trim_at = 2 * len(self.first) + _SPARE
+
+    def clear(self) -> None:
+        """Remove all entries. `first` stays the same object."""
+        self.first.clear()
+        self._later.clear()
+
+
+class DeliveryPauses:
+    """Reasons for which the broker delivers nothing to a client's consumer.
+
+    reasons  bit mask, 0 = it delivers
+    engines  the broker's consumers that the reasons concern
+    """
+
+    __slots__ = ("_broker", "engines", "reasons")
+
+    def __init__(self, broker: Broker, reasons: int = 0) -> None:
+        self._broker = broker
+        self.reasons = reasons
+        self.engines: list[Consumer] = []
+
+    def add(self, engine: Consumer) -> None:
+        """Apply the reasons to another consumer of the broker."""
+        self.engines.append(engine)
+        if self.reasons:
+            self._broker.suspend(engine)
+
+    def take(self) -> list[Consumer]:
+        """Remove and return the consumers, which are about to be detached."""
+        engines, self.engines = self.engines, []
+        return engines
+
+    def pause(self, reason: int) -> None:
+        """Add a reason."""
+        if not self.reasons:
+            for engine in self.engines:
+                self._broker.suspend(engine)
+        self.reasons |= reason
+
+    def resume(self, reason: int) -> None:
+        """Remove a reason; deliveries go on without any."""
+        if self.reasons:
+            self.reasons &= ~reason
+            if not self.reasons:
+                for engine in self.engines:
+                    self._broker.resume(engine)
+
+
+class SentDeliveries:
+    """Deliveries that are acknowledged once the operating system has accepted their bytes.
+
+    unsent  those that are not sent yet; the caller adds what it writes
+    """
+
+    __slots__ = ("_broker", "_refill", "unsent")
+
+    def __init__(self, broker: Broker, *, refill: bool) -> None:
+        """`refill`: an acknowledgement restores credit, so that more may be dispatched."""
+        self._broker = broker
+        self._refill = refill
+        self.unsent: list[tuple[Consumer, Delivery]] = []
+
+    def acknowledge(self) -> list[tuple[Consumer, Delivery]]:
+        """Acknowledge what has been sent, and return it."""
+        unsent = self.unsent
+        if unsent:
+            self.unsent = []
+            wake = self._refill
+            broker = self._broker
+            for consumer, delivery in unsent:
+                if delivery.journaled:
+                    wake = True
+                broker.settle(consumer, delivery.sequence)
+            if wake:
+                # the flush of this event loop iteration has already run; the journal must not wait
+                self._broker.wake()
+        return unsent

@@ -1,1 +1,0 @@
-"""What the sessions of all protocols share: connection, publisher and consumer."""

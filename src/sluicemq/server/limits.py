@@ -1,0 +1,358 @@
+"""Limits of connections: their number at each listener (`Admission`), and the memory for their
+unfinished input, shared by all listeners (`InputBudget`).
+
+A connection holds input when its session has bytes that it cannot carry out yet: half a frame, the
+beginning of an HTTP body, requests behind a login. `Connection` reports the number after each read.
+
+    used <= limit      every connection is read
+    used >  limit      one connection, the `reader`, is read on: the one that has held input for the
+                       longest time and does not pause reading itself. Every other connection whose
+                       input grows is suspended. When the reader's frame is complete, or the reader
+                       goes, the next one is chosen
+    others > ceiling   a connection other than the reader whose input grows is closed if all but
+                       the reader hold so much: each may add one read before it is suspended, and
+                       there may be many
+
+The reader may exceed the limit by one frame, so the budget cannot deadlock; `Connection` closes a
+reader that makes no progress.
+
+Frames that are decompressed in another thread need memory that no connection holds yet. It is
+reserved before that begins, and counts as used. The first reservation may exceed the limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Final, Generic, Protocol, TypeVar
+
+import structlog
+
+from sluicemq.model.errors import TooManyConnections
+from sluicemq.protocols.transport import Session, Transport
+from sluicemq.security.failures import address_of
+from sluicemq.server.address import Url
+from sluicemq.server.event_loop import EventLoopBatch
+from sluicemq.server.listener_settings import Listener
+
+READ_BYTES: Final = 256 * 1024
+"""Maximum bytes of a single read of the event loop."""
+CEILING_FACTOR: Final = 2
+"""Ceiling of the budget, in multiples of its limit."""
+
+
+SessionFactory = Callable[[Transport, Listener], Session]
+"""Function that creates the session of a new connection."""
+
+log = structlog.get_logger("sluicemq.listener")
+
+
+class LimitedConnection(Protocol):
+    """Connection as its limits know it.
+
+    peer       address of the client
+    claimed    user whose connection limit counts it, "" = none
+    held       bytes of input that it holds, as last reported; written by the budget only
+    suspended  the budget has stopped reading; written by the budget only
+    """
+
+    peer: str
+    claimed: str
+    received_bytes: int
+    sent_bytes: int
+    held: int
+    suspended: bool
+
+    @property
+    def pauses_itself(self) -> bool:
+        """True if more input would not complete the held input.
+
+        The session has paused reading or waits for another event, or the connection is closing.
+        """
+
+    def set_suspended(self, suspended: bool) -> None:
+        """Stop or continue to read. `suspended` has been set already."""
+
+    def review_input(self, now: int, exhausted_since: int) -> None:
+        """Called once a second while it holds input: report what it holds, enforce deadlines.
+
+        now              steady ms
+        exhausted_since  steady ms since which the budget has been exhausted; -1 if it is not
+        """
+
+
+AnyConnection = TypeVar("AnyConnection", bound=LimitedConnection)
+
+
+class InputBudget:
+    """Count the input that connections hold, and suspend connections beyond `limit` bytes."""
+
+    __slots__ = (
+        "_exhausted_since",
+        "_holders",
+        "_reader",
+        "_suspended",
+        "ceiling",
+        "limit",
+        "reserved",
+        "stall_timeout",
+        "used",
+    )
+
+    def __init__(self, limit: int, stall_timeout: float) -> None:
+        """`limit` in bytes, at least 1; `stall_timeout` in seconds: a connection that could be read
+        on and makes no progress for so long while the budget is exhausted has to be closed."""
+        self.limit = limit
+        self.stall_timeout = stall_timeout
+        self.ceiling = CEILING_FACTOR * limit
+        self.used = 0
+        """Bytes held by all connections, and reserved."""
+        self.reserved = 0
+        """Bytes reserved for frames that are being decompressed."""
+        self._holders: dict[LimitedConnection, None] = {}
+        """Connections that hold input, the one with the oldest unfinished frame first."""
+        self._suspended: dict[LimitedConnection, None] = {}
+        self._reader: LimitedConnection | None = None
+        """Connection that is still read while the budget is exhausted, else None."""
+        self._exhausted_since = -1
+
+    @property
+    def suspended(self) -> int:
+        """Number of connections that are not read until there is room."""
+        return len(self._suspended)
+
+    @property
+    def holders(self) -> int:
+        """Number of connections that hold input."""
+        return len(self._holders)
+
+    def report(self, holder: LimitedConnection, held: int) -> bool:
+        """Record that a connection holds `held` bytes now.
+
+        Returns False if it has to be closed because the ceiling is exceeded.
+        """
+        before = holder.held
+        holder.held = held
+        self.used += held - before
+        if held < before or not before:
+            # Less than before: a frame is complete, and the next one is younger than all others.
+            self._holders.pop(holder, None)
+            if self._reader is holder:
+                self._reader = None
+            if held:
+                self._holders[holder] = None
+            elif holder.suspended:
+                self._resume(holder)
+        self.balance()
+        if self.used <= self.limit or held <= before or holder is self._reader:
+            return True
+        others = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
+        if others > self.ceiling:
+            return False
+        self._suspend(holder)
+        return True
+
+    def release(self, holder: LimitedConnection) -> None:
+        """Forget a connection that is closing and holds nothing any more. It is not resumed."""
+        if not holder.held:
+            return
+        self.used -= holder.held
+        holder.held = 0
+        holder.suspended = False
+        self._holders.pop(holder, None)
+        self._suspended.pop(holder, None)
+        if self._reader is holder:
+            self._reader = None
+        self.balance()
+
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes that no connection holds.
+
+        Return False if the budget has too little room and other bytes are reserved. The caller may
+        retry when those are released.
+        """
+        if self.reserved and self.used + size > self.limit:
+            return False
+        self.reserved += size
+        self.used += size
+        self.balance()
+        return True
+
+    def unreserve(self, size: int) -> None:
+        """Release `size` reserved bytes."""
+        self.reserved -= size
+        self.used -= size
+        self.balance()
+
+    def balance(self) -> None:
+        """Choose the reader while the budget is exhausted; else resume as many connections as there
+        is room for, in the order in which they were suspended."""
+        if self.used > self.limit:
+            reader = self._reader
+            if reader is None or reader.pauses_itself:
+                reader = next((each for each in self._holders if not each.pauses_itself), None)
+                self._reader = reader
+            if reader is not None and reader.suspended:
+                self._resume(reader)
+            return
+        self._reader = None
+        self._exhausted_since = -1
+        if self._suspended:
+            capacity = max(1, (self.limit - self.used) // READ_BYTES)
+            for holder in list(islice(self._suspended, capacity)):
+                self._resume(holder)
+
+    def review(self, now: int) -> None:
+        """Enforce the deadlines of all connections that hold input. `now` is steady ms."""
+        if self.used > self.limit and self._exhausted_since < 0:
+            self._exhausted_since = now
+        for holder in list(self._holders):
+            holder.review_input(now, self._exhausted_since)
+        self.balance()
+
+    def _suspend(self, holder: LimitedConnection) -> None:
+        if not holder.suspended:
+            holder.suspended = True
+            self._suspended[holder] = None
+            holder.set_suspended(True)
+
+    def _resume(self, holder: LimitedConnection) -> None:
+        del self._suspended[holder]
+        holder.suspended = False
+        holder.set_suspended(False)
+
+
+class Admission(Generic[AnyConnection]):
+    """Connections of one listener.
+
+    url         address with the port that the operating system chose for port 0
+    refusals    connections beyond the limit, whose sessions send an error. `connections` does not
+                contain them; the login timeout bounds their lifetime
+    unread      connections whose reading is paused
+    logging_in  connections whose client has not logged in
+    closed      number of connections closed because of a limit or deadline, by its code
+    received_bytes, sent_bytes  those of closed connections
+    """
+
+    def __init__(
+        self,
+        options: Listener,
+        session_factory: SessionFactory,
+        batch: EventLoopBatch,
+        budget: InputBudget,
+        refusing: SessionFactory | None = None,
+    ) -> None:
+        """Admit no connection yet; all listeners share `batch` and `budget`.
+
+        `refusing` creates the sessions that reject clients beyond `max_connections` with an error;
+        None closes these connections immediately.
+        """
+        self.options = options
+        self.batch = batch
+        self.budget = budget
+        self._session_factory = session_factory
+        self._refusing = refusing
+        self.url: Url = options.url
+        self.connections: set[AnyConnection] = set()
+        self.refusals: set[AnyConnection] = set()
+        self.unread: set[AnyConnection] = set()
+        self.logging_in: set[AnyConnection] = set()
+        self.closed: Counter[str] = Counter()
+        self._by_address: Counter[str] = Counter()
+        """Number of connections by client address; empty without a limit per address."""
+        self._by_user: Counter[str] = Counter()
+        self.accepted = 0
+        self.refused = 0
+        self.received_bytes = 0
+        self.sent_bytes = 0
+
+    def admit(self, connection: AnyConnection) -> SessionFactory | None:
+        """Count a connection in and return what makes its session. Beyond `max_connections` that is
+        a session which refuses, for up to `max_rejections` connections; None for the others."""
+        reached = self._limit_reached(connection.peer)
+        if not reached:
+            self.connections.add(connection)
+            self.accepted += 1
+            if self.options.max_connections_per_address:
+                self._by_address[address_of(connection.peer)] += 1
+            return self._session_factory
+        self._refuse(reached)
+        if reached != "max_connections" or len(self.refusals) >= self.options.max_rejections:
+            return None
+        if self._refusing is not None:
+            self.refusals.add(connection)
+        return self._refusing
+
+    def may_arrive(self, peer: str, arrivals: int) -> bool:
+        """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
+        have: it will be admitted, or can be told that there are too many."""
+        reached = self._limit_reached(peer, arrivals)
+        if not reached:
+            return True
+        if reached == "max_connections" and self._refusing is not None:
+            present = len(self.connections) + len(self.refusals) + arrivals
+            if present < self.options.max_connections + self.options.max_rejections:
+                return True
+        self._refuse(reached)
+        return False
+
+    def _limit_reached(self, peer: str, arrivals: int = 0) -> str:
+        """Return the setting that allows no more connection from `peer`, beside `arrivals` whose
+        handshake goes on; "" if one more may connect."""
+        options = self.options
+        limit = options.max_connections_per_address
+        if limit:
+            address = address_of(peer)
+            if address and self._by_address[address] >= limit:
+                return "max_connections_per_address"
+        present = len(self.connections) + arrivals
+        return "max_connections" if present >= options.max_connections else ""
+
+    def _refuse(self, setting: str) -> None:
+        """Count a refused connection; log the first, second, fourth, eighth ... of them."""
+        self.refused += 1
+        if self.refused & (self.refused - 1) == 0:
+            log.warning(
+                "connection refused: too many",
+                url=str(self.url),
+                refused=self.refused,
+                **{setting: getattr(self.options, setting)},
+            )
+
+    def claim_user(self, connection: AnyConnection, user: str) -> None:
+        """Count a connection as one of `user`, and of no other user any more. Raises
+        TooManyConnections."""
+        limit = self.options.max_connections_per_user
+        if not limit or user == connection.claimed:
+            return
+        if user and self._by_user[user] >= limit:
+            self.closed["user-limit"] += 1
+            raise TooManyConnections(f"{user} has {limit} connections already, which is the limit")
+        self._forget_user(connection)
+        if user:
+            self._by_user[user] += 1
+            connection.claimed = user
+
+    def _forget_user(self, connection: AnyConnection) -> None:
+        user, connection.claimed = connection.claimed, ""
+        if user:
+            self._by_user[user] -= 1
+            if not self._by_user[user]:
+                del self._by_user[user]
+
+    def leave(self, connection: AnyConnection) -> None:
+        """Count a connection out."""
+        self.unread.discard(connection)
+        self.logging_in.discard(connection)
+        self.refusals.discard(connection)
+        if connection in self.connections:
+            self.connections.remove(connection)
+            self.received_bytes += connection.received_bytes
+            self.sent_bytes += connection.sent_bytes
+            self._forget_user(connection)
+            if self.options.max_connections_per_address:
+                address = address_of(connection.peer)
+                self._by_address[address] -= 1
+                if not self._by_address[address]:
+                    del self._by_address[address]
