@@ -403,6 +403,7 @@ class Drawings:
             figure.savefig(file, format="svg", metadata=metadata, transparent=True)
         text = re.sub(r"(?s)^.*?(?=<svg)|<style.*?</style>|(?<=>)\s+", "", file.getvalue())
         text = re.sub(r'(?<=<g) id="[^"]*"', "", text)
+        text = re.sub(r" ?\n([A-Zz]) ?", r"\1", text)
         # one decimal of a pixel is enough
         text = re.sub(r"(\.\d)\d+(?=[^<>]*>)", r"\1", text)
         return re.sub(r'(?<= )style="([^"]*)"', self._class, text)
