@@ -2,9 +2,9 @@
 
     python benchmarks/pipeline_decode.py [--megabytes 200] [--spark]
 
-Makes a capture of 1 KB messages in 8 connections of packets of 1,460 bytes, then finds the
-connections and decodes them in this process, on one core: figures are by seconds of CPU. With
---spark also through a local Spark session, by seconds of the clock.
+Makes a capture of 1 KB messages in 8 connections of packets of 1,460 bytes, then decodes it in this
+process, on one core: figures are by seconds of CPU. With --spark also through a local Spark
+session, by seconds of the clock.
 """
 
 from __future__ import annotations
@@ -18,10 +18,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
-
-from sluicemq.pipeline.decode.options import DecodeOptions
-from sluicemq.pipeline.decode.tasks import FOUND, decode_found, find
+from sluicemq.pipeline.decode import DecodeOptions
+from sluicemq.pipeline.decode.connections import decode_file
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Q
 from sluicemq.protocols.jmq.wire import encode_packet
@@ -86,15 +84,11 @@ def packet(number: int, port: int, sequence: int, data: bytes, flags: int, clock
     return _record.pack(1_700_000_000 + seconds, fraction, len(whole), len(whole)) + whole
 
 
-def here(path: Path) -> tuple[float, float, int]:
-    """Return the CPU seconds to find the connections and to decode them, and the frames."""
-    options = DecodeOptions()
+def here(path: Path) -> tuple[float, int]:
+    """Return the CPU seconds to decode the file, and the frames."""
     before = time.process_time()
-    found = pa.Table.from_batches(list(find([str(path)], options)), FOUND)
-    found = found.sort_by([(name, "ascending") for name in ("file", "connection", "number")])
-    between = time.process_time()
-    rows = sum(map(len, decode_found(found.to_batches(max_chunksize=64), options)))
-    return between - before, time.process_time() - between, rows
+    rows = sum(map(len, decode_file(str(path), DecodeOptions())))
+    return time.process_time() - before, rows
 
 
 def by_spark(path: Path) -> tuple[float, int]:
@@ -116,24 +110,23 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=200)
     parser.add_argument("--spark", action="store_true")
     arguments = parser.parse_args()
-    print(f"{'protocol':<10}{'MB':>6}{'find MB/s':>11}{'decode MB/s':>13}{'frames/s':>12}", end="")
-    print(f"{'in all MB/s':>13}{'peak MB':>9}")
+    print(f"{'protocol':<10}{'MB':>6}{'frames/s':>12}{'MB/s':>9}{'peak MB':>9}")
     with tempfile.TemporaryDirectory(prefix="sluicemq-decode-") as directory:
         path = Path(directory) / "traffic.pcap"
         for protocol, (port, make) in FRAMES.items():
             frames = write(path, port, make, arguments.megabytes * 1_000_000)
             size = path.stat().st_size / 1e6
-            finding, decoding, rows = here(path)
+            seconds, rows = here(path)
             assert rows == frames, f"{rows} rows of {frames} frames"
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
             print(
-                f"{protocol:<10}{size:>6.0f}{size / finding:>11.0f}{size / decoding:>13.0f}"
-                f"{frames / decoding:>12,.0f}{size / (finding + decoding):>13.0f}{peak:>9.0f}"
+                f"{protocol:<10}{size:>6.0f}{frames / seconds:>12,.0f}{size / seconds:>9.0f}"
+                f"{peak:>9.0f}"
             )
             if arguments.spark:
                 seconds, rows = by_spark(path)
                 assert rows == frames, f"{rows} rows of {frames} frames"
-                print(f"{'  by Spark':<40}{frames / seconds:>12,.0f}{size / seconds:>13.0f}")
+                print(f"{'  by Spark':<16}{frames / seconds:>12,.0f}{size / seconds:>9.0f}")
 
 
 if __name__ == "__main__":

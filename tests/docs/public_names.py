@@ -26,7 +26,7 @@ from sluicemq.cli.main import app
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.management.operation import ApiOperation
 from sluicemq.model.destination import DestinationSettings
-from sluicemq.pipeline.decode.columns import FRAMES
+from sluicemq.pipeline.decode import FRAMES
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, SILVER
 from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.sink import options as sink

@@ -33,7 +33,7 @@ def files(recorded: Recorded, tmp_path_factory: pytest.TempPathFactory) -> list[
 def test_the_frame_has_the_rows_that_plain_functions_give(
     spark: SparkSession, files: list[Path]
 ) -> None:
-    frame = decode(spark, [files[0].parent], DecodeOptions(partitions=2))
+    frame = decode(spark, [files[0].parent])
     found = frame.toArrow()
     assert found.column_names == FRAMES.names
     expected = [row for file in files for row in decoded(file)]
@@ -44,7 +44,7 @@ def test_run_writes_a_table_and_lines_and_a_summary(
     spark: SparkSession, files: list[Path], tmp_path: Path
 ) -> None:
     lines = StringIO()
-    options = DecodeOptions(ports=parse_ports("1234=jmq"), partitions=2)
+    options = DecodeOptions(ports=parse_ports("1234=jmq"))
     summary = run(spark, files, options, output=tmp_path / "frames", lines=lines)
     expected = [row for file in files for row in decoded(file)]
     assert sum(count.frames for count in summary.counts) == len(expected)
@@ -80,5 +80,5 @@ def test_invalid_arguments_are_rejected_at_once(spark: SparkSession, tmp_path: P
             DecodeOptions(ports=parse_ports(text))
     with pytest.raises(ConfigurationError, match="neither client nor server"):
         DecodeOptions(raw=Raw("jmq", "broker"))
-    with pytest.raises(ConfigurationError, match="max_waiting: must be at least 1"):
-        DecodeOptions(max_waiting=0)
+    with pytest.raises(ConfigurationError, match="max_frame_bytes: must be at least 1"):
+        DecodeOptions(max_frame_bytes=0)

@@ -8,7 +8,7 @@ from random import Random
 import msgspec
 import pytest
 
-from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.decode import DecodeOptions
 from tests.pipeline.decode.conftest import BODIES, PORTS, Recorded
 from tests.pipeline.decode.tables import Row, decoded_bytes
 from tests.pipeline.decode.test_streams import check_tiling, disturbed, without_time

@@ -13,10 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.decode.options import DecodeOptions, Raw
-from sluicemq.pipeline.decode.recognition import CODECS
+from sluicemq.pipeline.decode import DecodeOptions, Raw, connections, tcp
+from sluicemq.pipeline.decode.codecs import CODECS
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
+from sluicemq.protocols.vibemq import wire as vibemq
 from tests.fuzz import corpus
 from tests.fuzz import jmq as jmq_corpus
 from tests.fuzz.mutations import mutate
@@ -245,7 +246,7 @@ def test_a_syn_that_was_captured_late_begins_nothing_new(directory: Path) -> Non
     assert [row["error"] for row in rows] == [None] * 3
 
 
-def test_many_connections_at_a_time(directory: Path) -> None:
+def test_many_connections_at_a_time(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     talks = [Talk(client=("10.0.0.9", 1024 + number)).open() for number in range(300)]
     for turn in range(4):
         for talk in talks:
@@ -256,7 +257,8 @@ def test_many_connections_at_a_time(directory: Path) -> None:
     assert len({row["connection"] for row in rows}) == 300
     assert {row["error"] for row in rows} == {None}
     # with too little room they fall into pieces, but nothing is lost
-    rows = decoded_bytes(directory, pcap(captured(segments)), DecodeOptions(max_connections=10))
+    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 10)
+    rows = decoded_bytes(directory, pcap(captured(segments)))
     assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
     assert {row["error"] for row in rows} == {None}
 
@@ -298,10 +300,13 @@ def test_commands_of_msglite_are_found_again(directory: Path) -> None:
         assert [row["frame"] for row in rows].count("message") == (8 if packets is kept else 7)
 
 
-def test_waiting_for_a_lost_packet_has_an_end(directory: Path) -> None:
+def test_waiting_for_a_lost_packet_has_an_end(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
     kept = [each for each in talk.segments if each.sequence != 1001 + 700]
-    rows = decoded_bytes(directory, pcap(captured(kept)), DecodeOptions(max_waiting=10))
+    monkeypatch.setattr(tcp, "_MAX_WAITING", 1000)
+    rows = decoded_bytes(directory, pcap(captured(kept)))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came
     times = [row["time"] for row in rows]
@@ -327,7 +332,7 @@ def test_packets_captured_in_part(directory: Path) -> None:
     assert all("captured in part" in row["error"] for row in rows)
     (row,) = decoded_bytes(directory, pcap(captured(talk.segments, snaplen=54)))
     assert (row["offset"], row["length"]) == (0, len(b"".join(frames(5, 1200))))
-    assert "nothing but the headers" in row["error"]
+    assert "captured in part" in row["error"]
     # without the SYN, the known port is the server's, whichever address is the lower one
     for client in ("9.9.9.9", "10.9.9.9"):
         talk = Talk(client=(client, 40_000)).say(0, b"".join(frames(5, 1200)))
@@ -383,6 +388,14 @@ def test_a_packet_of_jmq_above_the_limit_does_not_hide_the_next_ones(
     check_tiling(rows, len(sent[0]) + len(large) + len(sent[1]) + len(sent[2]))
     assert [row["frame"] is None for row in rows] == [False, True, False, False]
     assert f"a packet of {announced} bytes, or one of its headers, is above" in rows[1]["error"]
+
+
+def test_each_frame_of_vibemq_has_a_name() -> None:
+    kinds = vibemq.FROM_CLIENT | vibemq.FROM_SERVER
+    codec = CODECS["vibemq"](True, 1 << 20, False)
+    names = {kind: codec.describe(vibemq.Frame(kind, "")).frame for kind in kinds}
+    assert names == {kind: name for name, kind in vars(vibemq).items() if name in names.values()}
+    assert (names[vibemq.CONNECT], names[vibemq.CONNECT_ACK]) == ("CONNECT", "CONNECT_ACK")
 
 
 def test_tls_is_reported(directory: Path) -> None:

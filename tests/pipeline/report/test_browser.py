@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from sluicemq.pipeline.report import build, write
-from sluicemq.pipeline.report.palette import COLOURS
+from sluicemq.pipeline.report.charts import COLOURS
 from tests.console.chromium import HOW, find_chromium, launch_chromium
 from tests.console.test_accessible import violations
 from tests.pipeline.report.sample import anomalies, anomaly, busy, gold, row

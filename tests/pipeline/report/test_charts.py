@@ -22,16 +22,17 @@ from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.charts import (
     FEWEST_BANDS,
+    HEAT,
+    LIGHT,
     Drawings,
     bands,
     charts,
     draw,
     extent,
     spark,
+    write_pngs,
 )
 from sluicemq.pipeline.report.figures import ReportFigures
-from sluicemq.pipeline.report.palette import HEAT, LIGHT
-from sluicemq.pipeline.report.png import write_pngs
 from tests.pipeline.report.sample import START, anomalies, anomaly, busy, gold, row
 
 SIZE = (960, 300)
@@ -116,16 +117,6 @@ def test_backlog_and_failures_are_counts() -> None:
         assert axes.get_ylabel() == "messages"
         # there is no half message
         assert all(tick == int(tick) for tick in axes.get_yticks())
-
-
-def test_few_pixels_show_merged_bins() -> None:
-    report = build(gold(*(row(minute, redelivered=minute) for minute in range(180))))
-    assert report.timeline is not None
-    wide = steps(axes_of(report, "troubles", (960, 300)))["redelivered"]
-    narrow = steps(axes_of(report, "troubles", (370, 290)))["redelivered"]
-    assert values(wide) == list(range(180))
-    assert values(narrow)[:2] == [0 + 1 + 2, 3 + 4 + 5]
-    assert sum(values(narrow)) == sum(values(wide)) == report.redelivered
 
 
 def test_anomalies_are_marked_where_they_began() -> None:

@@ -51,15 +51,15 @@ def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert report.title == "broker one"
     assert (report.published, report.backlog, report.anomaly_count) == (3, 1500, 1)
     newest, unknown = report.reasons
-    assert [example.message for example in newest.examples] == [19, 19, 18]
-    assert [example.message for example in unknown.examples] == [500]
+    assert [example["message_sequence"] for example in newest.examples] == [19, 19, 18]
+    assert [example["message_sequence"] for example in unknown.examples] == [500]
     assert report.state is not None
-    assert {each.name: each.rows for each in report.state.tables} == {
+    assert {each["name"]: each["rows"] for each in report.state.tables} == {
         "silver.messages": 42,
         "gold.traffic": 3,
         "gold.anomalies": 1,
     }
-    assert [(each.broker, each.last) for each in report.state.progress] == [("b1", 4), ("b2", 900)]
+    assert [(broker, last) for broker, last, _ in report.state.progress] == [("b1", 4), ("b2", 900)]
     assert "broker one" in (tmp_path / "report.html").read_text()
     assert len(list((tmp_path / "png").iterdir())) == 2
     assert steps == ["how far the pipeline is", "traffic", "the page", "the pictures"]
@@ -79,7 +79,7 @@ def test_of_a_period(spark: SparkSession, tmp_path: Path) -> None:
         top=1,
     )
     assert report.published == 3
-    assert [example.message for example in report.reasons[0].examples] == [2]
+    assert [example["message_sequence"] for example in report.reasons[0].examples] == [2]
 
 
 def test_of_an_empty_lake(spark: SparkSession, tmp_path: Path) -> None:

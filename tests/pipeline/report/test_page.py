@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.pipeline.report import ReportFigures, build, render, write
-from sluicemq.pipeline.report.figures import LakeState, Progress, TableFigures
+from sluicemq.pipeline.report.figures import LakeState
 from tests.pipeline.report.sample import (
     START,
     anomalies,
@@ -80,7 +80,7 @@ def full(names: list[str]) -> ReportFigures:
                     broker=name,
                     destination=name,
                     evidence=name,
-                    figures=name,
+                    details=name,
                 )
                 for name in names
             )
@@ -93,8 +93,17 @@ def full(names: list[str]) -> ReportFigures:
         ),
         title=names[0],
         state=LakeState(
-            (TableFigures("gold.traffic", 12, 3, 4096, 7, START),),
-            (Progress(names[0], 123_456, START),),
+            (
+                {
+                    "name": "gold.traffic",
+                    "rows": 12,
+                    "files": 3,
+                    "size": 4096,
+                    "version": 7,
+                    "changed": START,
+                },
+            ),
+            ((names[0], 123_456, START),),
         ),
     )
 

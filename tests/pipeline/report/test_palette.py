@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from sluicemq.pipeline.report.palette import COLOURS, HEAT, PROTOCOLS, style_sheet
+from sluicemq.pipeline.report import build, render
+from sluicemq.pipeline.report.charts import COLOURS, HEAT
+from sluicemq.pipeline.report.figures import PROTOCOLS
+from tests.pipeline.report.sample import gold
 
 Rgb = NDArray[np.float64]
 
@@ -117,7 +120,7 @@ def test_more_messages_stand_out_more(theme: str) -> None:
 
 
 def test_paper_is_light() -> None:
-    dark = style_sheet().split("@media screen and (prefers-color-scheme:dark)")
+    dark = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
     assert len(dark) == 2
     assert COLOURS["card"][0] in dark[0]
     assert COLOURS["card"][1] in dark[1]

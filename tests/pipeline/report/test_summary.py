@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from sluicemq.pipeline.report import build
-from sluicemq.pipeline.report.summary import sentences
+from sluicemq.pipeline.report import ReportFigures, build
 from tests.pipeline.report.sample import START, anomalies, anomaly, gold, row
+from tests.pipeline.report.test_page import page, words_of
+
+
+def sentences(report: ReportFigures) -> list[str]:
+    """The items under the heading "In short"."""
+    (section,) = [
+        section
+        for section in page(report).iter("section")
+        if section.attrib.get("aria-labelledby") == "summary-heading"
+    ]
+    return [words_of(item) for item in section.iter("li")]
 
 
 def test_of_one_message() -> None:

@@ -1,33 +1,89 @@
-"""Codecs of PHPMQ, msglite, VibeMQ and JMQ."""
+"""Codecs: how each protocol's frames are decoded, measured and described.
+
+All of them use the server's own codecs (protocols/*/wire.py).
+"""
 
 from __future__ import annotations
 
 import re
-from typing import ClassVar, Final
+from abc import ABC, abstractmethod
+from base64 import b64encode
+from collections.abc import Iterable
+from typing import Any, ClassVar, Final
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.pipeline.decode.codec import (
-    HIDDEN,
-    Codec,
-    FrameColumns,
-    Pairs,
-    printable_bytes,
-    printable_name,
-    printable_properties,
-    printable_text,
-)
+from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
+from sluicemq.model.message import Property
+from sluicemq.pipeline.decode.columns import FrameColumns, Pairs
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
 from sluicemq.protocols.jmq.packets import MAGIC, BodyType, DestType, PacketType, Q, Z
 from sluicemq.protocols.msglite import wire as msglite
+from sluicemq.protocols.msglite.http import HttpLimits, RequestReader
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.decoder import Decoder as VibemqDecoder
 from sluicemq.protocols.vibemq.decoder import Limits as VibemqLimits
 
-_BLANKS: Final = b" \t\r\n"
+HIDDEN: Final = "***"
+"""Replacement for passwords."""
+
+
+class Codec(ABC):
+    """Decoder of one direction of a connection, starting at the beginning of a frame.
+
+    It calls the server's codec, which does not report frame boundaries; `size` computes the length
+    of each frame that the codec returned.
+    """
+
+    name: ClassVar[str]
+    signature: ClassVar[re.Pattern[bytes] | None] = None
+    """Pattern of the beginning of a frame, for resynchronisation. None: frames are found at the
+    beginning of a connection only."""
+
+    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
+        """Set `limit`, the maximum size of a frame in bytes; `secrets` includes passwords."""
+        self.to_server = to_server
+        self.limit = limit
+        self.secrets = secrets
+        self._decoder = self._new_decoder()
+
+    @abstractmethod
+    def _new_decoder(self) -> Any:
+        """Return the server's codec, with `error`, `incomplete` and `feed`."""
+
+    @property
+    def error(self) -> ProtocolError | None:
+        """Error in the bytes after the last frame; decoding stops there."""
+        error: ProtocolError | None = self._decoder.error
+        return error
+
+    @property
+    def incomplete(self) -> bool:
+        """True if a frame has begun and has not ended."""
+        return bool(self._decoder.incomplete)
+
+    def feed(self, data: bytes) -> list[Any]:
+        """Add bytes and return the frames that are complete now. Never raises."""
+        frames: list[Any] = self._decoder.feed(data)
+        return frames
+
+    def end(self) -> list[Any]:
+        """Return the frames that the end of the stream completes."""
+        return []
+
+    @abstractmethod
+    def size(self, data: bytearray, at: int, frame: Any) -> int:
+        """Return the size in bytes of a frame returned by `feed`, which begins at `data[at]`."""
+
+    @abstractmethod
+    def describe(self, frame: Any) -> FrameColumns:
+        """Return a frame's columns. Never raises: an invalid part sets the column `error`."""
+
+    def _hidden(self, value: Any) -> Any:
+        """Return a secret, or its replacement."""
+        return value if self.secrets else HIDDEN.encode() if isinstance(value, bytes) else HIDDEN
 
 
 class PhpmqCodec(Codec):
@@ -44,50 +100,40 @@ class PhpmqCodec(Codec):
         phpmq.REQUEUE: "requeue",
         phpmq.DEAD_LETTER: "dead-letter",
     }
-    _HEADER: Final = 8
-    _PACKET_HEADER: Final = 32
 
     def _new_decoder(self) -> phpmq.Decoder:
         kinds = phpmq.FROM_CLIENT if self.to_server else phpmq.FROM_SERVER
         return phpmq.Decoder(phpmq.Limits(body=self.limit), kinds)
 
-    def size(self, data: bytes, at: int, frame: phpmq.Frame) -> int:
+    def size(self, data: bytearray, at: int, frame: phpmq.Frame) -> int:
         start = at
-        lines = self._decoder.newline != b""
-        while lines and data[at] in b"\r\n":
-            at += 1
-        packets = int(data[at + 6 : at + self._HEADER])
-        at += self._HEADER
-        if not lines:
-            for _ in range(packets):
-                at += self._PACKET_HEADER + int(data[at + 3 : at + self._PACKET_HEADER])
-            return at - start
-        at = _after_line(data, at)
+        while data[at] in b"\r\n":
+            at += 1  # blank lines before the frame
+        packets = int(data[at + 6 : at + 8])
+        at = self._after_line(data, at + 8)
         for _ in range(packets):
-            length = int(data[at + 3 : at + self._PACKET_HEADER])
-            at = _after_line(data, _after_line(data, at + self._PACKET_HEADER) + length)
+            length = int(data[at + 3 : at + 32])
+            at = self._after_line(data, self._after_line(data, at + 32) + length)
         return at - start
+
+    def _after_line(self, data: bytearray, at: int) -> int:
+        """Return the index behind the end of line at `at`, in the line form of the protocol."""
+        return at if not self._decoder.newline else at + 2 if data[at] == 0x0D else at + 1
 
     def describe(self, frame: phpmq.Frame) -> FrameColumns:
         kind, queue, content, message_id, number = frame
-        properties: Pairs | None = None
-        if number >= 0:
-            properties = [("count" if kind == phpmq.CONSUME else "ttl", str(number))]
+        name = "count" if kind == phpmq.CONSUME else "ttl"
         carries = kind in (phpmq.SEND, phpmq.DISPATCH)
         return FrameColumns(
             self._FRAMES[kind],
             kind,
-            printable_bytes(queue),
+            _from_bytes(queue),
             "queue",
-            printable_bytes(message_id) or None,
-            properties=properties,
+            _from_bytes(message_id) or None,
+            properties=[(name, str(number))] if number >= 0 else None,
             body_kind="bytes" if carries else None,
             body=content if carries else None,
         )
-
-
-def _after_line(data: bytes, at: int) -> int:
-    return at + (2 if data[at] == 0x0D else 1)
 
 
 class MsgliteCodec(Codec):
@@ -113,15 +159,12 @@ class MsgliteCodec(Codec):
         kinds = msglite.FROM_CLIENT if self.to_server else msglite.FROM_SERVER
         return msglite.Decoder(msglite.Limits(body=self.limit), kinds)
 
-    def size(self, data: bytes, at: int, frame: msglite.Frame) -> int:
-        start = at
-        while True:
-            end = data.index(b"\n", at) + 1
-            if data[at:end].strip(_BLANKS):
-                body = frame[3]
-                carried = len(body) + 2 if body and frame[0] != msglite.ERROR else 0
-                return end - start + carried
-            at = end  # an empty line before it
+    def size(self, data: bytearray, at: int, frame: msglite.Frame) -> int:
+        start, end = at, data.index(b"\n", at) + 1
+        while not data[at:end].strip():
+            at, end = end, data.index(b"\n", end) + 1  # an empty line before it
+        body = frame[3]
+        return end - start + (len(body) + 2 if body and frame[0] != msglite.ERROR else 0)
 
     def describe(self, frame: msglite.Frame) -> FrameColumns:
         kind, timeout, addresses, body = frame
@@ -131,13 +174,13 @@ class MsgliteCodec(Codec):
         if addresses:
             properties = [("timeout", str(timeout))]
         elif kind == msglite.ERROR:
-            properties = [("text", printable_bytes(body))]
+            properties = [("text", _from_bytes(body))]
         return FrameColumns(
             self._FRAMES[kind],
             kind,
-            printable_bytes(b" ".join(to)) or None,
+            _from_bytes(b" ".join(to)) or None,
             "queue" if addresses else None,
-            reply_to=printable_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
+            reply_to=_from_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
             properties=properties,
             body_kind="bytes" if carries else None,
             body=body if carries else None,
@@ -145,35 +188,13 @@ class MsgliteCodec(Codec):
 
 
 _VIBEMQ_FRAMES: Final = {
-    getattr(vibemq, name): name
-    for name in (
-        "CONNECT",
-        "CONNECT_ACK",
-        "DISCONNECT",
-        "PING",
-        "PONG",
-        "PUBLISH",
-        "PUBLISH_ACK",
-        "SUBSCRIBE",
-        "SUBSCRIBE_ACK",
-        "UNSUBSCRIBE",
-        "UNSUBSCRIBE_ACK",
-        "DELIVER",
-        "ACK",
-        "CREATE_QUEUE",
-        "DELETE_QUEUE",
-        "QUEUE_INFO",
-        "LIST_QUEUES",
-        "CREATE_USER",
-        "DELETE_USER",
-        "CHANGE_PASSWORD",
-        "GRANT_PERMISSION",
-        "REVOKE_PERMISSION",
-        "LIST_USERS",
-        "GET_USER_PERMISSIONS",
-        "ERROR",
-    )
+    value: name
+    for name, value in vars(vibemq).items()
+    if isinstance(value, int)
+    and value in vibemq.FROM_CLIENT | vibemq.FROM_SERVER
+    and name[0] != "_"
 }
+"""Names of the frame types, as in the module with their numbers."""
 
 
 class VibemqCodec(Codec):
@@ -188,62 +209,43 @@ class VibemqCodec(Codec):
         re.DOTALL,
     )
 
-    _MESSAGES: ClassVar = frozenset(
-        {vibemq.PUBLISH, vibemq.PUBLISH_ACK, vibemq.DELIVER, vibemq.ACK}
-    )
+    _MESSAGES: ClassVar = (vibemq.PUBLISH, vibemq.PUBLISH_ACK, vibemq.DELIVER, vibemq.ACK)
     """Frame types whose id is the message's id."""
-    _SECRETS: ClassVar = frozenset({"authPassword", "authToken"})
-    _WITH_PASSWORD: ClassVar = frozenset({vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD})
+    _SECRETS: ClassVar = ("authPassword", "authToken")
 
     def _new_decoder(self) -> VibemqDecoder:
         unpacked = max(self.limit, vibemq.MAX_UNPACKED)
         return VibemqDecoder(VibemqLimits(frame=self.limit, unpacked=unpacked))
 
-    def size(self, data: bytes, at: int, frame: vibemq.Frame) -> int:
+    def size(self, data: bytearray, at: int, frame: vibemq.Frame) -> int:
         return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
 
     def describe(self, frame: vibemq.Frame) -> FrameColumns:
         kind = frame.type
-        headers = frame.headers
-        hidden = frozenset() if self.secrets else self._SECRETS
-        properties = printable_properties(
-            (name, HIDDEN if name in hidden else value) for name, value in (headers or {}).items()
-        )
+        headers = frame.headers or {}
+        properties: dict[str, Property] = dict(headers)
+        for name in properties.keys() & self._SECRETS:
+            properties[name] = self._hidden(properties[name])
         if frame.error_code or frame.error_message:
-            properties = [
-                *(properties or []),
-                ("errorCode", printable_text(frame.error_code)),
-                ("errorMessage", printable_text(frame.error_message)),
-            ]
+            properties |= {"errorCode": frame.error_code, "errorMessage": frame.error_message}
         carries = kind in (vibemq.PUBLISH, vibemq.DELIVER)
         body: bytes | None = frame.payload if carries or frame.payload else None
-        if kind in self._WITH_PASSWORD and self.to_server and not self.secrets:
-            body = HIDDEN.encode()
-        identity = printable_text(frame.id)
+        if kind in (vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD) and self.to_server:
+            body = self._hidden(body or b"")
+        identity = _printable(frame.id)
         return FrameColumns(
             _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
             kind,
-            printable_name(frame.queue),
+            _printable(frame.queue),
             "queue" if frame.queue else None,
             identity if kind in self._MESSAGES else None,
-            printable_name(headers.get(vibemq_mapping.CORRELATION_ID)) if headers else None,
+            _printable(headers.get(vibemq_mapping.CORRELATION_ID)),
             identity,
-            printable_name(headers.get(vibemq_mapping.REPLY_TO)) if headers else None,
-            properties=properties,
+            _printable(headers.get(vibemq_mapping.REPLY_TO)),
+            properties=_texts(properties.items()),
             body_kind=("json" if frame.payload else "none") if carries else None,
             body=body,
         )
-
-
-_JMQ_FRAMES: Final = {kind.value: kind.name for kind in PacketType}
-_JMQ_BODIES: Final = {
-    PacketType.TEXT_MESSAGE.value: "text",
-    PacketType.BYTES_MESSAGE.value: "bytes",
-    PacketType.MAP_MESSAGE.value: "map",
-    PacketType.STREAM_MESSAGE.value: "stream",
-    PacketType.OBJECT_MESSAGE.value: "object",
-    PacketType.MESSAGE.value: "none",
-}
 
 
 class JmqCodec(Codec):
@@ -251,9 +253,16 @@ class JmqCodec(Codec):
 
     name = "jmq"
     signature = re.compile(re.escape(MAGIC.to_bytes(4, "big")) + rb"(?:\x01\x2d|\0\xc8|\0\x67)")
-    keeps = False
 
-    _WITH_BLOCKS: ClassVar = frozenset({PacketType.ACKNOWLEDGE.value, PacketType.REDELIVER.value})
+    _FRAMES: ClassVar = {kind.value: kind.name for kind in PacketType}
+    _BODIES: ClassVar = {
+        PacketType.TEXT_MESSAGE.value: "text",
+        PacketType.BYTES_MESSAGE.value: "bytes",
+        PacketType.MAP_MESSAGE.value: "map",
+        PacketType.STREAM_MESSAGE.value: "stream",
+        PacketType.OBJECT_MESSAGE.value: "object",
+        PacketType.MESSAGE.value: "none",
+    }
 
     _oversized: ProtocolError | None = None
 
@@ -265,8 +274,6 @@ class JmqCodec(Codec):
         return self._oversized or super().error
 
     def feed(self, data: bytes) -> list[jmq.Packet]:
-        if self._oversized is not None:
-            return []
         packets = super().feed(data)
         for number, packet in enumerate(packets):
             if isinstance(packet, jmq.Oversized):
@@ -277,65 +284,186 @@ class JmqCodec(Codec):
                 return packets[:number]
         return packets
 
-    def size(self, data: bytes, at: int, frame: jmq.Packet) -> int:
+    def size(self, data: bytearray, at: int, frame: jmq.Packet) -> int:
         return len(frame.head) + len(frame.body)
 
     def describe(self, frame: jmq.Packet) -> FrameColumns:
-        kind = frame.type
-        name = _JMQ_FRAMES.get(kind) or f"type {kind}"
-        request = str(frame.consumer_id) if frame.consumer_id else None
+        is_login = frame.type == PacketType.AUTHENTICATE
+        columns = FrameColumns(
+            self._FRAMES.get(frame.type) or f"type {frame.type}",
+            frame.type,
+            request_id=str(frame.consumer_id) if frame.consumer_id else None,
+            body=(self._hidden(frame.body) if is_login else frame.body) or None,
+        )
         try:
             properties = frame.properties if frame.block else {}
+            columns = columns._replace(properties=_texts(properties.items()))
             if frame.is_message:
-                return self._message(frame, name, request)
-            destination, is_topic = None, False
-            target = properties.get("JMQDestination")
-            if isinstance(target, str):
-                bits = properties.get("JMQDestType")
-                destination = printable_text(target)
-                is_topic = isinstance(bits, int) and bool(bits & DestType.TOPIC)
-            body: bytes | None = frame.body or None
-            message_ids = None
-            if kind == PacketType.AUTHENTICATE and not self.secrets:
-                body = HIDDEN.encode()
-            elif kind in self._WITH_BLOCKS and body:
-                old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
-                blocks = decode_blocks(body, INT_BLOCK if old else LONG_BLOCK)
-                message_ids = " ".join(sysid_text(sysid) for _, sysid in blocks)
-            return FrameColumns(
-                name,
-                kind,
-                destination,
-                ("topic" if is_topic else "queue") if destination else None,
-                message_ids,
-                request_id=request,
-                properties=printable_properties(properties.items()),
-                body=body,
-            )
-        except ProtocolError as fault:
-            return FrameColumns(
-                name, kind, request_id=request, body=frame.body or None, error=str(fault)
-            )
+                return self._message(frame, properties, columns)
+            return self._control(frame, properties, columns)
+        except ProtocolError as error:
+            return columns._replace(error=str(error))
 
-    def _message(self, packet: jmq.Packet, name: str, request: str | None) -> FrameColumns:
-        """Return the columns of a packet with a message. Raises ProtocolError."""
+    def _control(
+        self, packet: jmq.Packet, properties: dict[str, Property], columns: FrameColumns
+    ) -> FrameColumns:
+        """Add the columns of a packet without a message. Raises ProtocolError."""
+        target = properties.get("JMQDestination")
+        if isinstance(target, str) and target:
+            bits = properties.get("JMQDestType")
+            is_topic = isinstance(bits, int) and bool(bits & DestType.TOPIC)
+            columns = columns._replace(
+                destination=_printable(target), destination_kind="topic" if is_topic else "queue"
+            )
+        if packet.type in (PacketType.ACKNOWLEDGE, PacketType.REDELIVER) and packet.body:
+            old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
+            blocks = decode_blocks(packet.body, INT_BLOCK if old else LONG_BLOCK)
+            ids = " ".join(sysid_text(sysid) for _, sysid in blocks)
+            return columns._replace(message_id=ids)
+        return columns
+
+    def _message(
+        self, packet: jmq.Packet, properties: dict[str, Property], columns: FrameColumns
+    ) -> FrameColumns:
+        """Add the columns of a packet with a message. Raises ProtocolError."""
         variable = packet.variable
         body = packet.body
-        properties = packet.properties if packet.block else {}
         if packet.flags & Z:
             size = properties.get("JMS_SUN_UNCOMPRESSED_SIZE")
             body = inflate(body, size if isinstance(size, int) else None, self.limit)
-        return FrameColumns(
-            name,
-            packet.type,
-            printable_name(variable.destination),
-            "queue" if packet.flags & Q else "topic",
-            printable_text(variable.message_id or sysid_text(packet.sysid)),
-            printable_name(variable.correlation_id),
-            request,
-            printable_name(variable.reply_to),
-            packet.priority,
-            printable_properties(properties.items()) if properties else None,
-            _JMQ_BODIES[packet.type],
-            body,
+        return columns._replace(
+            destination=_printable(variable.destination),
+            destination_kind="queue" if packet.flags & Q else "topic",
+            message_id=_printable(variable.message_id or sysid_text(packet.sysid)),
+            correlation_id=_printable(variable.correlation_id),
+            reply_to=_printable(variable.reply_to),
+            priority=packet.priority,
+            body_kind=self._BODIES[packet.type],
+            body=body,
         )
+
+
+class _ExchangeCodec(Codec):
+    """Codec of a protocol with one request and one response: each side is one frame."""
+
+    error: ProtocolError | None = None
+    incomplete = False
+
+    def _new_decoder(self) -> bytearray:
+        return bytearray()
+
+    def feed(self, data: bytes) -> list[bytes]:
+        """Collect bytes; `end` returns them."""
+        self._decoder += data
+        self.incomplete = True
+        if len(self._decoder) > self.limit:
+            self.error = FrameTooLarge(f"a request or response is larger than {self.limit} bytes")
+        return []
+
+    def end(self) -> list[bytes]:
+        received, self._decoder, self.incomplete = bytes(self._decoder), bytearray(), False
+        return [received] if received and self.error is None else []
+
+    def size(self, data: bytearray, at: int, frame: bytes) -> int:
+        return len(frame)
+
+
+class PortMapperCodec(_ExchangeCodec):
+    """JMQ's port mapper: an optional line with the version, and a list of services."""
+
+    name = "jmq-portmapper"
+
+    _BEGINNINGS: ClassVar = {
+        True: re.compile(rb"\d*\r?\n?"),
+        False: re.compile(rb"(1(0(1( .*)?)?)?)?", re.DOTALL),
+    }
+    """By `to_server`: what the bytes so far have to match."""
+
+    def feed(self, data: bytes) -> list[bytes]:
+        super().feed(data)
+        if not self._BEGINNINGS[self.to_server].fullmatch(self._decoder):
+            what = "request" if self.to_server else "response"
+            self.error = ProtocolError(f"this is not a {what} of a port mapper")
+        return []
+
+    def describe(self, frame: bytes) -> FrameColumns:
+        if self.to_server:
+            return FrameColumns("request", body=frame)
+        try:
+            services = jmq.read_services(frame)
+        except ConnectionLost as error:
+            return FrameColumns("services", body=frame, error=str(error))
+        rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
+        return FrameColumns("services", properties=_texts(rows), body=frame)
+
+
+class HttpCodec(_ExchangeCodec):
+    """Codec of msglite's HTTP gateway; a response is not decoded further."""
+
+    name = "msglite-http"
+
+    _SECRETS: ClassVar = ("Authorization", "Proxy-Authorization", "Cookie")
+
+    def describe(self, frame: bytes) -> FrameColumns:
+        if not self.to_server:
+            return FrameColumns("response", body=frame)
+        reader = RequestReader(HttpLimits(body=self.limit))
+        reader.feed(frame)
+        reader.end()
+        request = reader.request
+        if request is None:
+            return FrameColumns("request", error=str(reader.error))
+        headers = request.headers | {
+            name: self._hidden(request.headers[name])
+            for name in request.headers.keys() & self._SECRETS
+        }
+        return FrameColumns(
+            "request",
+            destination=_printable(request.url.partition("?")[0]),
+            properties=_texts(
+                [
+                    ("method", request.method),
+                    ("url", request.url),
+                    ("protocol", request.protocol),
+                    *headers.items(),
+                ]
+            ),
+            body_kind="bytes" if request.body else "none",
+            body=request.body,
+        )
+
+
+CODECS: Final[dict[str, type[Codec]]] = {
+    kind.name: kind
+    for kind in (JmqCodec, PortMapperCodec, PhpmqCodec, VibemqCodec, MsgliteCodec, HttpCodec)
+}
+
+
+def _from_bytes(raw: bytes) -> str:
+    """Return a name as text; a byte that is not UTF-8 becomes \\xNN."""
+    return raw.decode("utf-8", "backslashreplace")
+
+
+def _printable(text: str | None) -> str | None:
+    """Return text that a table can store, None for no text.
+
+    Half a surrogate pair becomes the byte that it represents, or \\uNNNN."""
+    if not text or text.isascii():
+        return text or None
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _texts(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
+    """Return values as text: true and false, decimal numbers, bytes in base64."""
+    return [(_printable(name) or "", _as_text(value)) for name, value in properties] or None
+
+
+def _as_text(value: Property) -> str | None:
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    if isinstance(value, bool):
+        return str(value).lower()
+    return None if value is None else _printable(str(value)) or ""

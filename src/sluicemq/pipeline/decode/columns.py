@@ -31,11 +31,10 @@ error             error and its effect; null for valid frames
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Iterator
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
-
-TIME: Final = pa.timestamp("us", tz="UTC")
 
 FRAMES: Final = pa.schema(
     [
@@ -44,7 +43,7 @@ FRAMES: Final = pa.schema(
         pa.field("stream", pa.string()),
         pa.field("direction", pa.string()),
         pa.field("protocol", pa.string()),
-        pa.field("time", TIME),
+        pa.field("time", pa.timestamp("us", tz="UTC")),
         pa.field("offset", pa.int64()),
         pa.field("length", pa.int64()),
         pa.field("frame", pa.string()),
@@ -64,5 +63,57 @@ FRAMES: Final = pa.schema(
 )
 """All columns in order."""
 
-TO_SERVER: Final = "to-server"
-TO_CLIENT: Final = "to-client"
+_MAX_ROWS: Final = 4096
+_MAX_BYTES: Final = 16 << 20
+"""Maximum size of a batch's bodies."""
+
+Pairs = list[tuple[str, str | None]]
+
+
+class FrameColumns(NamedTuple):
+    """Columns of a frame that depend on its protocol: all from `frame` on."""
+
+    frame: str | None = None
+    packet_type: int | None = None
+    destination: str | None = None
+    destination_kind: str | None = None
+    message_id: str | None = None
+    correlation_id: str | None = None
+    request_id: str | None = None
+    reply_to: str | None = None
+    priority: int | None = None
+    properties: Pairs | None = None
+    body_kind: str | None = None
+    body: bytes | None = None
+    error: str | None = None
+
+
+class RowBuffer:
+    """Rows of a file that do not form a batch yet."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._rows: list[tuple[Any, ...]] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if a batch is due."""
+        return len(self._rows) >= _MAX_ROWS or self._bytes >= _MAX_BYTES
+
+    def add(self, place: tuple[Any, ...], columns: FrameColumns) -> None:
+        """Add a row; `place` has the columns between `file` and `frame`."""
+        self._rows.append((self.file, *place, *columns))
+        self._bytes += len(columns.body or b"")
+
+    def add_fault(self, offset: int | None, text: str) -> None:
+        """Add an error in the file itself."""
+        self.add((None, None, None, None, None, offset, None), FrameColumns(error=text))
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield all added rows and clear them."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        for start in range(0, len(rows), _MAX_ROWS):
+            columns = zip(*rows[start : start + _MAX_ROWS], strict=True)
+            arrays = [pa.array(*pair) for pair in zip(columns, FRAMES.types, strict=True)]
+            yield pa.RecordBatch.from_arrays(arrays, schema=FRAMES)

@@ -1,8 +1,4 @@
-"""TCP connections of a capture and their packets, found in one pass.
-
-The payload stays in the file. Each connection yields chunks of up to CHUNK notes of 30 bytes, with
-the position of each packet's payload: a gigabyte of traffic becomes 20 MB, which can be sorted and
-distributed. The task that decodes a connection reads its payload from the file.
+"""Connections of a capture: from its segments to rows, in one pass.
 
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
@@ -10,247 +6,179 @@ begins another connection between the same endpoints.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from ipaddress import IPv6Address
+from itertools import count
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final
 
-import numpy as np
-import numpy.typing as npt
+import pyarrow as pa
 
-from sluicemq.pipeline.decode.captures import NO_TIME, CaptureFault, Integers, read_packets
-from sluicemq.pipeline.decode.headers import (
-    ENDPOINT,
+from sluicemq.pipeline.decode.captures import NO_TIME, CaptureError, read_packets
+from sluicemq.pipeline.decode.codecs import CODECS
+from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
+from sluicemq.pipeline.decode.flow import MID_STREAM, Flow
+from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.decode.recognition import HEAD, recognise
+from sluicemq.pipeline.decode.tcp import (
+    ACK,
     FIN,
     RST,
     SYN,
-    Passed,
-    Segments,
-    find_segments,
+    Piece,
+    Reassembler,
+    Segment,
+    Skipped,
+    endpoint_text,
+    find_segment,
 )
-from sluicemq.pipeline.decode.options import DecodeOptions
 
-NOTE: Final = np.dtype(
-    [
-        ("time", "<i8"),
-        ("at", "<i8"),
-        ("sequence", "<u4"),
-        ("size", "<u4"),
-        ("lost", "<u4"),
-        ("flags", "u1"),
-        ("side", "u1"),
-    ]
-)
-"""Note of a packet: time, position of its payload in the file, sequence number of its first byte,
-captured bytes, bytes behind them that were sent and not captured, TCP flags, and the index of the
-sending endpoint (0 or 1)."""
-CHUNK: Final = 512
-"""Maximum number of notes of a chunk."""
-
-_MOST_NOTES: Final = 1 << 18
-"""Maximum number of notes in memory, for all connections of a file."""
-_LATE_SYN: Final = 1 << 20
-"""Bytes by which packets may precede the SYN of their side, if captured out of order."""
-_PIECE: Final = 256 << 10
-"""Bytes of a raw log that one note covers."""
-_MAPPED: Final = bytes(10) + b"\xff\xff"
-
-Notes = npt.NDArray[np.void]
+_MAX_CONNECTIONS: Final = 20_000
+"""Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
+_RAW_PIECE: Final = 256 << 10
+"""Bytes read at once from a log of raw bytes."""
 
 
-class ConnectionPackets(NamedTuple):
-    """Packets of one connection.
+class Connection:
+    """Both directions of a connection; side 0 has the lower address."""
 
-    connection  number in the file
-    number      index of the chunk, from 0; chunks are read in this order
-    endpoints   "address:port" of the sides 0 and 1
-    notes       array of NOTE, as bytes
-    """
+    def __init__(
+        self, number: int, endpoints: list[str], options: DecodeOptions, rows: RowBuffer
+    ) -> None:
+        self._number = number
+        self._endpoints = endpoints
+        self._options = options
+        self._rows = rows
+        self.sides = Reassembler(), Reassembler()
+        self._early: tuple[list[Piece], list[Piece]] = [], []
+        """Bytes of both sides before the protocol was detected."""
+        self._early_bytes = 0
+        self._client: int | None = None
+        """Side of the client, if known."""
+        self._flows: list[Flow] = []
 
-    connection: int
-    number: int
-    endpoints: tuple[str, str]
-    notes: bytes
+    def add(self, side: int, segment: Segment) -> None:
+        """Add a segment that this side sent."""
+        if self._client is None and segment.flags & SYN:
+            self._client = 1 - side if segment.flags & ACK else side
+        self._handle(side, self.sides[side].add(segment))
 
+    def end(self) -> None:
+        """Add the remaining rows after the last segment."""
+        for side in (0, 1):
+            self._handle(side, self.sides[side].end())
+        if not self._flows and any(self._early):
+            self._begin()
+        closed = any(reassembler.closed for reassembler in self.sides)
+        for flow, reassembler in zip(self._flows, self.sides, strict=False):
+            flow.end(closed)
+            if reassembler.foreign:
+                text = (
+                    f"{reassembler.foreign} packets have sequence numbers that do not belong to "
+                    "the connection, and were left out"
+                )
+                flow.emit(NO_TIME, None, None, FrameColumns(error=text))
 
-@dataclass(slots=True)
-class _Connection:
-    """Connection that may receive more packets.
-
-    pair    both endpoints
-    begun   sequence number after the SYN, by side
-    first   sequence number of the first captured byte, by side
-    """
-
-    number: int
-    pair: bytes
-    notes: list[Notes] = field(default_factory=list)
-    count: int = 0
-    chunks: int = 0
-    begun: list[int | None] = field(default_factory=lambda: [None, None])
-    first: list[int | None] = field(default_factory=lambda: [None, None])
-
-    def drain(self) -> Iterator[ConnectionPackets]:
-        """Yield the collected notes as chunks."""
-        notes = np.concatenate(self.notes) if self.notes else np.empty(0, NOTE)
-        self.notes.clear()
-        self.count = 0
-        endpoints = _text(self.pair[:ENDPOINT]), _text(self.pair[ENDPOINT:])
-        for start in range(0, len(notes), CHUNK):
-            part = notes[start : start + CHUNK].tobytes()
-            yield ConnectionPackets(self.number, self.chunks, endpoints, part)
-            self.chunks += 1
-
-
-class Finder:
-    """Assigns the segments of one file to connections."""
-
-    def __init__(self, most: int) -> None:
-        """Set `most`, the maximum number of connections in memory."""
-        self._most = most
-        self._current: dict[bytes, _Connection] = {}
-        """Connection by pair of endpoints, in the order of last activity."""
-        self._connections = 0
-        self._notes = 0
-
-    def add(self, segments: Segments) -> Iterator[ConnectionPackets]:
-        """Add a batch of segments; yield the chunks that are full."""
-        relevant = (segments.length > 0) | ((segments.flags & (SYN | FIN | RST)) != 0)
-        if not relevant.any():
+    def _handle(self, side: int, pieces: list[Piece]) -> None:
+        if self._flows:
+            self._flows[side].add(pieces)
             return
-        segments = Segments(*(column[relevant] for column in segments))
-        numbers, sides, known = self._assign(segments)
-        notes = _notes(segments, sides)
-        order = np.argsort(numbers, kind="stable")
-        starts = np.flatnonzero(np.diff(numbers[order], prepend=-1))
-        for mine in np.split(order, starts[1:]):
-            connection = known[int(numbers[mine[0]])]
-            connection.notes.append(notes[mine])
-            connection.count += len(mine)
-            self._notes += len(mine)
-            for side in (0, 1):
-                if connection.first[side] is None:
-                    sent = segments.sequence[mine][sides[mine] == side]
-                    connection.first[side] = int(sent[0]) if len(sent) else None
-        for connection in known.values():
-            is_current = self._current[connection.pair] is connection
-            if is_current:
-                self._current[connection.pair] = self._current.pop(connection.pair)
-            if not is_current or connection.count >= CHUNK:
-                yield from self._drain(connection)
-        if self._notes > _MOST_NOTES:
-            yield from self.end()
-        while len(self._current) > self._most:
-            yield from self._drain(self._current.pop(next(iter(self._current))))
+        self._early[side].extend(pieces)
+        self._early_bytes += sum(len(piece.data) for piece in pieces)
+        if self._early_bytes >= HEAD:
+            self._begin()
 
-    def end(self) -> Iterator[ConnectionPackets]:
-        """Yield all remaining chunks."""
-        for connection in self._current.values():
-            yield from self._drain(connection)
+    def _begin(self) -> None:
+        """Detect the protocol, and pass the early bytes to its flows."""
+        one, other = (int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints)
+        heads = self._head(0), self._head(1)
+        protocol, server = recognise(heads, (one, other), self._client, self._options)
+        ends = self._endpoints[1 - server], self._endpoints[server]
+        stream = self._rows.file if self._options.raw else " > ".join(ends)
+        codec = CODECS.get(protocol or "")
+        reason = MID_STREAM if codec else None
+        if protocol is None:
+            reason = (
+                "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
+            )
+        for side, pieces in enumerate(self._early):
+            place = (self._number, stream, "to-client" if side == server else "to-server", protocol)
+            arguments = side != server, self._options.max_frame_bytes, self._options.secrets
+            begins = self.sides[side].begins
+            self._flows.append(Flow(self._rows, place, codec, arguments, begins, reason))
+            self._flows[side].add(pieces)
+            pieces.clear()
 
-    def _drain(self, connection: _Connection) -> Iterator[ConnectionPackets]:
-        self._notes -= connection.count
-        return connection.drain()
+    def _head(self, side: int) -> tuple[bytes, bool]:
+        """Return the first captured bytes of a side, and whether the connection begins with them.
 
-    def _assign(self, segments: Segments) -> tuple[Integers, Integers, dict[int, _Connection]]:
-        """Return each segment's connection number and side, and the connections by number."""
-        keys = np.concatenate([segments.source, segments.target], axis=1)
-        different, places, inverse = np.unique(
-            keys.view(f"V{2 * ENDPOINT}").ravel(), return_index=True, return_inverse=True
-        )
-        names = [key.tobytes() for key in different]
-        pairs = [min(name, name[ENDPOINT:] + name[:ENDPOINT]) for name in names]
-        sides = np.array([name != pair for name, pair in zip(names, pairs, strict=True)])[inverse]
-        slot_of = dict.fromkeys((pairs[index] for index in np.argsort(places)), 0)
-        connections = [self._current.get(pair) or self._begin(pair) for pair in slot_of]
-        slot_of = {pair: slot for slot, pair in enumerate(slot_of)}
-        slots = np.array([slot_of[pair] for pair in pairs])[inverse]
-        numbers = np.array([connection.number for connection in connections], np.int64)[slots]
-        known = {connection.number: connection for connection in connections}
-        for place in np.flatnonzero(segments.flags & SYN):
-            connection, side = connections[slots[place]], int(sides[place])
-            begun = (int(segments.sequence[place]) + 1) & 0xFFFF_FFFF
-            first = connection.first[side]
-            if first is None:
-                same = (numbers[:place] == connection.number) & (sides[:place] == side)
-                before = segments.sequence[:place][same]
-                first = int(before[0]) if len(before) else None
-            if not _is_same(begun, connection.begun[side], first):
-                connection = connections[slots[place]] = self._begin(connection.pair)
-                known[connection.number] = connection
-                numbers[place:][slots[place:] == slots[place]] = connection.number
-            connection.begun[side] = begun
-        return numbers, sides.astype(np.int64), known
-
-    def _begin(self, pair: bytes) -> _Connection:
-        connection = self._current[pair] = _Connection(self._connections, pair)
-        self._connections += 1
-        return connection
+        They end at a gap."""
+        begins = self.sides[side].begins
+        data = bytearray()
+        for piece in self._early[side]:
+            if piece.missing and data:
+                break
+            begins = begins and not piece.missing
+            data += piece.data
+        return bytes(data[:HEAD]), begins
 
 
-def _is_same(begun: int, known: int | None, first: int | None) -> bool:
-    """Return True if a SYN belongs to the connection.
+def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file (columns.FRAMES). Errors in the file are rows, too."""
+    rows = RowBuffer(file)
+    skipped: Counter[Skipped] = Counter()
+    connections: dict[bytes, Connection] = {}
+    """By both endpoints, in the order of last activity."""
+    numbers = count()
+    try:
+        for segment in _segments(Path(file), options, skipped):
+            one, other = sorted((segment.source, segment.target))
+            side = int(segment.source != one)
+            connection = connections.pop(one + other, None)
+            if connection is not None and not connection.sides[side].accepts(segment):
+                connection.end()
+                connection = None
+            if connection is None:
+                endpoints = [endpoint_text(each) if each else "" for each in (one, other)]
+                connection = Connection(next(numbers), endpoints, options, rows)
+            connections[one + other] = connection
+            connection.add(side, segment)
+            if len(connections) > _MAX_CONNECTIONS:
+                connections.pop(next(iter(connections))).end()
+            if rows.is_full:
+                yield from rows.batches()
+    except CaptureError as error:
+        rows.add_fault(error.offset, str(error))
+    except OSError as error:
+        rows.add_fault(None, f"the file cannot be read: {error.strerror}")
+    for connection in connections.values():
+        connection.end()
+        if rows.is_full:
+            yield from rows.batches()
+    for reason, packets in skipped.items():
+        if reason is not Skipped.FOREIGN:
+            rows.add_fault(None, f"{packets} packets {reason}")
+    yield from rows.batches()
 
-    The side of that connection began at `known`, or its first byte was `first`."""
-    if known is not None:
-        return begun == known
-    if first is None:
-        return True
-    # the SYN precedes the first byte by one
-    return (first + 1 - begun) & 0xFFFF_FFFF <= _LATE_SYN
 
-
-def _text(endpoint: bytes) -> str:
-    port = int.from_bytes(endpoint[16:])
-    if endpoint.startswith(_MAPPED):
-        return f"{'.'.join(map(str, endpoint[12:16]))}:{port}"
-    return f"[{IPv6Address(endpoint[:16])}]:{port}"
-
-
-def _notes(segments: Segments, sides: Integers) -> Notes:
-    lost = segments.length - segments.captured
-    columns = (segments.time, segments.start, segments.sequence, segments.captured, lost)
-    made: Notes = np.rec.fromarrays([*columns, segments.flags, sides], dtype=NOTE).view(np.ndarray)
-    return made
-
-
-def find_connections(
-    path: Path, options: DecodeOptions
-) -> Iterator[ConnectionPackets | CaptureFault]:
-    """Yield all connections of a file in chunks, which are ordered within a connection.
-
-    Raises OSError."""
+def _segments(path: Path, options: DecodeOptions, skipped: Counter[Skipped]) -> Iterator[Segment]:
+    """Yield the segments with payload or flags; count the packets that have none."""
     if options.raw is not None:
-        yield from _raw(path)
+        yield from _raw_segments(path, SYN if options.raw.role == "client" else SYN | ACK)
         return
-    finder = Finder(options.max_connections)
-    passed = Passed()
-    for packets in read_packets(path):
-        if isinstance(packets, CaptureFault):
-            yield packets
-        else:
-            yield from finder.add(find_segments(packets, passed))
-    yield from finder.end()
-    for count, description in (
-        (passed["unknown"], "have a link type that is not known; nothing of them was decoded"),
-        (passed["fragments"], "are fragments of IP, which are not put together"),
-        (passed["broken"], "have headers that are cut or cannot be"),
-    ):
-        if count:
-            yield CaptureFault(-1, f"{count} packets {description}")
+    for packet in read_packets(path):
+        segment = find_segment(packet)
+        if isinstance(segment, Skipped):
+            skipped[segment] += 1
+        elif segment.payload or segment.lost or segment.flags & (SYN | FIN | RST):
+            yield segment
 
 
-def _raw(path: Path) -> Iterator[ConnectionPackets]:
-    """Yield a log of raw bytes as chunks of one direction."""
-    size = path.stat().st_size
-    at = np.arange(0, size, _PIECE, dtype=np.int64)
-    notes = np.zeros(1 + len(at), NOTE)
-    notes["time"] = NO_TIME
-    notes["flags"][0] = SYN
-    notes["sequence"][0] = 0xFFFF_FFFF
-    notes["at"][1:] = at
-    notes["sequence"][1:] = at & 0xFFFF_FFFF
-    notes["size"][1:] = np.minimum(size - at, _PIECE)
-    for number, start in enumerate(range(0, len(notes), CHUNK)):
-        yield ConnectionPackets(0, number, ("", ""), notes[start : start + CHUNK].tobytes())
+def _raw_segments(path: Path, flags: int) -> Iterator[Segment]:
+    """Yield a log of raw bytes as the segments of one direction; `flags` tell the sender."""
+    sequence = 0
+    yield Segment(b"", b"", (1 << 32) - 1, flags, b"", 0, NO_TIME)
+    with path.open("rb") as file:
+        while data := file.read(_RAW_PIECE):
+            yield Segment(b"", b"", sequence % (1 << 32), ACK, data, 0, NO_TIME)
+            sequence += len(data)

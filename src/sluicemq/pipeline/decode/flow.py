@@ -9,18 +9,13 @@ out of step   bytes are missing, the codec has reported an error, or the capture
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from itertools import accumulate
+from collections.abc import Iterable
 from typing import Any, Final
 
 from sluicemq.pipeline.decode.captures import NO_TIME
-from sluicemq.pipeline.decode.codec import Codec, FrameColumns
-from sluicemq.pipeline.decode.options import DecodeOptions
-from sluicemq.pipeline.decode.payload import Portion
-from sluicemq.pipeline.decode.reassembly import Gap
-
-Emit = Callable[[int, int, int, FrameColumns | None, str | None], None]
-"""Called with time, offset, length, a frame's columns, and the error."""
+from sluicemq.pipeline.decode.codecs import Codec
+from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
+from sluicemq.pipeline.decode.tcp import Piece
 
 _TRIAL: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
@@ -31,145 +26,141 @@ MID_STREAM: Final = "the capture begins within the connection"
 
 
 class Flow:
-    """Frames of one direction of a connection with a known protocol."""
+    """Bytes of one direction of a connection.
+
+    Without a codec, they are one row with the reason, if there is one.
+    """
 
     def __init__(
-        self, kind: type[Codec], to_server: bool, begins: bool, options: DecodeOptions, emit: Emit
+        self,
+        rows: RowBuffer,
+        place: tuple[int, str, str, str | None],
+        kind: type[Codec] | None,
+        arguments: tuple[bool, int, bool],
+        begins: bool,
+        reason: str | None,
     ) -> None:
-        """Set up the codec; `begins`: the first byte is the first of the connection."""
+        """Set the row columns between `file` and `time`, and how codecs are constructed.
+
+        `begins`: the first byte is the first of the connection; otherwise, `reason` is why the
+        bytes before the first frame are not decoded, None if that is no error."""
+        self._rows = rows
+        self._place = place
         self._kind = kind
-        self._to_server = to_server
-        self._options = options
-        self._emit = emit
-        self._codec: Codec | None = self._new() if begins else None
+        self._arguments = arguments
+        self._codec = kind(*arguments) if kind is not None and begins else None
+        """None: out of step."""
+        self._kept = bytearray()
+        """Bytes from `_begin` on; out of step, the last bytes, to search from index `_from` on."""
+        self._from = 0
         self._begin = 0
         """Position of the first byte that is not in a row yet."""
-        self._seen = 0
+        self._end = 0
         """Position behind the last byte."""
-        self._kept = bytearray()
-        """Bytes from `_begin` on, for codecs with `keeps`."""
-        self._reason = "" if begins else MID_STREAM
+        self._reason = reason
         self._since = NO_TIME
         """Time at which synchronisation was lost."""
         self._gaps = 0
         """Number of gaps while out of step, except the one that is the reason."""
-        self._window = bytearray()
-        """Out of step: the last bytes, to search from index `_from` on."""
-        self._from = 0
         self._latest = NO_TIME
 
-    def _new(self) -> Codec:
-        return self._kind(self._to_server, self._options.max_frame_bytes, self._options.secrets)
+    def emit(
+        self, time: int, offset: int | None, length: int | None, columns: FrameColumns
+    ) -> None:
+        """Add a row."""
+        known = None if time == NO_TIME else time
+        self._rows.add((*self._place, known, offset, length), columns)
 
-    def take(self, portion: Portion) -> None:
+    def add(self, pieces: Iterable[Piece]) -> None:
         """Add the next bytes."""
-        data = portion.data
-        self._seen = portion.offset + len(data)
-        self._latest = int(portion.time[-1])
-        if self._codec is not None:
-            self._accept(self._codec, portion.times, data, self._codec.feed(data))
-        else:
-            self._window += data
-        while self._codec is None and (found := self._search()) is not None:
-            codec, data, frames = found
-            self._codec = codec
-            self._accept(codec, portion.times, data, frames)
-
-    def gap(self, gap: Gap) -> None:
-        """Add a gap: missing bytes."""
-        if self._codec is None:
-            self._gaps += 1
-        else:
-            self._reason = f"{gap.size} bytes are missing in the capture at {gap.offset}"
-            if gap.cut:
-                self._reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
-        self._seen = gap.offset + gap.size
-        self._fall_out(b"", 0)
+        for piece in pieces:
+            if piece.missing:
+                self._skip(piece)
+            self._take(piece)
 
     def end(self, closed: bool) -> None:
         """Handle the end of the stream; `closed`: the connection had ended."""
-        codec = self._codec
-        if codec is not None:
-            self._accept(codec, lambda places: [self._latest] * len(places), b"", codec.end())
-        if self._codec is None:
-            self._report(self._seen)
-        elif self._codec.incomplete and self._seen > self._begin:
-            size = self._seen - self._begin
-            what = "connection" if closed else "capture"
-            why = f"the {what} ends within a frame, of which {size} bytes have come"
-            self._emit(self._latest, self._begin, size, None, why)
-
-    def _accept(
-        self,
-        codec: Codec,
-        times: Callable[[list[int]], list[int]],
-        data: bytes,
-        frames: list[Any],
-    ) -> None:
-        """Emit rows for the frames that `codec` returned for the kept bytes and `data`."""
-        if codec.keeps and (self._kept or not frames):
-            self._kept += data
-            data = bytes(self._kept) if frames else b""
-        if frames:
-            at = 0
-            sizes: list[int] = []
-            for frame in frames:
-                sizes.append(codec.size(data, at, frame))
-                at += sizes[-1]
-            ends = list(accumulate(sizes, initial=self._begin))[1:]
-            for frame, size, end, time in zip(frames, sizes, ends, times(ends), strict=True):
-                self._emit(time, end - size, size, codec.describe(frame), None)
-            self._begin += at
-            if codec.keeps:
-                self._kept = bytearray(memoryview(data)[at:])
-        if codec.error is not None:
-            self._reason = str(codec.error)
-            left = max(0, len(data) - (self._seen - self._begin))
-            rest = bytes(self._kept) if codec.keeps else data[left:]
-            self._fall_out(rest, int(self._seen - len(rest) == self._begin))
-        elif self._kept and not codec.incomplete:
-            # blank lines between frames belong to no frame
-            self._begin += len(self._kept)
-            self._kept.clear()
-
-    def _fall_out(self, rest: bytes, first: int) -> None:
-        """Start to search for a beginning in the last bytes `rest`, from index `first` on."""
         if self._codec is not None:
-            self._since = self._latest
-        self._codec = None
-        self._kept.clear()
-        self._window = bytearray(rest)
-        self._from = first
+            self._accept(self._codec, self._codec.end())
+        if self._codec is None:
+            self._report(self._end)
+        elif self._codec.incomplete and self._end > self._begin:
+            size = self._end - self._begin
+            what = "connection" if closed else "capture"
+            text = f"the {what} ends within a frame, of which {size} bytes have come"
+            self.emit(self._latest, self._begin, size, FrameColumns(error=text))
 
-    def _search(self) -> tuple[Codec, bytes, list[Any]] | None:
-        """Return the next codec in step, with the bytes from its start on and their frames.
+    def _take(self, piece: Piece) -> None:
+        self._end += len(piece.data)
+        self._latest = piece.time
+        self._kept += piece.data
+        if self._codec is not None:
+            self._accept(self._codec, self._codec.feed(piece.data))
+        while self._codec is None and (found := self._search()) is not None:
+            self._codec, frames = found
+            self._accept(self._codec, frames)
+
+    def _skip(self, piece: Piece) -> None:
+        if self._codec is None:
+            self._gaps += 1
+        else:
+            reason = f"{piece.missing} bytes are missing in the capture at {self._end}"
+            if piece.cut:
+                reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
+            self._fall_out(reason)
+        self._kept.clear()
+        self._from = 0
+        self._end += piece.missing
+
+    def _accept(self, codec: Codec, frames: list[Any]) -> None:
+        """Emit rows for the frames that `codec` found in the kept bytes."""
+        at = 0
+        for frame in frames:
+            size = codec.size(self._kept, at, frame)
+            self.emit(self._latest, self._begin + at, size, codec.describe(frame))
+            at += size
+        if codec.error is None and not codec.incomplete:
+            # blank lines between frames belong to no frame
+            at = len(self._kept)
+        del self._kept[:at]
+        self._begin += at
+        if codec.error is not None:
+            self._fall_out(str(codec.error))
+            self._from = 1
+
+    def _fall_out(self, reason: str) -> None:
+        self._codec = None
+        self._reason = reason
+        self._since = self._latest
+
+    def _search(self) -> tuple[Codec, list[Any]] | None:
+        """Return the next codec in step, and the frames it found in the kept bytes.
 
         Return None if more bytes are needed."""
-        signature = self._kind.signature
-        window = self._window
-        at = self._from
-        while signature is not None and (match := signature.search(window, at)) is not None:
+        kind, at = self._kind, self._from
+        while (
+            kind is not None
+            and kind.signature is not None
+            and (match := kind.signature.search(self._kept, at)) is not None
+        ):
             at = match.start()
-            codec = self._new()
-            rest = bytes(memoryview(window)[at:])
+            codec = kind(*self._arguments)
+            rest = bytes(memoryview(self._kept)[at:])
             frames = codec.feed(rest)
-            if not frames and codec.error is not None:
-                at += 1
-                continue
-            if frames or len(rest) >= _TRIAL:
-                self._report(self._seen - len(rest))
-                self._begin = self._seen - len(rest)
-                self._window = bytearray()
-                return codec, rest, frames
-            self._drop(at)
-            return None
-        self._drop(max(at, len(window) - _OVERLAP))
-        return None
-
-    def _drop(self, size: int) -> None:
-        """Drop the first bytes of the window, in which no frame begins."""
-        del self._window[:size]
+            if frames or (codec.error is None and len(rest) >= _TRIAL):
+                self._report(self._end - len(rest))
+                self._begin = self._end - len(rest)
+                self._kept = bytearray(rest)
+                return codec, frames
+            if codec.error is None:
+                break
+            at += 1
+        else:
+            at = max(at, len(self._kept) - _OVERLAP)
+        # no frame begins in the bytes before
+        del self._kept[:at]
         self._from = 0
+        return None
 
     def _report(self, until: int) -> None:
         """Emit a row with the reason why the bytes before `until` were not decoded."""
@@ -178,30 +169,6 @@ class Flow:
             more = f", and {self._gaps} more gaps" if self._gaps else ""
             text = f"{self._reason}{more}; {size} bytes from {self._begin} on are not decoded"
             time = self._latest if self._since == NO_TIME else self._since
-            self._emit(time, self._begin, size, None, text)
+            error = None if self._reason is None else text
+            self.emit(time, self._begin, size, FrameColumns(error=error))
         self._gaps = 0
-
-
-class Unread:
-    """Direction that is not decoded; only its bytes are counted."""
-
-    def __init__(self, why: str | None, emit: Emit) -> None:
-        """Set the reason `why`, None if that is no error."""
-        self._why = why
-        self._emit = emit
-        self._seen = 0
-        self._latest = NO_TIME
-
-    def take(self, portion: Portion) -> None:
-        """Count the next bytes."""
-        self._seen = portion.offset + len(portion.data)
-        self._latest = int(portion.time[-1])
-
-    def gap(self, gap: Gap) -> None:
-        """Count missing bytes."""
-        self._seen = gap.offset + gap.size
-
-    def end(self, closed: bool) -> None:
-        """Emit a row with the reason, if there is one."""
-        if self._seen:
-            self._emit(self._latest, 0, self._seen, None, self._why)

@@ -24,9 +24,6 @@ PORTS: Final[Mapping[int, str]] = {
 }
 """Default ports of the protocols."""
 
-MAX_FRAME_BYTES: Final = 73_400_320
-"""Maximum message size of a JMS broker by default (Open MQ's imq.message.max_size)."""
-
 
 class Raw(NamedTuple):
     """Format of files that contain the bytes of one direction instead of a capture.
@@ -45,22 +42,15 @@ class DecodeOptions:
 
     ports            protocol of each server port
     raw              format of raw logs; None for captures
-    max_frame_bytes  a frame with a greater length is an error, for which no memory is allocated
-    max_waiting      packets of one direction that wait for a missing one; beyond that, the
-                     missing bytes count as lost
-    max_connections  connections of one file in memory; beyond that, the longest idle one is
-                     dropped, and its later packets form another connection
+    max_frame_bytes  a frame with a greater length is an error, for which no memory is allocated;
+                     by default, the maximum of a JMS broker (Open MQ's imq.message.max_size)
     secrets          include passwords and tokens instead of "***"
-    partitions       tasks that decode; None = four for each core
     """
 
     ports: Mapping[int, str] = field(default_factory=lambda: PORTS)
     raw: Raw | None = None
-    max_frame_bytes: int = MAX_FRAME_BYTES
-    max_waiting: int = 65_536
-    max_connections: int = 100_000
+    max_frame_bytes: int = 73_400_320
     secrets: bool = False
-    partitions: int | None = None
 
     def __post_init__(self) -> None:
         """Validate the options. Raises ConfigurationError."""
@@ -75,11 +65,8 @@ class DecodeOptions:
                 raise ConfigurationError(
                     f"role: {self.raw.role!r} is neither client nor server; say who wrote the bytes"
                 )
-        for name in ("max_frame_bytes", "max_waiting", "max_connections"):
-            if getattr(self, name) < 1:
-                raise ConfigurationError(f"{name}: must be at least 1")
-        if self.partitions is not None and self.partitions < 1:
-            raise ConfigurationError("partitions: must be at least 1")
+        if self.max_frame_bytes < 1:
+            raise ConfigurationError("max_frame_bytes: must be at least 1")
 
 
 def _check_protocol(name: str, protocol: str, known: tuple[str, ...]) -> None:

@@ -1,10 +1,10 @@
 """Traffic report: gold tables as one printable HTML file.
 
-    build(gold, anomalies, dead_letters)  ->  Report   figures, from Arrow tables
-    write(report, path)                                one file without external requests
-    report_lake(lake, out)                             both, for the directory of a lake
+    build(gold, anomalies, dead_letters)  ->  ReportFigures   from Arrow tables
+    write(report, path)                   one file without external requests
+    report_lake(spark, lake, out)         both, for a lake
 
-`png.write_pngs` writes the charts as pictures. No Spark session is started.
+`charts.write_pngs` writes the charts as pictures.
 """
 
 from sluicemq.pipeline.report.build import build

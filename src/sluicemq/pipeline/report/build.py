@@ -2,46 +2,61 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from sluicemq.pipeline.report import gold as reading
+from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report.figures import (
-    Anomaly,
+    MINUTE,
+    PROTOCOLS,
+    Bins,
     Counts,
     DestinationFigures,
-    Example,
     LakeState,
     Percentiles,
     Reason,
     ReportFigures,
+    Row,
     Timeline,
+    minute_of,
 )
-from sluicemq.pipeline.report.gold import DEPTHS, DESTINATION, SUMMED, Read, Sums
-from sluicemq.pipeline.report.palette import PROTOCOLS
-from sluicemq.pipeline.report.scale import MINUTE, Bins, minute_of
 
-BINS: Final = 192
-"""Maximum number of time bins: a chart is about 900 pixels wide."""
-SPARK_BINS: Final = 44
+SUMMED: Final = (
+    "published",
+    "published_bytes",
+    "acknowledged",
+    "redelivered",
+    "expired",
+    "dead_lettered",
+    "late_events",
+)
+DEPTHS: Final = ("backlog", "unacked")
+COLUMNS: Final = (
+    *("broker", "destination_kind", "destination", "minute", "protocol"),
+    *SUMMED,
+    *DEPTHS,
+    *("end_to_end", "dead_letter_reasons"),
+)
+"""Columns of gold that a report needs."""
 TOP: Final = 25
 """Number of destinations with a row of their own."""
-MOST_REASONS: Final = 20
-MOST_EXAMPLES: Final = 3
+MAX_REASONS: Final = 20
+MAX_EXAMPLES: Final = 3
 """Maximum number of examples of each reason."""
-MOST_ANOMALIES: Final = 50
+MAX_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
 NO_REASON: Final = "no reason known"
 OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def build(
-    gold: pa.Table | Read,
+    gold: pa.Table,
     anomalies: pa.Table | None = None,
     dead_letters: pa.Table | None = None,
     *,
@@ -54,8 +69,7 @@ def build(
 ) -> ReportFigures:
     """Compute the figures of a report.
 
-    gold          rows of a gold table (pipeline/jobs/schemas.py) in any order, in memory or as a
-                  function that reads given columns
+    gold          rows of a gold table (pipeline/jobs/schemas.py) in any order
     anomalies     rows of the table of anomalies
     dead_letters  rows of silver for the examples, of dead-lettered messages; columns may be
                   missing
@@ -64,169 +78,193 @@ def build(
     top           number of destinations with a row of their own
     made          creation time in the report's footer; default: now
     """
-    first = None if since is None else minute_of(since)
-    end = None if until is None else minute_of(until)
-    read = reading.between(gold if callable(gold) else reading.rows_of(gold), first, end)
     report = ReportFigures(
-        title=title, made=made or datetime.now(UTC), since=first, until=end, state=state
+        title=title,
+        made=made or datetime.now(UTC),
+        since=None if since is None else minute_of(since),
+        until=None if until is None else minute_of(until),
+        state=state,
     )
-    found = reading.sums(read)
-    if found is not None:
-        _fill(report, read, found, top)
-    if anomalies is not None:
-        limited = reading.between(reading.rows_of(anomalies), first, end)
-        _add_anomalies(report, limited(anomalies.column_names))
-    counts = {} if found is None else dict(zip(*found.reasons.to_pydict().values(), strict=True))
+    found = [] if anomalies is None else _between(anomalies, report.since, report.until).to_pylist()
+    found.sort(key=lambda row: (row["severity"] != "critical", -row["minute"].timestamp()))
+    report.anomalies, report.anomaly_count = tuple(found[:MAX_ANOMALIES]), len(found)
+    rows = _between(gold.select(COLUMNS), report.since, report.until)
+    counts: dict[str, int] = {}
+    if rows.num_rows:
+        batch = pa.concat_batches(rows.to_batches())
+        _fill(report, batch, top)
+        _, reason, number = _entries(batch["dead_letter_reasons"])
+        reasons = pa.table({"reason": reason, "count": number}).group_by("reason")
+        summed = reasons.aggregate([("count", "sum")])
+        counts = dict(
+            zip(*(summed[name].to_pylist() for name in ("reason", "count_sum")), strict=True)
+        )
     report.reasons = _reasons(counts, [] if dead_letters is None else dead_letters.to_pylist())
     return report
 
 
-def _fill(report: ReportFigures, read: Read, found: Sums, top: int) -> None:
-    """Set all figures that come from gold."""
-    minute = reading.minutes(found.flows["minute"])
+def _between(table: pa.Table, since: int | None, until: int | None) -> pa.Table:
+    """Return the rows of a period; `until` is exclusive, None = no limit."""
+    minute = _minutes(table["minute"])
+    chosen = np.ones(len(minute), bool)
+    if since is not None:
+        chosen &= minute >= since
+    if until is not None:
+        chosen &= minute < until
+    return table.filter(pa.array(chosen))
+
+
+def _minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
+    """Return timestamps as minutes since 1970."""
+    seconds = column.cast(pa.timestamp("s", "UTC"), safe=False).cast(pa.int64())
+    minutes: NDArray[np.int64] = np.asarray(seconds) // MINUTE
+    return minutes
+
+
+def _sums(index: Any, values: Any, shape: int | tuple[int, int]) -> Counts:
+    """Return the sums of the values that have the same index."""
+    sums = np.zeros(shape, np.int64)
+    np.add.at(sums, index, values)
+    return sums
+
+
+def _entries(maps: pa.MapArray) -> tuple[NDArray[np.int64], pa.Array, pa.Array]:
+    """Return row, key and value of each entry of the maps."""
+    offsets = np.asarray(maps.offsets)
+    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])
+    row = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    return row, maps.keys.slice(start, length), maps.items.slice(start, length)
+
+
+def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
+    """Set all figures that come from gold, of which there is at least one row."""
+    minute = _minutes(gold["minute"])
     report.since = int(minute.min()) if report.since is None else report.since
     report.until = int(minute.max()) + 1 if report.until is None else report.until
+    bins = Bins.over(report.since, report.until - 1)
+    at = bins.index(minute)
+    values = {name: np.asarray(gold[name]) for name in SUMMED}
     for name in SUMMED:
-        setattr(report, name, pc.sum(found.flows[name]).as_py())
-    bins = Bins.over(report.since, report.until - 1, BINS)
-    own = Bins.over(report.since, report.until - 1, SPARK_BINS)
-    busy = _busiest(found)
-    top_rows = busy.slice(0, top)
-    details = reading.details(read, bins, _one(reading.keys(top_rows)), own)
-    report.timeline = _timeline(found, details.latency, bins, report.since, report.until)
-    published = np.asarray(found.flows["published"])
-    per_minute = np.bincount(minute - report.since, weights=published).astype(np.int64)
+        setattr(report, name, int(values[name].sum()))
+    per_minute = _sums(minute - report.since, values["published"], report.until - report.since)
     report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
-    depth_time = busy["backlog"].drop_null()
-    report.backlog = pc.sum(depth_time).as_py()
-    report.latency = Percentiles.of(details.latency.sum(axis=0))
-    report.queues = tuple(
-        _queue(row, details.queues[index], details.arrivals[index])
-        for index, row in enumerate(top_rows.to_pylist())
+    named = [gold[name] for name in ("broker", "destination_kind", "destination")]
+    report.brokers = len(named[0].unique())
+    encoded = pc.binary_join_element_wise(*named, "\0").dictionary_encode()
+    keys, owner = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
+    depths, latest = _depths(gold, owner, at, minute, bins.count)
+    report.backlog = sum(latest.values()) if latest else None
+    sums = {name: _sums(owner, values[name], len(keys)) for name in SUMMED}
+    sizes = np.maximum(sums["published"], sums["acknowledged"]).tolist()
+    busiest = sorted(
+        range(len(keys)), key=lambda each: (-max(sizes[each], latest.get(each, 0)), keys[each])
     )
-    rest = busy.slice(top)
-    report.other_count = rest.num_rows
-    if rest.num_rows:
-        sums = {name: pc.sum(rest[name]).as_py() for name in (*SUMMED, *DEPTHS)}
-        named = {"broker": "", "destination": "", "destination_kind": ""}
-        report.others = _queue({**sums, **named}, details.queues[-1], details.arrivals[-1])
-    report.brokers = len(pc.unique(busy["broker"]))
+    # those without a row of their own share the last one
+    shown = min(top, len(keys))
+    rank = np.full(len(keys), shown)
+    rank[busiest[:shown]] = np.arange(shown)
+    entry, bucket, count = _entries(gold["end_to_end"])
+    latency = _sums((at[entry], bucket), count, (bins.count, histogram.LAST + 1))
+    report.latency = Percentiles.of(latency.sum(axis=0))
+    latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
+    arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
+    report.timeline = _timeline(report, gold, bins, latency, depths)
+
+    def destination(members: list[int], row: int, names: list[str]) -> DestinationFigures:
+        backlogs = [latest[each] for each in members if each in latest]
+        totals: Row = {name: int(column[members].sum()) for name, column in sums.items()}
+        return DestinationFigures(
+            broker=names[0],
+            kind=names[1],
+            name=names[2],
+            arrivals=arrivals[row],
+            latency=Percentiles.of(latencies[row]),
+            backlog=sum(backlogs) if backlogs else None,
+            **totals,
+        )
+
+    _, first = np.unique(owner, return_index=True)
+    report.queues = tuple(
+        destination([each], row, [column[int(first[each])].as_py() for column in named])
+        for row, each in enumerate(busiest[:shown])
+    )
+    report.other_count = len(keys) - shown
+    if report.other_count:
+        report.others = destination(busiest[shown:], shown, ["", "", ""])
 
 
-def _busiest(found: Sums) -> pa.Table:
-    """Return all destinations by descending traffic, with sums and latest depths or null."""
-    rows, depths = found.destinations, found.depths
-    place = pc.index_in(_one(reading.keys(rows)), value_set=depths.keys)
-    latest = pa.array(depths.latest()).take(place)
-    for name in DEPTHS:
-        rows = rows.append_column(name, pa.array(depths.values[name]).take(latest))
-    busy = pc.max_element_wise(rows["published"], rows["acknowledged"], rows["backlog"])
-    order = [("busy", "descending"), *((name, "ascending") for name in DESTINATION)]
-    return rows.append_column("busy", busy).sort_by(order)
-
-
-def _timeline(found: Sums, latency: Counts, bins: Bins, since: int, until: int) -> Timeline:
-    at = bins.index(reading.minutes(found.flows["minute"]))
-
-    def line(rows: Any, name: str) -> Counts:
-        values = np.zeros(bins.count, np.int64)
-        np.add.at(values, at[rows], np.asarray(found.flows[name])[rows])
-        return values
-
-    everything = slice(None)
-    names = found.flows["protocol"].to_pylist()
-    protocols = np.array([name if name in PROTOCOLS else "other" for name in names])
-    arrivals = {name: line(protocols == name, "published") for name in PROTOCOLS}
+def _timeline(
+    report: ReportFigures, gold: pa.RecordBatch, bins: Bins, latency: Counts, depths: Row
+) -> Timeline:
+    """Return the traffic of a period that is known."""
+    assert report.since is not None
+    assert report.until is not None
+    at = bins.index(_minutes(gold["minute"]))
+    names = gold["protocol"].to_pylist()
+    protocol = np.array([name if name in PROTOCOLS else "other" for name in names])
+    arrivals = {}
+    for name in PROTOCOLS:
+        mine = protocol == name
+        arrivals[name] = _sums(at[mine], np.asarray(gold["published"])[mine], bins.count)
     starts = bins.start + bins.width * np.arange(bins.count)
-    covered = np.minimum(starts + bins.width, until) - np.maximum(starts, since)
-    depth_time = len(found.depths) > 0
+    covered = np.minimum(starts + bins.width, report.until) - np.maximum(starts, report.since)
+    counted = ("acknowledged", "redelivered", "expired", "dead_lettered")
     return Timeline(
         bins=bins,
-        arrivals={name: values for name, values in arrivals.items() if values.any()},
-        acknowledged=line(everything, "acknowledged"),
-        redelivered=line(everything, "redelivered"),
-        expired=line(everything, "expired"),
-        dead_lettered=line(everything, "dead_lettered"),
+        arrivals={name: line for name, line in arrivals.items() if line.any()},
         latency=latency,
-        backlog=found.depths.level("backlog", bins) if depth_time else None,
-        unacked=found.depths.level("unacked", bins) if depth_time else None,
         seconds=covered.astype(np.float64) * MINUTE,
+        **{name: _sums(at, np.asarray(gold[name]), bins.count) for name in counted},
+        **depths,
     )
 
 
-def _queue(row: dict[str, Any], latency: Counts, arrivals: Counts) -> DestinationFigures:
-    return DestinationFigures(
-        broker=row["broker"],
-        name=row["destination"],
-        kind=row["destination_kind"],
-        consumers=row["consumers"],
-        backlog=row["backlog"],
-        latency=Percentiles.of(latency),
-        arrivals=arrivals,
-        **{name: row[name] for name in SUMMED},
-    )
+def _depths(
+    gold: pa.RecordBatch, owner: Counts, at: Counts, minute: Counts, bins: int
+) -> tuple[Row, dict[int, int]]:
+    """Return the lines of DEPTHS, None without any depth, and each owner's latest backlog.
+
+    A destination keeps the value of its latest depth; before its first one, it has the same
+    value."""
+    measured = np.flatnonzero(gold["backlog"].is_valid())
+    if not len(measured):
+        return dict.fromkeys(DEPTHS), {}
+    measured = measured[np.lexsort((minute[measured], owner[measured]))]
+    owner = owner[measured]
+    is_first = np.diff(owner, prepend=-1) != 0
+    is_last = np.diff(owner, append=-1) != 0
+    places = np.where(is_first, 0, at[measured])
+    values = {name: np.asarray(gold[name].fill_null(0))[measured] for name in DEPTHS}
+    lines = {}
+    for name, value in values.items():
+        change = np.where(is_first, value, np.diff(value, prepend=0))
+        lines[name] = np.cumsum(_sums(places, change, bins))
+    newest = values["backlog"][is_last].tolist()
+    return lines, dict(zip(owner[is_last].tolist(), newest, strict=True))
 
 
-def _one(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
-
-
-def _add_anomalies(report: ReportFigures, batches: Iterable[pa.RecordBatch]) -> None:
-    """Add the anomalies by descending severity, then by descending time."""
-    rows = [row for batch in batches for row in batch.to_pylist()]
-    rows.sort(key=lambda row: (row["severity"] != "critical", -row["minute"].timestamp()))
-    report.anomaly_count = len(rows)
-    report.anomalies = tuple(
-        Anomaly(
-            kind=row["kind"],
-            severity=row["severity"],
-            broker=row["broker"],
-            destination=row["destination"],
-            destination_kind=row["destination_kind"],
-            time=row["minute"],
-            message=row["message_sequence"],
-            evidence=row["evidence"],
-            figures=row["details"],
-        )
-        for row in rows[:MOST_ANOMALIES]
-    )
-
-
-def _reasons(
-    counts: Mapping[str, int], dead_letters: Iterable[dict[str, Any]]
-) -> tuple[Reason, ...]:
+def _reasons(counts: dict[str, int], dead_letters: Sequence[Row]) -> tuple[Reason, ...]:
     """Return the reasons by descending frequency, each with its newest examples."""
-    examples: dict[str, list[Example]] = {}
-    newest = sorted(dead_letters, key=lambda row: row.get("dead_lettered") or OLDEST, reverse=True)
-    for row in newest:
-        of_reason = examples.setdefault(row.get("reason") or NO_REASON, [])
-        if len(of_reason) < MOST_EXAMPLES:
-            of_reason.append(_example(row))
-    counts = {**{reason: len(found) for reason, found in examples.items()}, **counts}
+    examples: dict[str, list[Row]] = {}
+    for row in sorted(
+        dead_letters, key=lambda row: row.get("dead_lettered") or OLDEST, reverse=True
+    ):
+        examples.setdefault(row.get("reason") or NO_REASON, []).append(row)
+    counts = {text: min(len(rows), MAX_EXAMPLES) for text, rows in examples.items()} | counts
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
-        Reason(reason, count, tuple(examples.get(reason, ())))
-        for reason, count in ordered[:MOST_REASONS]
+        Reason(text, count, tuple(map(_example, examples.get(text, [])[:MAX_EXAMPLES])))
+        for text, count in ordered[:MAX_REASONS]
     )
 
 
-def _example(row: dict[str, Any]) -> Example:
-    return Example(
-        broker=row.get("broker") or "",
-        message=row["message_sequence"],
-        destination=row.get("original_destination") or row.get("destination") or "",
-        time=row.get("dead_lettered"),
-        deliveries=row.get("deliveries"),
-        size=row.get("size"),
-        body=_beginning(row),
-    )
-
-
-def _beginning(row: dict[str, Any]) -> str | None:
-    """Return the beginning of the body as text; bytes in hexadecimal."""
+def _example(row: Row) -> Row:
+    """Return a dead letter with the beginning of its body as text; bytes in hexadecimal."""
     text = row.get("text") or row.get("json")
     if row.get("map"):
         text = ", ".join(f"{key}: {value}" for key, value in row["map"])
     if text is None and row.get("body") is not None:
-        return bytes(row["body"][: BODY_CHARACTERS // 3]).hex(" ")
-    return None if text is None else str(text)[: BODY_CHARACTERS + 1]
+        text = bytes(row["body"][: BODY_CHARACTERS // 3]).hex(" ")
+    destination = row.get("original_destination") or row.get("destination") or ""
+    beginning = None if text is None else str(text)[: BODY_CHARACTERS + 1]
+    return row | {"destination": destination, "beginning": beginning}

@@ -1,16 +1,18 @@
 """Charts of a report, drawn by matplotlib: as SVG for the page, or as PNG pictures.
 
-The same figure serves both. Its colours are the light ones of the palette; the style sheet of the
-page replaces them with custom properties (`Drawings`), so that a chart follows the dark mode.
+The same figure serves both. Its colours are the light ones of COLOURS; the style sheet of the page
+replaces them with custom properties (`Drawings`), so that a chart follows the dark mode.
 """
 
 from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -25,13 +27,57 @@ from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.figures import Anomaly, Counts, Percentiles, ReportFigures, Timeline
-from sluicemq.pipeline.report.palette import HEAT, LIGHT, PROTOCOLS
-from sluicemq.pipeline.report.scale import DAY_MINUTES, MINUTE, Bins, minute_of
+from sluicemq.pipeline.report.figures import (
+    DAY_MINUTES,
+    MINUTE,
+    PROTOCOLS,
+    Bins,
+    Counts,
+    Percentiles,
+    ReportFigures,
+    Row,
+    Timeline,
+    minute_of,
+)
 
 Size = tuple[int, int]
 """Width and height in pixels."""
 Values = NDArray[Any]
+
+COLOURS: Final = {
+    "page": ("#f3f4f6", "#0d0f12"),
+    "card": ("#ffffff", "#15181d"),
+    "sunk": ("#f6f7f9", "#1b1f26"),
+    "ink": ("#16191d", "#eceef1"),
+    "muted": ("#59606b", "#a3abb8"),
+    "rule": ("#e1e4e8", "#2a2f38"),
+    "axis": ("#8a919c", "#6b7380"),
+    "accent": ("#2b4fd0", "#8ea2f0"),
+    "phpmq": ("#3b5fe0", "#5a74d8"),
+    "vibemq": ("#7a2e8e", "#e6b0f5"),
+    "jmq": ("#d67a0a", "#c47a1a"),
+    "msglite": ("#17623a", "#4fdc94"),
+    "other": ("#8f8f98", "#93939c"),
+    "bad": ("#b3202e", "#ff7a80"),
+    "bad-ground": ("#fbe9ea", "#3a1a1d"),
+    "warning": ("#8a5a00", "#f0b849"),
+    "warning-ground": ("#fdf2dc", "#35290f"),
+    "heat-0": ("#dfe7fa", "#1c2740"),
+    "heat-1": ("#bccdf4", "#233a6b"),
+    "heat-2": ("#93aeec", "#2c519b"),
+    "heat-3": ("#6a8ce2", "#3c6dc9"),
+    "heat-4": ("#466bd2", "#5f90e8"),
+    "heat-5": ("#2c4bb0", "#93b8f6"),
+    "heat-6": ("#1b2f7c", "#d3e3ff"),
+}
+"""Colours as #rrggbb, for light and for dark backgrounds.
+
+Those of the five protocols are distinguishable with the three kinds of colour blindness, and have a
+contrast of at least three with the background; a test verifies both.
+"""
+LIGHT: Final = {name: light for name, (light, _) in COLOURS.items()}
+HEAT: Final = tuple(name for name in COLOURS if name.startswith("heat-"))
+"""Names of the colours of a heat map, from few to many."""
 
 STYLE: Final[Any] = {
     "axes.axisbelow": True,
@@ -73,6 +119,7 @@ BAND: Final = 8
 """Number of histogram buckets in a row of the latency chart."""
 FEWEST_BANDS: Final = 8
 SPARK: Final = (132, 26)
+PICTURE: Final = (1000, 404)
 BARS: Final = {
     **{f"in by {label}": name for name, label in PROTOCOLS.items()},
     "ready": "heat-3",
@@ -91,14 +138,12 @@ class Chart:
     lead     what it shows, for the page and for screen readers
     columns  its values by heading: counts as integers, times in ms as floats
     total    the table ends with the sums of the columns
-    bin_pixels  minimum width of a bin in the drawing
     """
 
     title: str
     lead: str
     columns: Callable[[Timeline], dict[str, Any]]
     total: bool = False
-    bin_pixels: int = 5
 
 
 def _latencies(timeline: Timeline) -> dict[str, Values]:
@@ -124,7 +169,6 @@ CHARTS: Final = {
         "Time from published to acknowledged, its median (p50) and its 95th percentile (p95). "
         "The stronger the colour, the more messages.",
         _latencies,
-        bin_pixels=10,  # each bin has a shape per band
     ),
     "backlog": Chart(
         "Backlog",
@@ -159,9 +203,8 @@ def charts(report: ReportFigures) -> dict[str, Chart]:
 def draw(report: ReportFigures, name: str, size: Size) -> Figure:
     """Return the figure of a chart that has data."""
     assert report.timeline is not None
-    chart = CHARTS[name]
-    timeline = report.timeline.at_most(size[0] // chart.bin_pixels)
-    columns = chart.columns(timeline)
+    timeline = report.timeline
+    columns = CHARTS[name].columns(timeline)
     with rc_context(STYLE):
         figure = Figure(figsize=(size[0] / 72, size[1] / 72), dpi=72, layout="constrained")
         axes = figure.add_subplot()
@@ -212,13 +255,13 @@ def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> No
     axes.yaxis.set_major_formatter(lambda value, _: words.short(value))
 
 
-def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Anomaly]) -> None:
+def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Row]) -> None:
     """Draw a triangle at the top for anomalies; a critical one hides a warning."""
     for severity, colour in (("warning", "warning"), ("critical", "bad")):
         places = {
-            (minute_of(anomaly.time) - bins.start) // bins.width
+            (minute_of(anomaly["minute"]) - bins.start) // bins.width
             for anomaly in anomalies
-            if anomaly.severity == severity
+            if anomaly["severity"] == severity
         }
         shown = sorted(place for place in places if 0 <= place < bins.count)
         if shown:
@@ -360,6 +403,7 @@ class Drawings:
             figure.savefig(file, format="svg", metadata=metadata, transparent=True)
         text = re.sub(r"(?s)^.*?(?=<svg)|<style.*?</style>|(?<=>)\s+", "", file.getvalue())
         text = re.sub(r'(?<=<g) id="[^"]*"', "", text)
+        text = re.sub(r" ?\n([A-Zz]) ?", r"\1", text)
         # one decimal of a pixel is enough
         text = re.sub(r"(\.\d)\d+(?=[^<>]*>)", r"\1", text)
         return re.sub(r'(?<= )style="([^"]*)"', self._class, text)
@@ -374,3 +418,23 @@ class Drawings:
         for name, colour in LIGHT.items():
             text = text.replace(colour, f"var(--{name})")
         return text
+
+
+def write_pngs(report: ReportFigures, directory: Path) -> list[Path]:
+    """Write the charts as PNG pictures to a directory, created if missing.
+
+    Return their paths; none without traffic."""
+    directory.mkdir(parents=True, exist_ok=True)
+    paths = []
+    for name, chart in charts(report).items():
+        figure = draw(report, name, PICTURE)
+        title = f"{words.printable(report.title, 40)} · {chart.title} · {report.period}"
+        figure.suptitle(title, parse_math=False, fontweight="bold")
+        path = directory / f"{name}.png"
+        with warnings.catch_warnings():
+            # characters that the font lacks appear as boxes; no other font is certain to exist
+            warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
+            # two pixels for one of `PICTURE`
+            figure.savefig(path, dpi=144, metadata={"Software": None})
+        paths.append(path)
+    return paths

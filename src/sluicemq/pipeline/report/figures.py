@@ -3,24 +3,77 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from datetime import datetime
-from typing import Self
+from datetime import UTC, datetime
+from itertools import chain, count
+from typing import Any, Final, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import words
-from sluicemq.pipeline.report.scale import MINUTE, Bins
 
 Counts = NDArray[np.int64]
+Row = dict[str, Any]
+
+PROTOCOLS: Final = {
+    "phpmq": "PHPMQ",
+    "vibemq": "VibeMQ",
+    "jmq": "JMS",
+    "msglite": "msglite",
+    "other": "other",
+}
+"""Display names of the protocols, each with a colour of its own."""
+MINUTE: Final = 60
+DAY_MINUTES: Final = 1440
+
+BIN_MINUTES: Final = (1, 2, 5, 10, 15, 30, 60, 120, 180, 240, 360, 480, 720, 1440, 2880, 10_080)
+"""Widths of a bin in minutes; beyond them, whole weeks."""
+MAX_BINS: Final = 96
+"""Maximum number of bins: a chart is 370 to 1,000 pixels wide, and its table has a row for each."""
 
 
-@dataclass(slots=True)
+def minute_of(time: datetime) -> int:
+    """Return the minute since 1970 of a time; a time without a zone is UTC."""
+    known = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return int(known.timestamp()) // MINUTE
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Adjacent bins of time of equal width.
+
+    start  first minute of the first bin, in minutes since 1970 (UTC)
+    width  minutes of a bin, >= 1
+    count  number of bins, >= 1
+    """
+
+    start: int
+    width: int
+    count: int
+
+    @classmethod
+    def over(cls, first: int, last: int) -> Self:
+        """Return bins for the minutes `first` to `last`, both included."""
+        widths = chain(BIN_MINUTES, count(20_160, 10_080))
+        width = next(width for width in widths if last // width - first // width < MAX_BINS)
+        return cls(first // width * width, width, last // width - first // width + 1)
+
+    def index(self, minutes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of the bin of each minute; all minutes must be in a bin."""
+        return (minutes - self.start) // self.width
+
+    def seconds(self, index: int) -> tuple[int, int]:
+        """Return the start and end of a bin in seconds since 1970."""
+        start = (self.start + index * self.width) * MINUTE
+        return start, start + self.width * MINUTE
+
+
+@dataclass(frozen=True, slots=True)
 class Timeline:
     """Traffic of all destinations, per bin of time.
 
-    arrivals  published messages, per protocol (palette.PROTOCOLS), most frequent first
+    arrivals  published messages, per protocol (PROTOCOLS) that has any
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
     backlog, unacked   latest depths at the end of each bin; None without any depth event
@@ -37,28 +90,6 @@ class Timeline:
     backlog: Counts | None
     unacked: Counts | None
     seconds: NDArray[np.float64]
-
-    def at_most(self, bins: int) -> Self:
-        """Return the timeline with at most `bins` bins: adjacent ones are merged."""
-        factor = -(-self.bins.count // bins)
-        starts = np.arange(0, self.bins.count, factor)
-        ends = np.minimum(starts + factor, self.bins.count) - 1
-
-        def total(values: Counts) -> Counts:
-            return np.add.reduceat(values, starts, axis=0)
-
-        return type(self)(
-            bins=self.bins.merged(factor),
-            arrivals={name: total(values) for name, values in self.arrivals.items()},
-            acknowledged=total(self.acknowledged),
-            redelivered=total(self.redelivered),
-            expired=total(self.expired),
-            dead_lettered=total(self.dead_lettered),
-            latency=total(self.latency),
-            backlog=None if self.backlog is None else self.backlog[ends],
-            unacked=None if self.unacked is None else self.unacked[ends],
-            seconds=np.add.reduceat(self.seconds, starts),
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,87 +129,37 @@ class Totals:
 class DestinationFigures(Totals):
     """One destination in the period, or all those without a row of their own.
 
-    arrivals  published messages for a small chart, with its own bins
+    arrivals  published messages per bin
     """
 
     broker: str
     name: str
     kind: str
-    consumers: int | None
     arrivals: Counts
 
 
 @dataclass(frozen=True, slots=True)
-class Example:
-    """One dead letter.
-
-    body  beginning of the body, as text
-    """
-
-    broker: str
-    message: int
-    destination: str
-    time: datetime | None
-    deliveries: int | None
-    size: int | None
-    body: str | None
-
-
-@dataclass(frozen=True, slots=True)
 class Reason:
-    """Dead letters of one reason."""
+    """Dead letters of one reason.
+
+    examples  rows of silver, with the `beginning` of the body as text
+    """
 
     text: str
     count: int
-    examples: tuple[Example, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Anomaly:
-    """Anomaly (pipeline/jobs/schemas.py)."""
-
-    kind: str
-    severity: str
-    broker: str
-    destination: str
-    destination_kind: str
-    time: datetime
-    message: int | None
-    evidence: str
-    figures: str
-
-
-@dataclass(frozen=True, slots=True)
-class TableFigures:
-    """Size and version of a table of the lake."""
-
-    name: str
-    rows: int
-    files: int
-    size: int
-    version: int | None
-    changed: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Progress of one broker's journal in the lake.
-
-    last       last record that gold has
-    committed  time at which gold got it
-    """
-
-    broker: str
-    last: int
-    committed: datetime
+    examples: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class LakeState:
-    """State of the lake."""
+    """State of the lake.
 
-    tables: tuple[TableFigures, ...] = ()
-    progress: tuple[Progress, ...] = ()
+    tables    name, rows, files, size, version and time of the last change (`changed`) of each table
+    progress  of each broker's journal: the last record that gold has, and when gold got it
+    """
+
+    tables: tuple[Row, ...] = ()
+    progress: tuple[tuple[str, int, datetime], ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -188,6 +169,7 @@ class ReportFigures(Totals):
     since, until   the period, in minutes since 1970; `until` is exclusive
     peak, peak_at  messages published in the busiest minute, and that minute
     others         sum of the destinations beyond `queues`; None if there are none
+    anomalies      the most severe and newest rows of the table of anomalies
     """
 
     title: str
@@ -202,7 +184,7 @@ class ReportFigures(Totals):
     other_count: int = 0
     brokers: int = 1
     reasons: tuple[Reason, ...] = ()
-    anomalies: tuple[Anomaly, ...] = ()
+    anomalies: tuple[Row, ...] = ()
     anomaly_count: int = 0
     state: LakeState | None = None
 

@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
-from sluicemq.pipeline.report.build import MOST_EXAMPLES, MOST_REASONS, TOP, build
-from sluicemq.pipeline.report.figures import LakeState, Progress, ReportFigures, TableFigures
-from sluicemq.pipeline.report.gold import Read
+from sluicemq.pipeline.jobs.schemas import GOLD
+from sluicemq.pipeline.report.build import COLUMNS, MAX_EXAMPLES, MAX_REASONS, TOP, build
+from sluicemq.pipeline.report.charts import write_pngs
+from sluicemq.pipeline.report.figures import MINUTE, LakeState, ReportFigures, minute_of
 from sluicemq.pipeline.report.page import write
-from sluicemq.pipeline.report.scale import MINUTE, minute_of
 
 DEAD_LETTER_COLUMNS: Final = (
     "broker",
     "message_sequence",
     "destination",
+    "original_destination",
     "dead_lettered",
     "reason",
     "deliveries",
@@ -71,17 +72,18 @@ def report_lake(
     report_step("how far the pipeline is")
     state = _state(spark, present) if present else None
     report_step("traffic")
-    found, dead_letters = None, None
+    gold, anomalies, dead_letters = GOLD.empty_table(), None, None
+    if "gold.traffic" in present:
+        rows = lake.gold.read(spark).where(_within("minute", since, until))
+        gold = rows.select(*COLUMNS).toArrow()
     if "gold.anomalies" in present:
-        found = lake.anomalies.read(spark).toArrow()
+        anomalies = lake.anomalies.read(spark).toArrow()
     if "silver.messages" in present:
         rows = lake.silver.read(spark).where(_within("dead_lettered", since, until))
         dead_letters = _examples(rows).toArrow()
     report = build(
-        _reader(lake.gold.read(spark).where(_within("minute", since, until)))
-        if "gold.traffic" in present
-        else _nothing,
-        found,
+        gold,
+        anomalies,
         dead_letters,
         state=state,
         title=title or Path(lake.location).name or "SluiceMQ",
@@ -93,8 +95,6 @@ def report_lake(
     write(report, out)
     if png is not None:
         report_step("the pictures")
-        from sluicemq.pipeline.report.png import write_pngs  # takes a second to import
-
         write_pngs(report, png)
     return report
 
@@ -114,42 +114,25 @@ def _within(column: str, since: datetime | None, until: datetime | None) -> Colu
     return chosen
 
 
-def _nothing(_: Sequence[str]) -> list[pa.RecordBatch]:
-    return []
-
-
-def _reader(gold: DataFrame) -> Read:
-    return lambda columns: gold.select(*columns).toArrow().to_batches()
-
-
 def _examples(dead_letters: DataFrame) -> DataFrame:
     """Return the newest examples of the most frequent reasons."""
     reason = f.coalesce("reason", f.lit(""))
     counts = dead_letters.groupBy(reason.alias("frequent")).count()
-    frequent = counts.orderBy(f.desc("count"), "frequent").limit(MOST_REASONS)
+    frequent = counts.orderBy(f.desc("count"), "frequent").limit(MAX_REASONS)
     newest = Window.partitionBy(reason).orderBy(f.desc("dead_lettered"), f.desc("message_sequence"))
     ranked = dead_letters.select(*DEAD_LETTER_COLUMNS, f.row_number().over(newest).alias("rank"))
     chosen = ranked.join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
-    return chosen.where(f.col("rank") <= MOST_EXAMPLES).select(*DEAD_LETTER_COLUMNS)
+    return chosen.where(f.col("rank") <= MAX_EXAMPLES).select(*DEAD_LETTER_COLUMNS)
 
 
 def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:
-    described = []
-    for name, table in tables.items():
-        state = table.state(spark)
-        described.append(
-            TableFigures(
-                name=name,
-                rows=table.read(spark).count(),
-                files=state.files,
-                size=state.size,
-                version=state.version,
-                changed=state.changed,
-            )
-        )
+    described = tuple(
+        {"name": name, "rows": table.read(spark).count(), **asdict(table.state(spark))}
+        for name, table in tables.items()
+    )
     gold = tables.get("gold.traffic")
     progress = []
     for application, tag in sorted(gold.tags(spark).items()) if gold is not None else ():
         broker = application.removeprefix("sluicemq/").rpartition("/")[0]
-        progress.append(Progress(broker or application, tag.version, tag.written))
-    return LakeState(tuple(described), tuple(progress))
+        progress.append((broker or application, tag.version, tag.written))
+    return LakeState(described, tuple(progress))

@@ -13,7 +13,7 @@
     var table = chart.parentNode.querySelector("table");
     var heads = table.tHead.rows[0].cells, rows = table.tBodies[0].rows;
     var start = Number(chart.dataset.start), length = Number(chart.dataset.end) - start;
-    var count = Number(chart.dataset.rows), last = Math.ceil(count) - 1, at = -1;
+    var count = rows.length, at = -1;
     var cursor = chart.appendChild(document.createElement("span"));
     cursor.className = "cursor";
     cursor.hidden = true;
@@ -26,7 +26,7 @@
         return (index ? heads[index].textContent + ": " : "") + cell.textContent;
       }).join("\n");
       cursor.style.left = 100 * (start + length * at / count) + "%";
-      cursor.style.width = 100 * length * Math.min(1, count - at) / count + "%";
+      cursor.style.width = 100 * length / count + "%";
       var box = cursor.getBoundingClientRect();
       place(x === undefined ? box.right : x, y === undefined ? box.top : y);
     }
@@ -34,7 +34,7 @@
     function point(event) {
       var box = chart.getBoundingClientRect();
       var row = Math.floor(((event.clientX - box.left) / box.width - start) / length * count);
-      show(row < 0 || row > last ? -1 : row, event.clientX, event.clientY);
+      show(row < 0 || row >= count ? -1 : row, event.clientX, event.clientY);
     }
 
     function hide() { show(-1); }
@@ -48,7 +48,7 @@
       if (event.key === "Escape") hide();
       if (!step) return;
       event.preventDefault();
-      show(Math.min(last, Math.max(0, at < 0 && step < 0 ? last : at + step)));
+      show(Math.min(count - 1, Math.max(0, at < 0 && step < 0 ? count - 1 : at + step)));
     });
   });
 

@@ -12,29 +12,23 @@ import hashlib
 import os
 from importlib import resources
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from jinja2 import Environment, StrictUndefined
 from markupsafe import Markup
 
 import sluicemq
-from sluicemq.pipeline.report import summary, words
-from sluicemq.pipeline.report.charts import Drawings, charts, draw, extent, spark
-from sluicemq.pipeline.report.figures import ReportFigures
-from sluicemq.pipeline.report.palette import style_sheet
-from sluicemq.pipeline.report.scale import MINUTE
+from sluicemq.pipeline.report import words
+from sluicemq.pipeline.report.charts import COLOURS, Drawings, Size, charts, draw, extent, spark
+from sluicemq.pipeline.report.figures import MINUTE, ReportFigures
 
-WIDE: Final = (1020, 290)
-NARROW: Final = (370, 290)
-"""Size of charts for phones, in pixels: the text of a wide chart would be too small there."""
-TABLE_ROWS: Final = 48
-"""Maximum number of rows of the table alternative of a chart."""
+SIZES: Final[dict[str, Size]] = {"wide": (1020, 290), "narrow": (370, 290)}
+"""Sizes of charts in pixels, for screens and phones: the text of a wide one would be too small."""
+FILES: Final = resources.files("sluicemq.pipeline.report")
 
 
 def render(report: ReportFigures) -> str:
     """Return the page."""
-    files = resources.files("sluicemq.pipeline.report")
-    script = (files / "page.js").read_text("utf-8")
     environment = Environment(
         autoescape=True,
         # the report's own markup is not a plain string
@@ -54,25 +48,27 @@ def render(report: ReportFigures) -> str:
         brief=words.brief,
         moment=lambda time: words.moment(time if isinstance(time, int) else time.timestamp()),
     )
-    template = environment.from_string((files / "page.html.jinja").read_text("utf-8"))
     drawings = Drawings()
-    made = _charts(report, drawings)
+    shown = charts(report)
+    made = {name: {size: _chart(report, name, size, drawings) for size in SIZES} for name in shown}
+    queues = [*report.queues, *filter(None, [report.others])]
     sparks = [
         Markup(drawings.svg(spark(queue.arrivals), f"spark-{index}"))
-        for index, queue in enumerate([*report.queues, *filter(None, [report.others])])
+        for index, queue in enumerate(queues)
     ]
-    style = style_sheet() + drawings.rules() + (files / "page.css").read_text("utf-8")
-    return template.render(
+    style = _custom_properties() + drawings.rules() + (FILES / "page.css").read_text("utf-8")
+    script = (FILES / "page.js").read_text("utf-8")
+    return environment.from_string((FILES / "page.html.jinja").read_text("utf-8")).render(
         report=report,
-        policy=_policy(style, script),
         style=Markup(style),
+        style_digest=_digest(style),
         script=Markup(script),
+        script_digest=_digest(script),
         version=sluicemq.__version__,
-        summary=summary.sentences(report),
-        state=[] if report.state is None else summary.state_of(report.state, report.late_events),
-        charts=made,
-        span=words.span,
+        charts=shown,
+        drawings=made,
         sparks=sparks,
+        span=words.span,
         minute=MINUTE,
     )
 
@@ -89,30 +85,30 @@ def write(report: ReportFigures, path: Path) -> None:
         draft.unlink(missing_ok=True)
 
 
-def _charts(report: ReportFigures, drawings: Drawings) -> dict[str, dict[str, Any]]:
-    """Return for each chart its columns and its drawings in two sizes, of which one is shown.
-
-    `extent` has shares of a drawing's width, `rows` how many rows of the table are between."""
-    if report.timeline is None:
-        return {}
-    values = report.timeline.at_most(TABLE_ROWS)
-    bins = report.timeline.bins
-    made: dict[str, dict[str, Any]] = {}
-    for name, chart in charts(report).items():
-        made[name] = {"chart": chart, "bins": values.bins, "columns": chart.columns(values)}
-        for variant, size in {"wide": WIDE, "narrow": NARROW}.items():
-            figure = draw(report, name, size)
-            made[name][variant] = {
-                "svg": Markup(drawings.svg(figure, f"{name}-{variant}")),
-                "extent": extent(figure, bins).round(4).tolist(),
-                "rows": round(bins.count * bins.width / values.bins.width, 4),
-            }
-    return made
+def _chart(
+    report: ReportFigures, name: str, size: str, drawings: Drawings
+) -> tuple[str, float, float]:
+    """Return a drawing, and where its bins begin and end, as shares of its width."""
+    assert report.timeline is not None
+    figure = draw(report, name, SIZES[size])
+    svg = drawings.svg(figure, f"{name}-{size}")
+    start, end = extent(figure, report.timeline.bins)
+    return Markup(svg), round(start, 4), round(end, 4)
 
 
-def _policy(style: str, script: str) -> str:
-    digests = (hashlib.sha256(text.encode()).digest() for text in (style, script))
+def _custom_properties() -> str:
+    """Return CSS with the colours.
+
+    Screens follow the system's dark mode; print uses the light colours."""
+    light, dark = (
+        "".join(f"--{name}:{pair[theme]};" for name, pair in COLOURS.items()) for theme in (0, 1)
+    )
     return (
-        "default-src 'none'; style-src 'sha256-{}'; script-src 'sha256-{}'; "
-        "base-uri 'none'; form-action 'none'"
-    ).format(*(base64.b64encode(digest).decode() for digest in digests))
+        f":root{{color-scheme:light dark;{light}}}\n"
+        f"@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}\n"
+    )
+
+
+def _digest(text: str) -> str:
+    """Return the source of a content security policy that allows this text only."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

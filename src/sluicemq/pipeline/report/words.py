@@ -67,11 +67,6 @@ def _scaled(value: float | None, steps: Steps) -> str:
     return (text.rstrip("0").rstrip(".") if digits else text) + unit
 
 
-def things(number: int, what: str, many: str = "") -> str:
-    """Format a count with its noun: 1 message, 2,000 messages."""
-    return f"{count(number)} {what if number == 1 else many or f'{what}s'}"
-
-
 def moment(seconds: float) -> str:
     """Format seconds since 1970 (UTC): 21 Nov 2026, 14:05."""
     return f"{datetime.fromtimestamp(seconds, UTC):%-d %b %Y, %H:%M}"

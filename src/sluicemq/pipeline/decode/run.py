@@ -1,0 +1,168 @@
+"""Decoding on Spark: the DataFrame of the frames in captures, and the run of the command line.
+
+One task decodes one file, so all nodes must have the files under the same names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple, TextIO
+
+import pyarrow as pa
+from pyspark import StorageLevel
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as f
+from pyspark.sql.pandas.types import from_arrow_schema
+
+from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.decode.columns import FRAMES
+from sluicemq.pipeline.decode.connections import decode_file
+from sluicemq.pipeline.decode.options import DecodeOptions
+
+MAX_TROUBLES: Final = 100
+"""Maximum number of errors in a summary."""
+
+
+def _files_in(paths: Iterable[str | Path]) -> list[str]:
+    """Return absolute file names; a directory stands for its files except hidden ones.
+
+    Raises ConfigurationError for a missing file."""
+    files: list[str] = []
+    for path in map(Path, paths):
+        if path.is_dir():
+            inside = sorted(file for file in path.iterdir() if file.is_file())
+            files += [str(file.absolute()) for file in inside if not file.name.startswith(".")]
+        elif path.is_file():
+            files.append(str(path.absolute()))
+        else:
+            raise ConfigurationError(f"{path}: there is no such file")
+    if not files:
+        raise ConfigurationError("there is no file to decode; name captures or directories of them")
+    return list(dict.fromkeys(files))
+
+
+def decode(
+    spark: SparkSession, paths: Sequence[str | Path], options: DecodeOptions | None = None
+) -> DataFrame:
+    """Return the frames and errors in these captures (columns.FRAMES).
+
+    The DataFrame is lazy, and each action reads the files again. Rows are not ordered: sort by
+    file, connection, time, direction and offset if needed. Raises ConfigurationError for a missing
+    file; other errors become rows.
+    """
+    chosen = options or DecodeOptions()
+    files = _files_in(paths)
+
+    def frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from decode_file(files[number], chosen)
+
+    numbers = spark.range(0, len(files), 1, len(files))
+    return numbers.mapInArrow(frames, from_arrow_schema(FRAMES))
+
+
+class Summary(NamedTuple):
+    """Result of a decoding run.
+
+    connections  number of connections with payload
+    counts       frames, bytes and errors by protocol and frame, which are None if not recognised
+                 or not decoded
+    troubles     file, stream, direction, offset and error of the first MAX_TROUBLES errors
+    errors       number of all errors
+    """
+
+    connections: int
+    counts: list[Row]
+    troubles: list[Row]
+    errors: int
+
+    def lines(self) -> Iterator[str]:
+        """Yield the lines of a report."""
+        frames = sum(count.frames for count in self.counts if count.frame is not None)
+        yield f"{frames:,} frames in {self.connections:,} connections, {self.errors:,} errors"
+        if self.counts:
+            yield ""
+            yield f"{'protocol':<18}{'frame':<28}{'number':>14}{'bytes':>18}{'errors':>10}"
+        for protocol, frame, number, size, errors in self.counts:
+            named = f"{protocol or 'not recognised':<18}{frame or 'not decoded':<28}"
+            yield f"{named}{number:>14,}{size:>18,}{errors:>10,}"
+        if self.troubles:
+            yield ""
+        for trouble in self.troubles:
+            where = [trouble.file]
+            if trouble.stream is not None and trouble.stream != trouble.file:
+                where.append(f"{trouble.stream}, {trouble.direction}")
+            if trouble.offset is not None:
+                where.append(f"byte {trouble.offset:,}")
+            yield f"{', '.join(where)}: {trouble.error}"
+        if self.errors > len(self.troubles):
+            yield f"and {self.errors - len(self.troubles):,} more"
+
+
+def run(
+    spark: SparkSession,
+    paths: Sequence[str | Path],
+    options: DecodeOptions | None = None,
+    *,
+    output: str | Path | None = None,
+    lines: TextIO | None = None,
+) -> Summary:
+    """Decode captures once; add the rows to Parquet files, write them as lines of JSON, or neither.
+
+    output  directory of Parquet files, created if missing; rows are added to it
+    lines   receives one JSON object for each row, by file, connection, time and offset
+
+    Raises ConfigurationError.
+    """
+    frames = decode(spark, paths, options).persist(StorageLevel.DISK_ONLY)
+    try:
+        if output is not None:
+            frames.write.mode("append").parquet(str(output))
+        if lines is not None:
+            ordered = frames.orderBy("file", "connection", "time", "direction", "offset")
+            for row in _as_json(ordered).toLocalIterator():
+                lines.write(f"{row[0]}\n")
+        return _summary(frames)
+    finally:
+        frames.unpersist()
+
+
+def _summary(frames: DataFrame) -> Summary:
+    counts = (
+        frames.groupBy("protocol", "frame")
+        .agg(
+            f.count("*").alias("frames"),
+            f.coalesce(f.sum("length"), f.lit(0)).alias("bytes"),
+            f.count("error").alias("errors"),
+        )
+        .orderBy(f.asc_nulls_last("protocol"), f.asc_nulls_last("frame"))
+        .collect()
+    )
+    # an error in a file has no connection and is not a frame
+    connections = frames.where("connection is not null").select("file", "connection").distinct()
+    troubles = (
+        frames.where("error is not null")
+        .orderBy("file", "connection", "direction", "offset")
+        .select("file", "stream", "direction", "offset", "error")
+        .limit(MAX_TROUBLES)
+        .collect()
+    )
+    return Summary(connections.count(), counts, troubles, sum(count.errors for count in counts))
+
+
+def _as_json(frames: DataFrame) -> DataFrame:
+    """Return rows as JSON without nulls; a body that is not UTF-8 becomes `body_base64`."""
+    text = f.try_validate_utf8(f.col("body").cast("string"))
+    return frames.select(
+        f.to_json(
+            f.struct(
+                *(name for name in FRAMES.names if name not in ("body", "error")),
+                text.alias("body"),
+                f.when(text.isNull(), f.base64("body")).alias("body_base64"),
+                "error",
+            ),
+            {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSxxx", "timeZone": "UTC"},
+        )
+    )
