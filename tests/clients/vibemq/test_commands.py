@@ -10,15 +10,14 @@ from hypothesis import strategies as st
 from sluicemq.clients.vibemq import commands
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.queues import (
     Mode,
     QueueOptions,
     Strategy,
     WrittenOptions,
-    read_options,
+    read_written,
 )
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 
 options = st.builds(
     QueueOptions,
@@ -68,7 +67,7 @@ def test_attempts_that_are_no_number(attempts: str) -> None:
 @given(options)
 def test_options_reach_the_broker(options: QueueOptions) -> None:
     frame = commands.create_queue("i", "q", options)
-    assert read_options(frame.payload, frame.headers) == options
+    assert read_written(frame.payload, frame.headers).options() == options
 
 
 DLQ = WrittenOptions(dead_letter=True)

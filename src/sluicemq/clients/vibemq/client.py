@@ -24,9 +24,8 @@ from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.decoder import Limits
 from sluicemq.protocols.vibemq.queues import QueueOptions
-from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame, Limits
 
 PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""

@@ -25,8 +25,7 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
-from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
-from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING, check
 from sluicemq.protocols.vibemq.queues import (
     QueueOptions,
     Strategy,
@@ -265,8 +264,6 @@ def packed(data: bytes, how: Compression, threshold: int) -> bytes:
     Raises ValueError if it is too long even then.
     """
     try:
-        if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
-            return wire.fitted(data, how, threshold)
         return wire.compressed(data, how, threshold)
     except ProtocolError as error:
         raise ValueError(str(error)) from None

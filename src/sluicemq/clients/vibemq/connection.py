@@ -11,9 +11,8 @@ from sluicemq.clients.vibemq import commands
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression
-from sluicemq.protocols.vibemq.decoder import Decoder, Limits
-from sluicemq.protocols.vibemq.offload import LARGE
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.large import LARGE
+from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 
 
 class ClientConnection(ClientTransport[Frame]):

@@ -40,7 +40,7 @@ class VibeMQMessage(Received):
         then redelivers the message.
         """
         if not self.acknowledged:
-            await self._connection.send(wire.encode_ack(self.id.encode()))
+            await self._connection.send(wire.encode(Frame(wire.ACK, self.id)))
             self.acknowledged = True
 
 
