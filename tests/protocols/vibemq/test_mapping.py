@@ -366,7 +366,7 @@ def test_a_property_does_not_pass_for_a_field() -> None:
         "deliveryAttempts": 9,
     }
     message = foreign(properties=properties)
-    assert headers_of(message) == mapping.wire_headers(message) == {}
+    assert headers_of(message) == mapping.wire_headers(message, encoded=False) == {}
 
 
 @pytest.mark.parametrize(

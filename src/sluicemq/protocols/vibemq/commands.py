@@ -56,7 +56,7 @@ from sluicemq.protocols.vibemq.wire import (
     REVOKE_PERMISSION,
     Frame,
 )
-from sluicemq.security.access import Account, Done, Users
+from sluicemq.security.access import Done, Users
 
 # --- queues --------------------------------------------------------------------------------------
 
@@ -237,7 +237,15 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         _deny(connection, frame, "Superuser access required.")
         return
     if kind == LIST_USERS:
-        _answer(connection, frame, [_account(account) for account in users.accounts()])
+        accounts = [
+            {
+                "username": account.name,
+                "isSuperuser": account.superuser,
+                "createdAt": account.created,
+            }
+            for account in users.accounts()
+        ]
+        _answer(connection, frame, accounts)
         return
     try:
         request = _read_request(frame)
@@ -351,14 +359,6 @@ def _answer(connection: VibemqConnection, frame: Frame, value: object) -> None:
 def _deny(connection: VibemqConnection, frame: Frame, why: str) -> None:
     connection.channel.deny(f"command {frame.type}")
     connection.refuse(frame.id, "NOT_AUTHORIZED", why)
-
-
-def _account(account: Account) -> dict[str, object]:
-    return {
-        "username": account.name,
-        "isSuperuser": account.superuser,
-        "createdAt": account.created,
-    }
 
 
 def _permission(permission: Permission) -> dict[str, object]:

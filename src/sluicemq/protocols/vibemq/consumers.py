@@ -98,7 +98,6 @@ class Subscriber:
         "_broker",
         "_bytes",
         "_connection",
-        "_made",
         "_passed",
         "_queue",
         "_subscriptions",
@@ -131,8 +130,6 @@ class Subscriber:
         """Deliveries from one whose large frame is being encoded onwards."""
         self._awaited: LargeKey | None = None
         """The large frame that is requested."""
-        self._made: tuple[LargeKey, bytes] | None = None
-        """The large frame that was requested."""
         self._timer: Timer | None = None
         """Scheduled sending of that frame."""
         self._passed = (0, 0, 0)
@@ -241,8 +238,11 @@ class Subscriber:
         if self.timeout:
             self._subscriptions.expect(self._broker.clock.steady + self.timeout)
 
-    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Write the frames of deliveries, up to one that another thread must encode."""
+    def _send(
+        self, consumer: Consumer, deliveries: list[Delivery], made: bytes | None = None
+    ) -> None:
+        """Write the frames of deliveries, up to one that another thread must encode. `made` is the
+        large frame of the first."""
         connection = self._connection
         subscriptions = self._subscriptions
         how = connection.compression
@@ -261,7 +261,9 @@ class Subscriber:
             identity = wire_id(message, prefix)
             raw = identity.encode()
             if delivery.size > LARGE:
-                large = self._find_large(delivery, raw)
+                large, made = made, None
+                if large is None:
+                    large = self._find_large(delivery, raw)
                 if large is None:
                     self._behind = deliveries[index:]
                     self.pauses.pause(_ENCODING)
@@ -323,9 +325,6 @@ class Subscriber:
         message = delivery.message
         assert message is not None
         key = self._key(delivery)
-        made, self._made = self._made, None
-        if made is not None and made[0] == key:
-            return made[1]
         found = connection.large.find(key)
         if found is not None:
             return found
@@ -358,9 +357,8 @@ class Subscriber:
             return
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
-        self._made = (key, frame)
-        self._send(consumer, [item for item in behind if unacked.get(item.sequence) is item])
-        self._made = None
+        left = [item for item in behind if unacked.get(item.sequence) is item]
+        self._send(consumer, left, frame if left and self._key(left[0]) == key else None)
         if not self._behind:
             self.pauses.resume(_ENCODING)
 

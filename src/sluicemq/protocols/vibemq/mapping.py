@@ -282,7 +282,7 @@ def to_deliver(
     dead = properties is not None and REASON in properties
     if message.origin is not Origin.VIBEMQ:
         payload, encoded = wire_payload(message, detect_json)
-        headers = encode_headers(_wire_headers(message, encoded))
+        headers = encode_headers(wire_headers(message, encoded))
     else:
         payload = message.body if message.kind is not BodyKind.BYTES else _encoded(message.body)
         headers = message.native
@@ -321,12 +321,11 @@ def wire_payload(message: Message, detect_json: bool = True) -> tuple[bytes, boo
     return _encoded(body), True
 
 
-def wire_headers(message: Message) -> dict[str, str]:
-    """Return the headers for a VibeMQ client. Includes deliveryAttempts for dead letters."""
-    return _wire_headers(message, wire_payload(message)[1])
+def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
+    """Return the headers for a VibeMQ client. Includes deliveryAttempts for dead letters.
 
-
-def _wire_headers(message: Message, encoded: bool) -> dict[str, str]:
+    `encoded`: the payload needs `content-encoding: base64`.
+    """
     headers: dict[str, str] = {}
     if encoded:
         headers[CONTENT_ENCODING] = BASE64

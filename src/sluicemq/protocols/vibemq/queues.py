@@ -330,10 +330,6 @@ def can_be_queue(name: str) -> bool:
     return 0 < size <= MOST_NAME and name.isprintable() and not is_temporary(name)
 
 
-def _at_least_1(number: int) -> int:
-    return max(1, number)
-
-
 class _Option(NamedTuple):
     """Option of CreateQueue.
 
@@ -360,7 +356,7 @@ OPTIONS: Final = {
         lambda mode: _MODE_NUMBERS.get(mode, Mode.ROUND_ROBIN),
     ),
     "max_queue_size": _Option(
-        "maxQueueSize", "max_messages", "max_queue_size", _number, _at_least_1
+        "maxQueueSize", "max_messages", "max_queue_size", _number, partial(max, 1)
     ),
     "ttl_ticks": _Option(
         "messageTtl",
@@ -385,7 +381,7 @@ OPTIONS: Final = {
         lambda number: _STRATEGY_NUMBERS.get(number, Strategy.DROP_NEWEST),
     ),
     "max_retry_attempts": _Option(
-        "maxRetryAttempts", "max_attempts", "max_retry_attempts", _number, _at_least_1
+        "maxRetryAttempts", "max_attempts", "max_retry_attempts", _number, partial(max, 1)
     ),
 }
 """Options of CreateQueue by their names in `WrittenOptions`, in the same order."""
@@ -577,10 +573,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _creation_text(destination: Destination) -> str:
     """Return the creation time in ISO 8601, with as many digits as are known."""
-    whole, ms = divmod(destination.created, 1000)
-    reported = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    created = _EPOCH + timedelta(milliseconds=destination.created)
+    text = created.isoformat(timespec="milliseconds").removesuffix("+00:00")
     ticks = destination.provenance.created_ticks
-    return f"{reported}.{ms:03}{ticks:04}Z" if ticks else f"{reported}.{ms:03}Z"
+    return f"{text}{ticks:04}Z" if ticks else f"{text}Z"
 
 
 _INSTANT: Final = re.compile(
