@@ -179,16 +179,14 @@ class VibemqSession:
         else:
             self._handle(frames, size)
 
-    def _unpack_more(self) -> None:
-        """Process the next frames of the decoder's backlog."""
-        self._unpacking = None
-        self.receive(b"")
-
-    def _read_large(self) -> None:
-        """Submit the decoder's large frame for reading, first with a small memory limit."""
+    def _process_backlog(self) -> None:
+        """Process the next frames of the decoder's backlog, or submit its large frame for reading,
+        first with a small memory limit."""
         self._unpacking = None
         large = self._decoder.large
-        if large is not None:
+        if large is None:
+            self.receive(b"")
+        else:
             self._submit_large(large, MOST_UNPACKED, 2 * MOST_UNPACKED)
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
@@ -500,8 +498,8 @@ class VibemqSession:
         if not decoder.backlog and decoder.large is None:
             return False
         if not wait and self._unpacking is None and self._large is None:
-            more = self._unpack_more if decoder.large is None else self._read_large
-            self._unpacking = self._channel.transport.call_later(0, more)
+            transport = self._channel.transport
+            self._unpacking = transport.call_later(0, self._process_backlog)
         return True
 
     def _leave(self, reason: str = "") -> None:

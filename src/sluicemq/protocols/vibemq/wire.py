@@ -66,17 +66,7 @@ LIST_USERS: Final = 55
 GET_USER_PERMISSIONS: Final = 56
 ERROR: Final = 99
 
-ADMIN: Final = frozenset(
-    {
-        CREATE_USER,
-        DELETE_USER,
-        CHANGE_PASSWORD,
-        GRANT_PERMISSION,
-        REVOKE_PERMISSION,
-        LIST_USERS,
-        GET_USER_PERMISSIONS,
-    }
-)
+ADMIN: Final = frozenset(range(CREATE_USER, GET_USER_PERMISSIONS + 1))
 """Commands that need a user directory."""
 _ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
 """Requests whose responses have the type of the request."""
