@@ -24,6 +24,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING, check
 from sluicemq.protocols.vibemq.queues import (
+    OPTIONS,
     QueueOptions,
     Strategy,
     WrittenOptions,
@@ -221,11 +222,8 @@ def read_info(answer: Frame) -> QueueInfo | None:
     if info is None:
         return None
     try:
-        known = {
-            "mode": info["deliveryMode"],
-            "maxQueueSize": info["maxSize"],
-            **{name: info[name] for name in _OPTIONAL if name in info},
-        }
+        known = {"mode": info["deliveryMode"], "maxQueueSize": info["maxSize"]}
+        known |= {item.key: info[item.key] for item in OPTIONS.values() if item.key in info}
         created = info.get("createdAt")
         written = read_written(msgspec.json.encode(known), {})
         return QueueInfo(
@@ -238,15 +236,6 @@ def read_info(answer: Frame) -> QueueInfo | None:
         )
     except (ProtocolError, KeyError, TypeError, ValueError) as error:
         raise broken(f"its queue info cannot be read: {error}") from None
-
-
-_OPTIONAL: Final = (
-    "messageTtl",
-    "enableDeadLetterQueue",
-    "deadLetterQueueName",
-    "overflowStrategy",
-    "maxRetryAttempts",
-)
 
 
 def read_names(answer: Frame) -> list[str]:

@@ -258,7 +258,7 @@ def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
 def wire_id(message: Message, identity: bytes) -> str:
     """Return the id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
     given = message.message_id
-    if given and (message.origin is Origin.VIBEMQ or _is_encodable(given)):
+    if given and (message.origin is Origin.VIBEMQ or is_encodable(given)):
         return given
     return f"{identity.hex()}{message.sequence:016x}"
 
@@ -331,16 +331,16 @@ def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
         headers[CONTENT_ENCODING] = BASE64
     if message.priority != DEFAULT_PRIORITY:
         headers[PRIORITY] = _PRIORITY_NAMES[message.priority]
-    if _is_encodable(message.correlation_id):
+    if is_encodable(message.correlation_id):
         headers[CORRELATION_ID] = message.correlation_id
     reply_to = message.reply_to
     if (
         reply_to is not None
-        and _is_encodable(reply_to.name)
+        and is_encodable(reply_to.name)
         and (reply_to.kind is Kind.TOPIC or not reply_to.name.startswith(TOPIC))
     ):
         headers[REPLY_TO] = str(reply_to)
-    if _is_encodable(message.type):
+    if is_encodable(message.type):
         headers[TYPE] = message.type
     properties = message.properties
     if properties:
@@ -351,7 +351,7 @@ def wire_headers(message: Message, encoded: bool) -> dict[str, str]:
             if name in _OURS or (name == ATTEMPTS_HEADER and not dead):
                 continue
             text = _spelled(value)
-            if _is_encodable(name) and _is_encodable(text):
+            if is_encodable(name) and is_encodable(text):
                 headers[name] = text
         reason = headers.get(REASON)
         if reason is not None:
@@ -388,10 +388,10 @@ def _spelled(value: Property) -> str:
     return str(value)
 
 
-def _is_encodable(text: str) -> bool:
-    """Return whether a text can be a string in a frame."""
+def is_encodable(text: str, limit: int = MAX_STRING) -> bool:
+    """Return whether a text has 1 to `limit` bytes in UTF-8, so that it can be in a frame."""
     try:
-        return 0 < len(text.encode()) <= MAX_STRING
+        return 0 < len(text.encode()) <= limit
     except UnicodeEncodeError:
         return False
 

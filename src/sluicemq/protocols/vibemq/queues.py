@@ -50,7 +50,7 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.mapping import is_encodable, is_queue_name
 from sluicemq.protocols.vibemq.wire import NO_LIMIT
 
 
@@ -323,11 +323,7 @@ def read_span(text: str) -> int | None:
 
 def can_be_queue(name: str) -> bool:
     """Return whether a dead-letter queue may have this name: a valid name in any protocol."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return False
-    return 0 < size <= MOST_NAME and name.isprintable() and not is_temporary(name)
+    return is_encodable(name, MOST_NAME) and name.isprintable() and not is_temporary(name)
 
 
 class _Option(NamedTuple):
