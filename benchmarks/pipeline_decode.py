@@ -25,17 +25,23 @@ from sluicemq.protocols.jmq.packets import PacketType, Q
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_send
-from sluicemq.protocols.vibemq.wire import encode_publish
+from sluicemq.protocols.vibemq import wire as vibemq
 
 BODY: Final = b"x" * 1024
 CONNECTIONS: Final = 8
 MSS: Final = 1460
 
 Make = Callable[[int], bytes]
+
+
+def _vibemq_publish(number: int) -> bytes:
+    return vibemq.encode(vibemq.Frame(vibemq.PUBLISH, f"{number:032x}", "orders", BODY))
+
+
 FRAMES: Final[dict[str, tuple[int, Make]]] = {
     "phpmq": (9100, lambda number: encode_send(b"orders", BODY)),
     "msglite": (9813, lambda number: encode_message(60, b"orders", BODY)),
-    "vibemq": (2925, lambda number: encode_publish(b"%032x" % number, b"orders", BODY)),
+    "vibemq": (2925, _vibemq_publish),
     "jmq": (
         7676,
         lambda number: encode_packet(

@@ -15,16 +15,16 @@ from load.load import Load
 from load.result import TransferResult
 from load.server import dialect, fresh
 
-from sluicemq.protocols.vibemq.compression import Compression, compress
-from sluicemq.protocols.vibemq.decoder import Decoder
+from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     CONNECT,
     DELIVER,
-    HEADER_SIZE,
     PUBLISH,
     PUBLISH_ACK,
     SUBSCRIBE,
+    Decoder,
     Frame,
     encode,
 )
@@ -78,7 +78,12 @@ def compressed(messages: int) -> float:
                             window.release()
                             left -= 1
 
-            frames = [_squeezed(Frame(PUBLISH, f"{n:032x}", queue, payload)) for n in range(2000)]
+            frames = [
+                wire.compressed(
+                    encode(Frame(PUBLISH, f"{n:032x}", queue, payload)), Compression.BROTLI, 0
+                )
+                for n in range(2000)
+            ]
             reader = threading.Thread(target=confirmations)
             reader.start()
             started = time.perf_counter()
@@ -91,12 +96,6 @@ def compressed(messages: int) -> float:
             seconds = time.perf_counter() - started
             reader.join()
     return messages / seconds
-
-
-def _squeezed(frame: Frame) -> bytes:
-    plain = encode(frame)
-    flag, body = compress(plain[HEADER_SIZE:], Compression.BROTLI, 0)
-    return len(body).to_bytes(4, "big") + bytes([flag]) + body
 
 
 def _receive(connection: socket.socket, messages: int, payload: bytes) -> None:

@@ -11,19 +11,19 @@ import socket
 from typing import Final
 
 from sluicemq.model.errors import ConnectionLost
-from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.wire import (
+    ACK,
     CONNECT,
     CONNECT_ACK,
     HEADER_SIZE,
+    PUBLISH,
     SUBSCRIBE,
     SUBSCRIBE_ACK,
+    AckTemplate,
+    Decoder,
     Frame,
     encode,
-    encode_ack,
     encode_deliver,
-    encode_publish,
-    encode_publish_ack,
 )
 
 from .receiver import Receiver
@@ -50,7 +50,7 @@ class Vibemq:
         self.stamp_at = _ID_AT
         self.queue = queue
         self.ahead = window
-        self.confirmation = len(encode_publish_ack(bytes(_ID_BYTES), queue))
+        self.confirmation = len(AckTemplate(queue).fill(bytes(_ID_BYTES)))
         self.payload = b'"%b"' % (b"x" * (size - 2))
 
     def greet(self, connection: socket.socket) -> None:
@@ -62,16 +62,13 @@ class Vibemq:
         """Return blocks of `step` messages of one length, sent in turn."""
         count = max(1, min(_IDS, _IDS_BYTES // self.size) // step)
         return [
-            b"".join(
-                encode_publish(b"%032x" % number, self.queue, self.payload)
-                for number in range(block * step, (block + 1) * step)
-            )
+            b"".join(map(self.due, range(block * step, (block + 1) * step)))
             for block in range(count)
         ]
 
     def due(self, nanoseconds: int) -> bytes:
         """Return a message with its due time."""
-        return encode_publish(b"%032x" % nanoseconds, self.queue, self.payload)
+        return encode(Frame(PUBLISH, f"{nanoseconds:032x}", self.queue.decode(), self.payload))
 
     def wait(self) -> bytes:
         """Return the request by which a connection subscribes."""
@@ -95,7 +92,7 @@ class _Consumer(Receiver):
     def __init__(self, connection: socket.socket, dialect: Vibemq) -> None:
         sample = encode_deliver(bytes(_ID_BYTES), dialect.queue, dialect.payload, b"", 1)
         super().__init__(connection, sample[:_ID_AT], len(sample), _ID_AT)
-        acknowledge = encode_ack(bytes(_ID_BYTES))
+        acknowledge = encode(Frame(ACK, "0" * _ID_BYTES))
         self._before = acknowledge[:_ID_AT]
         self._after = acknowledge[_ID_AT + _ID_BYTES :]
         self._wait = dialect.wait()

@@ -4,7 +4,7 @@ import asyncio
 import sys
 
 from sluicemq.clients.vibemq import Mode, QueueOptions, VibeMQClient
-from sluicemq.clients.vibemq.target import DEFAULT_PORT
+from sluicemq.clients.vibemq.connection import DEFAULT_PORT
 
 QUEUE = "example-news"
 

@@ -19,7 +19,7 @@ from sluicemq.protocols.phpmq import mapping as phpmq
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire as vibemq_wire
-from sluicemq.protocols.vibemq.decoder import Decoder as VibemqDecoder
+from sluicemq.protocols.vibemq.wire import Decoder as VibemqDecoder
 
 NOW = 1_700_000_000_000
 IDENTITY = bytes(range(8))

@@ -15,8 +15,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from tests.faults.load import SECONDS
 from tests.support.polling import wait_until
 

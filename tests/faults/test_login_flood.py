@@ -24,7 +24,7 @@ from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
+from sluicemq.protocols.vibemq.wire import Decoder
 from sluicemq.security import changes
 from sluicemq.security.passwords import hash_password
 from sluicemq.security.records import UserRecord, make_token

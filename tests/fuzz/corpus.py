@@ -14,7 +14,7 @@ from sluicemq.model.rows import RowValues, encode, row
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import wire as vibemq_wire
-from sluicemq.protocols.vibemq.compression import Compression, compress
+from sluicemq.protocols.vibemq.compression import Compression
 from tests.fuzz import jmq
 from tests.fuzz.mutations import Frames
 
@@ -150,12 +150,7 @@ def vibemq(chance: Random) -> Frames:
             headers = chance.choice(({}, {"messageId": "1"}))
         frames.append(vibemq_wire.Frame(kind, str(number), queue, payload, headers))
     how = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
-    return [_squeezed(vibemq_wire.encode(frame), how) for frame in frames]
-
-
-def _squeezed(frame: bytes, how: Compression) -> bytes:
-    flag, body = compress(frame[vibemq_wire.HEADER_SIZE :], how, 0)
-    return len(body).to_bytes(4, "big") + bytes([flag]) + body
+    return [vibemq_wire.compressed(vibemq_wire.encode(frame), how, 0) for frame in frames]
 
 
 def http(chance: Random) -> Frames:

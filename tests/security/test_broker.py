@@ -20,7 +20,7 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient, commands
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
+from sluicemq.protocols.vibemq.wire import Decoder
 from tests.protocols.jmq.raw import RawJmq
 from tests.server.conftest import Start
 

@@ -22,8 +22,7 @@ from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
-from sluicemq.protocols.vibemq.decoder import Decoder
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from sluicemq.server.address import Url
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener_settings import Listener

@@ -33,7 +33,7 @@ from sluicemq.model.destination import CreatedBy, Provenance, differing
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.destinations import Metrics
-from sluicemq.protocols.vibemq.offload import PARALLEL, Offload
+from sluicemq.protocols.vibemq.large import PARALLEL, Offload
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing

@@ -37,12 +37,9 @@ from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.phpmq.wire import Limits as PhpmqLimits
 from sluicemq.protocols.transport import Background, Login, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
-from sluicemq.protocols.vibemq.connection import DeliveryTerms
 from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
-from sluicemq.protocols.vibemq.creation import ListenerDefaults
-from sluicemq.protocols.vibemq.offload import Offload
-from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.queues import Mode, Strategy, spelled
+from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
+from sluicemq.protocols.vibemq.queues import ListenerDefaults, Mode, Strategy, spelled
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
@@ -193,13 +190,6 @@ class SessionFactories:
         )
 
     def _vibemq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:
-        terms = DeliveryTerms(
-            window=options.window,
-            window_bytes=options.window_bytes,
-            ack_timeout=round(options.ack_timeout * 1000),
-            threshold=options.compression_threshold,
-            detect_json=options.json == "auto",
-        )
         return VibemqSession(
             transport,
             self._broker,
@@ -210,7 +200,11 @@ class SessionFactories:
                 if options.url.protocol == "vibemq"
                 else min(options.max_frame_bytes, MAX_BODY),
                 unpacked=options.max_unpacked_bytes,
-                terms=terms,
+                window=options.window,
+                window_bytes=options.window_bytes,
+                ack_timeout=round(options.ack_timeout * 1000),
+                threshold=options.compression_threshold,
+                detect_json=options.json == "auto",
                 compression=SUPPORTED if options.compression else (),
                 strict_create=options.strict_create,
                 foreign_delete=options.foreign_delete == "allow",

@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 
 from sluicemq.clients.vibemq import Backoff
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from tests.protocols.sockets import port_of
 
 SOON = Backoff(0.01, 0.01)

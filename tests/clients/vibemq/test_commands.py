@@ -1,24 +1,30 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import cast
 
 import msgspec
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from sluicemq.clients.vibemq import commands
+from sluicemq.clients.vibemq import VibeMQMessage, commands
+from sluicemq.clients.vibemq.connection import ClientConnection
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.protocols.vibemq.queues import (
     Mode,
     QueueOptions,
     Strategy,
     WrittenOptions,
-    read_options,
+    read_written,
 )
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
+
+
+def received(frame: Frame) -> VibeMQMessage:
+    return VibeMQMessage(cast(ClientConnection, None), frame)
+
 
 options = st.builds(
     QueueOptions,
@@ -44,7 +50,7 @@ options = st.builds(
 def test_any_body_comes_back(body: bytes) -> None:
     payload, headers = commands.payload_of(body)
     (frame,) = Decoder().feed(commands.encode_publish("id", "q", payload, headers))
-    assert commands.Received(frame).text == body
+    assert received(frame).text == body
 
 
 def test_json_is_sent_as_it_is() -> None:
@@ -56,19 +62,19 @@ def test_json_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"x', b'"', b"", b"[", b"1"])
 def test_a_payload_that_is_no_text_is_returned_unchanged(payload: bytes) -> None:
-    assert commands.Received(Frame(wire.DELIVER, "i", "q", payload)).text == payload
+    assert received(Frame(wire.DELIVER, "i", "q", payload)).text == payload
 
 
 @pytest.mark.parametrize("attempts", ["", "x", "-1", "\u0663", "1" * 5000])
 def test_attempts_that_are_no_number(attempts: str) -> None:
     headers = {"deliveryAttempts": attempts}
-    assert commands.Received(Frame(wire.DELIVER, "i", headers=headers)).attempts == 0
+    assert received(Frame(wire.DELIVER, "i", headers=headers)).attempts == 0
 
 
 @given(options)
 def test_options_reach_the_broker(options: QueueOptions) -> None:
     frame = commands.create_queue("i", "q", options)
-    assert read_options(frame.payload, frame.headers) == options
+    assert read_written(frame.payload, frame.headers).options() == options
 
 
 DLQ = WrittenOptions(dead_letter=True)

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from sluicemq.clients.vibemq.target import Target
+from sluicemq.clients.vibemq.connection import Target
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.protocols.vibemq.compression import Compression
 

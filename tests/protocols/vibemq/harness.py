@@ -11,11 +11,9 @@ from sluicemq.model.access import EVERYBODY
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.decoder import Decoder
-from sluicemq.protocols.vibemq.offload import Offload
-from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
+from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
 from sluicemq.protocols.vibemq.session import VibemqSession
-from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.protocols.vibemq.wire import Decoder, Frame
 from sluicemq.security.access import Access, Open
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 

@@ -14,8 +14,8 @@ from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols.vibemq.compression import (
     SUPPORTED,
     Compression,
+    Unpacker,
     compress,
-    decompress,
     names,
     negotiate,
 )
@@ -28,6 +28,12 @@ def packed(body: bytes, how: Compression) -> bytes:
     if how is Compression.GZIP:
         return gzip.compress(body, 1, mtime=0)
     return bytes(brotli.compress(body, quality=1, lgwin=22))
+
+
+def decompress(data: bytes, flag: int, limit: int) -> bytes:
+    unpacker = Unpacker(data, flag, limit)
+    assert unpacker.unpack(limit)
+    return unpacker.body()
 
 
 @pytest.mark.parametrize(
@@ -56,32 +62,43 @@ def test_names() -> None:
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_from_the_threshold_on(how: Compression) -> None:
-    assert compress(TEXT, how, len(TEXT) + 1) == (Compression.NONE, TEXT)
-    flag, data = compress(TEXT, how, len(TEXT))
-    assert flag is how
+def test_the_first_level_if_the_body_may_stay_plain(how: Compression) -> None:
+    data = compress(TEXT, how, len(TEXT))
+    assert data is not None
     assert len(data) < len(TEXT) // 10
-    assert decompress(data, flag, len(TEXT)) == TEXT
-    assert compress(TEXT, Compression.NONE, 0) == (Compression.NONE, TEXT)
+    assert decompress(data, how, len(TEXT)) == TEXT
+
+
+@pytest.mark.parametrize("how", BOTH)
+def test_a_higher_level_only_to_fit(how: Compression) -> None:
+    text = b" ".join(b"%x" % (n * 2654435761 % 997) for n in range(60_000))
+    first = compress(text, how, len(text))
+    assert first is not None
+    fitted = compress(text, how, len(first) - 1)
+    assert fitted is not None
+    assert len(fitted) < len(first)
+    assert compress(text, how, 1000) is None
 
 
 def test_gzip_has_header_and_trailer() -> None:
-    _, data = compress(TEXT, Compression.GZIP, 0)
+    data = compress(TEXT, Compression.GZIP, len(TEXT))
+    assert data is not None
     assert gzip.decompress(data) == TEXT
 
 
 @pytest.mark.parametrize("how", BOTH)
-def test_plain_if_nothing_is_gained(how: Compression) -> None:
-    assert compress(b"short", how, 0) == (Compression.NONE, b"short")
-    assert compress(b"", how, 0) == (Compression.NONE, b"")
+def test_none_if_nothing_is_gained(how: Compression) -> None:
+    assert compress(b"short", how, 1000) is None
+    assert compress(b"", how, 1000) is None
 
 
 @given(st.binary(max_size=3000), st.sampled_from(BOTH))
 def test_there_and_back(body: bytes, how: Compression) -> None:
     assert decompress(packed(body, how), how, len(body)) == body
-    flag, data = compress(body * 3, how, 0)
-    assert len(data) <= len(body) * 3
-    assert decompress(data, flag, len(body) * 3) == body * 3
+    data = compress(body * 3, how, 9000)
+    if data is not None:
+        assert len(data) < len(body) * 3
+        assert decompress(data, how, len(body) * 3) == body * 3
 
 
 @pytest.mark.parametrize("how", BOTH)
@@ -144,10 +161,9 @@ def test_zlib_and_raw_deflate_are_not_gzip() -> None:
             decompress(zlib.compress(TEXT, 1, window), Compression.GZIP, 10_000)
 
 
-def test_flags() -> None:
-    assert decompress(b"as it is", 0, 1) == b"as it is"
-    with pytest.raises(ProtocolError, match="no compression 3"):
-        decompress(b"", 3, 1)
+def test_plain_body() -> None:
+    assert decompress(b"as it is", 0, 8) == b"as it is"
+    assert not Unpacker(b"as it is", 0, 8).unpack(7)
 
 
 @given(st.binary(max_size=200), st.sampled_from(BOTH), st.integers(0, 100))

@@ -12,8 +12,7 @@ from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.creation import ListenerDefaults
-from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy
+from sluicemq.protocols.vibemq.queues import NO_LIMIT, ListenerDefaults, Mode, Strategy
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Open
 from tests.protocols.vibemq.harness import Harness, Peer

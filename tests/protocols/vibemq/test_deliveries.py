@@ -11,7 +11,7 @@ from sluicemq.broker import Delivery
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -24,7 +24,7 @@ def harness() -> Harness:
 
 
 def windowed(harness: Harness, window: int) -> Peer:
-    return harness.connect(SessionOptions(terms=DeliveryTerms(window=window)))
+    return harness.connect(SessionOptions(window=window))
 
 
 # --- subscribing -----------------------------------------------------------------------------
@@ -180,7 +180,7 @@ def test_each_subscription_has_its_own_window(harness: Harness) -> None:
 
 
 def test_the_window_is_in_bytes_too(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window_bytes=2500)))
+    peer = harness.connect(SessionOptions(window_bytes=2500))
     peer.subscribe("q")
     body = b'"%b"' % (b"x" * 998)
     other = harness.connect()
@@ -194,7 +194,7 @@ def test_the_window_is_in_bytes_too(harness: Harness) -> None:
 
 
 def test_a_message_removed_elsewhere_frees_the_window_too(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window_bytes=1000)))
+    peer = harness.connect(SessionOptions(window_bytes=1000))
     peer.subscribe("q")
     body = b'"%b"' % (b"x" * 998)
     other = harness.connect()
@@ -226,7 +226,7 @@ def test_a_congested_connection_is_given_nothing_and_others_are_served(harness: 
 
 
 def test_relief_does_not_overrule_the_window_in_bytes(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window_bytes=10)))
+    peer = harness.connect(SessionOptions(window_bytes=10))
     peer.publish("q", "0123456789", "1")
     assert peer.subscribe("q") == ["0123456789", "1"]
     peer.session.pause_delivery()
@@ -276,7 +276,7 @@ def test_without_a_dead_letter_queue_it_is_gone_after_its_attempts(harness: Harn
 
 def test_a_queue_may_have_a_time_of_its_own_and_a_listener_none(harness: Harness) -> None:
     harness.limit("own", DestinationSettings(ack_timeout=500))
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(ack_timeout=0)))
+    peer = harness.connect(SessionOptions(ack_timeout=0))
     peer.publish("own", "1")
     peer.publish("q", "2")
     peer.subscribe("own")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from tests.protocols.vibemq.harness import Harness, Peer
 
 
@@ -24,7 +24,7 @@ def fan_out(harness: Harness, **options: object) -> Peer:
 @pytest.mark.parametrize("how", ["drop", "unsubscribe", "disconnect"])
 def test_the_only_subscriber_restarts_with_twenty_in_hand(harness: Harness, how: str) -> None:
     publisher = fan_out(harness)
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window=20)))
+    peer = harness.connect(SessionOptions(window=20))
     peer.subscribe("f")
     ids = [str(n) for n in range(40)]
     publisher.publish("f", *ids)
@@ -54,7 +54,7 @@ def test_a_thousand_messages_of_which_most_wait(harness: Harness) -> None:
     assert peer.ids() == ids[:256]
     assert harness.destination("f").waiting == 744
     peer.drop()
-    after = harness.connect(SessionOptions(terms=DeliveryTerms(window=1000)))
+    after = harness.connect(SessionOptions(window=1000))
     assert after.subscribe("f") == ids
     attempts = [frame.headers["deliveryAttempts"] for frame in after.more]
     assert attempts == ["2"] * 256 + ["1"] * 744

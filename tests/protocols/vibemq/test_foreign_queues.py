@@ -25,8 +25,13 @@ from sluicemq.model.destination import (
 from sluicemq.protocols.jmq import destinations as jmq
 from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.creation import ListenerDefaults, QueueCreation
-from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, WrittenOptions
+from sluicemq.protocols.vibemq.queues import (
+    NO_LIMIT,
+    ListenerDefaults,
+    Mode,
+    QueueCreation,
+    WrittenOptions,
+)
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.payload import MAX_DEPTH, check, check_in_chunks
+from sluicemq.protocols.vibemq.mapping import MAX_DEPTH, check, check_in_chunks
 
 
 def nested(depth: int, opening: bytes, closing: bytes) -> bytes:

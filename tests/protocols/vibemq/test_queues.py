@@ -35,7 +35,7 @@ def harness() -> Harness:
 
 def options(payload: Any = None, **headers: str) -> queues.QueueOptions:
     raw = b"" if payload is None else json.dumps(payload).encode()
-    return queues.read_options(raw, headers)
+    return queues.read_written(raw, headers).options()
 
 
 def test_options_of_the_net_client() -> None:
@@ -68,7 +68,7 @@ def test_nothing_means_the_defaults_of_the_original() -> None:
         Mode.ROUND_ROBIN, 10_000, 0, False, "", Strategy.DROP_OLDEST, max_retry_attempts=3
     )
     assert options() == options({}) == options({"unknown": [1]}) == usual
-    assert queues.read_options(b"null", {}) == usual
+    assert queues.read_written(b"null", {}).options() == usual
     assert options({"messageTtl": None, "mode": None}) == usual
 
 
@@ -183,8 +183,8 @@ def test_a_destination_says_what_it_was_created_with(
     harness: Harness, mode: Mode, strategy: Strategy
 ) -> None:
     given = queues.QueueOptions(mode, 5, 1000, True, "dead", strategy, 2)
-    destination = harness.broker.destinations.declare(queues.address("q", given), given.settings)
-    assert queues.QueueOptions.of(destination) == given
+    destination = harness.broker.destinations.declare(Address(given.kind, "q"), given.settings)
+    assert queues.QueueOptions.of(destination.settings, topic=destination.topic) == given
 
 
 # --- CreateQueue -----------------------------------------------------------------------------

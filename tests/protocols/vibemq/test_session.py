@@ -28,7 +28,7 @@ from sluicemq.model.message import Durability
 from sluicemq.protocols.transport import Login
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Access, Admitted, Credentials, Users
@@ -116,7 +116,7 @@ def test_before_connect_there_is_only_ping(harness: Harness, kind: int) -> None:
 def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
     harness: Harness, offered: str, supported: tuple[Compression, ...], agreed: str | None
 ) -> None:
-    peer = harness.arrive(SessionOptions(compression=supported, terms=DeliveryTerms(threshold=600)))
+    peer = harness.arrive(SessionOptions(compression=supported, threshold=600))
     [answer] = peer.say(Frame(wire.CONNECT, "c", headers={"supported-compression": offered}))
     assert answer.headers.get("negotiated-compression") == agreed
     flag = {None: 0, "gzip": 1, "brotli": 2}[agreed]
@@ -126,7 +126,7 @@ def test_compression_is_agreed_upon_and_used_from_the_threshold_on(
         peer.session.receive(wire.encode(Frame(wire.PUBLISH, "m", "q", payload)))
         harness.turn()
         written = peer.transport.written
-        ack = wire.encode_publish_ack(b"m", b"q")
+        ack = wire.AckTemplate(b"q").fill(b"m")
         assert written.startswith(ack)
         assert written[len(ack) + 4] == expected
         assert [frame.payload for frame in peer.frames()] == [b"", payload]
@@ -546,7 +546,7 @@ def test_redirect_to_the_dead_letter_queue(harness: Harness) -> None:
 
 
 def test_block_publisher_delays_the_ack_until_there_is_capacity(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window=1)))
+    peer = harness.connect(SessionOptions(window=1))
     peer.create("q", maxQueueSize=1, overflowStrategy="BlockPublisher")
     assert peer.subscribe("q") == []
     peer.publish("q", "1")

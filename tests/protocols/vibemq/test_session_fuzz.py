@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -46,7 +46,7 @@ class Model(RuleBasedStateMachine):
         self.peers[0].create(FAN_OUT, mode=2)
 
     def connect(self) -> Peer:
-        return self.harness.connect(SessionOptions(terms=DeliveryTerms(window=WINDOW)))
+        return self.harness.connect(SessionOptions(window=WINDOW))
 
     def collect(self, answers: dict[int, list[str]] | None = None) -> None:
         """Check the frames of all connections; `answers`: PublishAcks expected, by connection."""
@@ -183,13 +183,13 @@ class Model(RuleBasedStateMachine):
             if message is not None and message.message_id == identity:
                 if consumer is None or delivery.delivered == self.harness.clock.steady:
                     return False
-                return consumer in mine._connection.unacked.mine  # type: ignore[attr-defined]
+                return consumer in mine._subscriptions.mine  # type: ignore[attr-defined]
         return False
 
     def is_late(self, number: int) -> bool:
         """Return whether the connection has not acknowledged in time: its window is smaller."""
         session = self.peers[number].session
-        return session._connection.unacked.timeouts.copies is not None  # type: ignore[attr-defined]
+        return session._subscriptions.copies is not None  # type: ignore[attr-defined]
 
     @invariant()
     def books_balance(self) -> None:

@@ -7,7 +7,7 @@ from collections import Counter, deque
 import pytest
 
 from sluicemq.protocols.vibemq import wire
-from sluicemq.protocols.vibemq.connection import DeliveryTerms, SessionOptions
+from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.protocols.vibemq.harness import Harness, Peer
 
@@ -92,7 +92,7 @@ def test_messages_of_a_silent_consumer_go_to_others_uncounted(harness: Harness) 
 def test_a_silent_consumer_gets_one_message_until_it_acknowledges(harness: Harness) -> None:
     silent, other = (
         harness.connect(),
-        harness.connect(SessionOptions(terms=DeliveryTerms(window=1))),
+        harness.connect(SessionOptions(window=1)),
     )
     silent.publish("q", "1", "2", "3", "4", "5")
     silent.subscribe("q")
@@ -110,7 +110,7 @@ def test_an_acknowledgement_of_what_was_taken_back_counts(harness: Harness) -> N
     """It settles the message, whoever holds it by now, and ends the silence."""
     silent, other = (
         harness.connect(),
-        harness.connect(SessionOptions(terms=DeliveryTerms(window=1))),
+        harness.connect(SessionOptions(window=1)),
     )
     silent.publish("q", "1", "2", "3", "4")
     silent.subscribe("q")
@@ -211,7 +211,7 @@ def test_a_message_that_hangs_every_consumer_is_a_dead_letter_after_three_time_o
 def test_a_redelivery_is_not_hidden_by_the_full_window_of_the_only_consumer(
     harness: Harness,
 ) -> None:
-    peer = harness.connect(SessionOptions(terms=DeliveryTerms(window=2)))
+    peer = harness.connect(SessionOptions(window=2))
     peer.publish("q", "1", "2", "3")
     assert peer.subscribe("q") == ["1", "2"]
     harness.turn(30 * SECOND)

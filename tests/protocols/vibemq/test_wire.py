@@ -3,12 +3,13 @@ from __future__ import annotations
 import random
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.decoder import Decoder, Limits, decode_headers
-from sluicemq.protocols.vibemq.wire import Frame, encode
+from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits, decode_headers, encode
 
 HELLO = Frame(wire.PUBLISH, "msg_123", "notifications", b'{"title":"Hello"}')
 
@@ -298,9 +299,8 @@ def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
     assert decoder.buffered >= 1000
     assert not decoder.incomplete
     assert decoder.feed(encode(HELLO)) == []
-    if how:
-        assert decoder.large.read(100_000) is None
-    frame = decoder.large.read(0 if how else 1)
+    assert decoder.read_large(decoder.large, 100_000) is None
+    frame = decoder.read_large(decoder.large)
     assert frame is not None
     assert (frame.id, frame.payload) == ("long", b"1" * 500_000)
     decoder.finish_large()
@@ -314,7 +314,7 @@ def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
     decoder.feed(wire.compressed(long_frame(), Compression.GZIP) + encode(HELLO))
     assert decoder.large is not None
     with pytest.raises(FrameTooLarge) as caught:
-        decoder.large.read()
+        decoder.read_large(decoder.large)
     decoder.finish_large(caught.value)
     assert decoder.feed(b"") == []
     assert decoder.error is caught.value
@@ -324,7 +324,7 @@ def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
 def test_a_frame_is_fitted_by_a_higher_quality(how: Compression) -> None:
     words = [b"%x" % (n * 2654435761 % 997) for n in range(600_000)]
     data = encode(Frame(wire.DELIVER, "i", "q", b" ".join(words)), limit=wire.MAX_UNPACKED)
-    frame = wire.fitted(data, how)
+    frame = wire.compressed(data, how)
     assert len(frame) <= wire.MAX_BODY + wire.HEADER_SIZE
     assert decoded(frame) == decoded(data, Limits(frame=wire.MAX_UNPACKED))
 
@@ -334,7 +334,7 @@ def test_a_frame_that_cannot_be_made_to_fit(how: Compression) -> None:
     noise = random.Random(1).randbytes(2 * wire.MAX_BODY)
     data = encode(Frame(wire.DELIVER, "i", "q", noise), limit=wire.MAX_UNPACKED)
     with pytest.raises(FrameTooLarge):
-        wire.fitted(data, how)
+        wire.compressed(data, how)
 
 
 def test_small_frames_are_not_compressed() -> None:
@@ -477,8 +477,7 @@ def test_a_delivery(attempts: int, headers: dict[str, str]) -> None:
 
 
 def test_a_delivery_leaves_its_additions_out_before_it_exceeds_the_limit() -> None:
-    publish = wire.encode_publish(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b")
-    bare = len(publish) - wire.HEADER_SIZE - 4
+    bare = wire.body_size(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b")
     added = 4 + len("deliveryAttempts") + 1
     for limit, attempts, trailer in (
         (bare + added + 4, True, True),
@@ -494,10 +493,18 @@ def test_a_delivery_leaves_its_additions_out_before_it_exceeds_the_limit() -> No
         assert len(data) - wire.HEADER_SIZE == size
         (frame,) = decoded(data)
         assert ("deliveryAttempts" in frame.headers) is attempts
-    assert (
-        wire.encode_publish(b"id", b"q", b"1" * 100, b"\0\1\0\1a\0\1b", bare)
-        == publish[:3] + bytes([publish[3] - 4]) + publish[4:-4]
-    )
+
+
+@given(st.binary(min_size=1, max_size=300), st.binary(min_size=1, max_size=300), st.binary())
+def test_first_delivery_without_headers(identity: bytes, queue: bytes, payload: bytes) -> None:
+    expected = wire.encode_deliver(identity, queue, payload, b"\0\0", 1)
+    assert wire.encode_deliver(identity, queue, payload, b"", 1) == expected
+
+
+def test_first_delivery_about_the_limit() -> None:
+    for size in range(wire.MAX_BODY - 60, wire.MAX_BODY + 1):
+        expected = wire.encode_deliver(b"i", b"q", b"1" * size, b"\0\0", 1)
+        assert wire.encode_deliver(b"i", b"q", b"1" * size, b"", 1) == expected
 
 
 def test_attempts_find_no_place_behind_65535_headers() -> None:
@@ -511,22 +518,10 @@ def test_attempts_find_no_place_behind_65535_headers() -> None:
 def test_acknowledgements() -> None:
     headers = {"messageId": "id", "queueName": "queue"}
     expected = Frame(wire.PUBLISH_ACK, "id", "queue", headers=headers)
-    assert wire.encode_publish_ack(b"id", b"queue") == encode(expected)
-    assert wire.encode_ack(b"id") == encode(Frame(wire.ACK, "id"))
+    assert wire.AckTemplate(b"queue").fill(b"id") == encode(expected)
     longest = b"i" * 65_535
-    assert (
-        decoded(wire.encode_publish_ack(longest, longest))[0].headers["messageId"]
-        == longest.decode()
-    )
-
-
-def test_a_publish() -> None:
-    block = wire.encode_headers({"a": "b"})
-    frame = HELLO._replace(headers={"a": "b"}, raw_headers=block)
-    data = wire.encode_publish(b"msg_123", b"notifications", HELLO.payload, block)
-    assert data == encode(frame)
-    assert decoded(data) == [frame]
-    assert wire.encode_publish(b"msg_123", b"notifications", HELLO.payload) == encode(HELLO)
+    (frame,) = decoded(wire.AckTemplate(longest).fill(longest))
+    assert frame.headers["messageId"] == longest.decode()
 
 
 # --- content of compressed frames -----------------------------------------------------------------

@@ -6,8 +6,7 @@ from hypothesis import strategies as st
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression
-from sluicemq.protocols.vibemq.decoder import Decoder, Limits, decode_headers
-from sluicemq.protocols.vibemq.wire import Frame, encode
+from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits, decode_headers, encode
 
 texts = st.text(st.characters(codec="utf-8"), max_size=12)
 names = texts.filter(bool)
@@ -44,7 +43,7 @@ def read(decoder: Decoder, data: bytes) -> list[Frame]:
     frames = decoder.feed(data)
     while decoder.large is not None:
         try:
-            frame = decoder.large.read(30) or decoder.large.read()
+            frame = decoder.read_large(decoder.large, 30) or decoder.read_large(decoder.large)
             assert frame is not None
             frames.append(frame)
         except ProtocolError as error:
@@ -74,9 +73,10 @@ def test_what_is_encoded_is_decoded_however_it_is_cut_and_compressed(
 def test_the_special_encoders_write_the_same(frame: Frame) -> None:
     identity, queue = frame.id.encode(), frame.queue.encode()
     block = wire.encode_headers(frame.headers)
-    publish = frame._replace(type=wire.PUBLISH, error_code="", error_message="")
-    assert wire.encode_publish(identity, queue, frame.payload, block) == encode(publish)
-    deliver = publish._replace(type=wire.DELIVER)
+    headers = {"messageId": frame.id, "queueName": frame.queue}
+    ack = Frame(wire.PUBLISH_ACK, frame.id, frame.queue, headers=headers)
+    assert not queue or wire.AckTemplate(queue).fill(identity) == encode(ack)
+    deliver = frame._replace(type=wire.DELIVER, error_code="", error_message="")
     assert wire.encode_deliver(identity, queue, frame.payload, block) == encode(deliver)
 
 

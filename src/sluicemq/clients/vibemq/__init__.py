@@ -27,7 +27,7 @@ processed it; a request made meanwhile waits for the new connection.
 from __future__ import annotations
 
 from sluicemq.clients.transport import ALWAYS, Backoff
-from sluicemq.clients.vibemq.client import VibeMQClient
+from sluicemq.clients.vibemq.client import Subscription, VibeMQClient, VibeMQMessage
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
     CommandRefused,
@@ -35,7 +35,6 @@ from sluicemq.clients.vibemq.commands import (
     Declaration,
     QueueInfo,
 )
-from sluicemq.clients.vibemq.subscription import Subscription, VibeMQMessage
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, Strategy
 

@@ -1,35 +1,112 @@
-"""asyncio VibeMQ client. Public through `clients.vibemq`."""
+"""asyncio VibeMQ client, its subscriptions and their messages. Public through `clients.vibemq`."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Self
+from base64 import b64decode
+from collections import deque
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import suppress
+from itertools import count
+from secrets import token_hex
+from typing import Any, Self
+
+import msgspec
 
 from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.clients.transport import ALWAYS, AsyncClient, Backoff, again, time_limit
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
     OUTSTANDING,
     Conflict,
     Declaration,
-    Ids,
     QueueInfo,
 )
-from sluicemq.clients.vibemq.connection import ClientConnection, Unconfirmed
-from sluicemq.clients.vibemq.subscription import Subscription
-from sluicemq.clients.vibemq.target import DEFAULT_PORT, Target
+from sluicemq.clients.vibemq.connection import (
+    DEFAULT_PORT,
+    ClientConnection,
+    Target,
+    Unconfirmed,
+)
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.decoder import Limits
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
 from sluicemq.protocols.vibemq.queues import QueueOptions
-from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame
+from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, NO_HEADERS, Frame, Limits
 
 PREFETCH = 256
 """Default maximum number of received messages that the application has not taken."""
+
+
+class VibeMQMessage:
+    """Message of a VibeMQClient.
+
+    id        publisher's id, the same for each delivery
+    queue     name of its queue
+    payload   JSON as it was published; b"" if it has none
+    headers   publisher's headers, and `deliveryAttempts` if the broker adds it
+    """
+
+    __slots__ = ("_connection", "acknowledged", "headers", "id", "payload", "queue")
+
+    def __init__(self, connection: ClientConnection, frame: Frame) -> None:
+        self.id = frame.id
+        self.queue = frame.queue
+        self.payload = frame.payload
+        self.headers = frame.headers
+        self._connection = connection
+        self.acknowledged = False
+
+    async def ack(self) -> None:
+        """Acknowledge the message; the broker does not respond. A second call does nothing.
+
+        Raises RequestTimeout; ConnectionLost, also after the client has reconnected: the broker
+        then redelivers the message.
+        """
+        if not self.acknowledged:
+            await self._connection.send(wire.encode(Frame(wire.ACK, self.id)))
+            self.acknowledged = True
+
+    @property
+    def attempts(self) -> int:
+        """Number of deliveries including this one; 0 if the broker does not report it."""
+        text = self.headers.get(ATTEMPTS_HEADER, "")
+        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
+
+    @property
+    def body(self) -> bytes:
+        """Payload, decoded if its header marks it as base64."""
+        if self.headers.get(CONTENT_ENCODING) == BASE64:
+            try:
+                return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
+            except (msgspec.MsgspecError, ValueError):
+                pass
+        return self.payload
+
+    @property
+    def text(self) -> bytes:
+        """Body; for a JSON string its text. The inverse of `commands.payload_of`."""
+        body = self.body
+        if body is self.payload and body[:1] == b'"':
+            try:
+                return msgspec.json.decode(body, type=str).encode()
+            except (msgspec.MsgspecError, UnicodeError):
+                pass
+        return body
+
+    def json(self, type: Any = Any) -> Any:
+        """Decode the payload with `msgspec.json.decode`. None if there is none.
+
+        Raises msgspec.MsgspecError if it does not match `type`.
+        """
+        return msgspec.json.decode(self.payload, type=type) if self.payload else None
+
+    def __repr__(self) -> str:
+        return f"<VibeMQMessage {self.id} of {self.queue}, {len(self.payload)} bytes>"
 
 
 class VibeMQClient(ReconnectingClient[ClientConnection]):
@@ -52,7 +129,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         self._outstanding = outstanding
         self._prefetch = prefetch
         self._limits = limits
-        self._ids = Ids()
+        self._prefix = token_hex(8)
+        self._numbers = count(1)
         self._posted = Unconfirmed()
         self._subscriptions: dict[str, Subscription] = {}
         self._beginning: dict[str, Subscription] = {}
@@ -123,7 +201,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to the target of a URL or a connection string (module `target`).
+        """Connect to the target of a URL or a connection string (module `connection`).
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
@@ -151,7 +229,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         unknown whether the broker has the message; ValueError for values that the protocol cannot
         represent, and for a frame that is over 1 MiB when it is sent.
         """
-        identity = id or self._ids.new()
+        identity = id or self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
         await connection.wait_for_capacity(self._outstanding)
@@ -171,7 +249,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         number = 0
         try:
             for payload in payloads:
-                identity = self._ids.new()
+                identity = self._new_id()
                 data = commands.encode_publish(identity, queue, payload, headers)
                 await unconfirmed.publish(connection, identity, data, self._outstanding)
                 number += 1
@@ -188,7 +266,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         Waits while `outstanding` messages are unconfirmed. `post`, `confirm` and `close` raise
         errors of earlier messages. Raises as `publish`.
         """
-        identity = self._ids.new()
+        identity = self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         await self._posted.publish(await self.ready(), identity, data, self._outstanding)
         return identity
@@ -310,7 +388,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
             hello = commands.connect(
-                self._ids.new(),
+                self._new_id(),
                 target.username,
                 target.password,
                 target.token,
@@ -335,11 +413,15 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         if subscription is not None:
             subscription.put(connection, frame)
 
+    def _new_id(self) -> str:
+        """Return a unique id of 32 hex digits."""
+        return f"{self._prefix}{next(self._numbers):016x}"
+
     async def _ask(
         self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
     ) -> Frame:
         connection = connection or await self.ready()
-        return await self._request(connection, Frame(kind, self._ids.new(), queue))
+        return await self._request(connection, Frame(kind, self._new_id(), queue))
 
     async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
         return await connection.request(frame.id, commands.encode(frame))
@@ -347,7 +429,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
     async def _create(
         self, connection: ClientConnection, queue: str, options: QueueOptions
     ) -> None:
-        await self._request(connection, commands.create_queue(self._ids.new(), queue, options))
+        await self._request(connection, commands.create_queue(self._new_id(), queue, options))
 
     async def _declare(
         self, connection: ClientConnection, declared: Declaration, conflict: Conflict
@@ -359,3 +441,65 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
                 return
             await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
         await self._create(connection, queue, options)
+
+
+class Subscription(AsyncClient):
+    """Subscription to one queue. Created by `VibeMQClient.subscribe`; ended by `unsubscribe` or its
+    `async with`. One task at a time may receive.
+    """
+
+    def __init__(self, client: VibeMQClient, queue: str) -> None:
+        self.queue = queue
+        self._client = client
+        self._messages: deque[VibeMQMessage] = deque()
+        self._news = asyncio.Event()
+        self._end: ClientError | None = None
+
+    async def receive(self, timeout: float | None = None) -> VibeMQMessage:
+        """Return the next message; waits up to `timeout` seconds (None = for ever).
+
+        Waits for a new connection if necessary. Cancellation loses no message. Raises
+        RequestTimeout; ConnectionLost if there will be no more messages.
+        """
+        if not self._messages:
+            async with time_limit(timeout, f"no message in {timeout} s"):
+                await self._wait()
+        message = self._messages.popleft()
+        message._connection.held(-1)
+        return message
+
+    async def _wait(self) -> None:
+        while not self._messages:
+            if self._end is not None:
+                raise again(self._end)
+            self._news.clear()
+            await self._news.wait()
+
+    async def __aiter__(self) -> AsyncGenerator[VibeMQMessage]:
+        while True:
+            yield await self.receive()
+
+    async def unsubscribe(self) -> None:
+        """Unsubscribe; the broker requeues unacked messages. Raises ClientError."""
+        await self._client.end(self)
+
+    async def close(self) -> None:
+        """Unsubscribe, unless the subscription has ended. Raises ClientError."""
+        with suppress(ConnectionLost):  # the subscription has ended with the connection
+            await self.unsubscribe()
+
+    def put(self, connection: ClientConnection, frame: Frame) -> None:
+        self._messages.append(VibeMQMessage(connection, frame))
+        connection.held(1)
+        self._news.set()
+
+    def forget(self) -> None:
+        """Drop the received messages: the broker redelivers them."""
+        for message in self._messages:
+            message._connection.held(-1)
+        self._messages.clear()
+
+    def finish(self, reason: ClientError) -> None:
+        self._end = self._end or reason
+        self.forget()
+        self._news.set()

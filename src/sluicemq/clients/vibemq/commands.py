@@ -5,12 +5,9 @@ One function creates the frame of a request, another parses its response.
 
 from __future__ import annotations
 
-from base64 import b64decode
 from collections.abc import Collection, Mapping
 from datetime import datetime
 from enum import StrEnum
-from itertools import count
-from secrets import token_hex
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -25,9 +22,9 @@ from sluicemq.model.errors import (
 )
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression, names, negotiate
-from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
-from sluicemq.protocols.vibemq.payload import check
+from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING, check
 from sluicemq.protocols.vibemq.queues import (
+    OPTIONS,
     QueueOptions,
     Strategy,
     WrittenOptions,
@@ -35,7 +32,7 @@ from sluicemq.protocols.vibemq.queues import (
     mode_name,
     read_written,
 )
-from sluicemq.protocols.vibemq.wire import ATTEMPTS_HEADER, ERROR, NO_HEADERS, Frame
+from sluicemq.protocols.vibemq.wire import ERROR, NO_HEADERS, Frame
 
 ABSENT: Final = msgspec.UNSET
 """Payload of a message without payload. `None` is the JSON value `null`."""
@@ -49,76 +46,6 @@ class CommandRefused(RequestRefused):
     def __init__(self, text: str, code: str = "") -> None:
         super().__init__(text)
         self.code = code
-
-
-class Ids:
-    """Generates unique ids of 32 hex digits."""
-
-    __slots__ = ("_numbers", "_prefix")
-
-    def __init__(self) -> None:
-        self._prefix = token_hex(8)
-        self._numbers = count(1)
-
-    def new(self) -> str:
-        """Return a new id."""
-        return f"{self._prefix}{next(self._numbers):016x}"
-
-
-class Received:
-    """Received message.
-
-    id        publisher's id, the same for each delivery
-    queue     name of its queue
-    payload   JSON as it was published; b"" if it has none
-    headers   publisher's headers, and `deliveryAttempts` if the broker adds it
-    """
-
-    __slots__ = ("headers", "id", "payload", "queue")
-
-    def __init__(self, frame: Frame) -> None:
-        self.id = frame.id
-        self.queue = frame.queue
-        self.payload = frame.payload
-        self.headers = frame.headers
-
-    @property
-    def attempts(self) -> int:
-        """Number of deliveries including this one; 0 if the broker does not report it."""
-        text = self.headers.get(ATTEMPTS_HEADER, "")
-        return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else 0
-
-    @property
-    def body(self) -> bytes:
-        """Payload, decoded if its header marks it as base64."""
-        if self.headers.get(CONTENT_ENCODING) == BASE64:
-            try:
-                return b64decode(msgspec.json.decode(self.payload, type=str), validate=True)
-            except (msgspec.MsgspecError, ValueError):
-                pass
-        return self.payload
-
-    @property
-    def text(self) -> bytes:
-        """Body; for a JSON string its text. The inverse of `payload_of`."""
-        body = self.body
-        if body is self.payload and body[:1] == b'"':
-            try:
-                return msgspec.json.decode(body, type=str).encode()
-            except (msgspec.MsgspecError, UnicodeError):
-                pass
-        return body
-
-    def json(self, type: Any = Any) -> Any:
-        """Decode the payload with `msgspec.json.decode`. None if there is none.
-
-        Raises msgspec.MsgspecError if it does not match `type`.
-        """
-        return msgspec.json.decode(self.payload, type=type) if self.payload else None
-
-    def __repr__(self) -> str:
-        name = type(self).__name__
-        return f"<{name} {self.id} of {self.queue}, {len(self.payload)} bytes>"
 
 
 class Conflict(StrEnum):
@@ -265,8 +192,6 @@ def packed(data: bytes, how: Compression, threshold: int) -> bytes:
     Raises ValueError if it is too long even then.
     """
     try:
-        if len(data) > wire.MAX_BODY + wire.HEADER_SIZE:
-            return wire.fitted(data, how, threshold)
         return wire.compressed(data, how, threshold)
     except ProtocolError as error:
         raise ValueError(str(error)) from None
@@ -297,11 +222,8 @@ def read_info(answer: Frame) -> QueueInfo | None:
     if info is None:
         return None
     try:
-        known = {
-            "mode": info["deliveryMode"],
-            "maxQueueSize": info["maxSize"],
-            **{name: info[name] for name in _OPTIONAL if name in info},
-        }
+        known = {"mode": info["deliveryMode"], "maxQueueSize": info["maxSize"]}
+        known |= {item.key: info[item.key] for item in OPTIONS.values() if item.key in info}
         created = info.get("createdAt")
         written = read_written(msgspec.json.encode(known), {})
         return QueueInfo(
@@ -316,18 +238,12 @@ def read_info(answer: Frame) -> QueueInfo | None:
         raise broken(f"its queue info cannot be read: {error}") from None
 
 
-_OPTIONAL: Final = (
-    "messageTtl",
-    "enableDeadLetterQueue",
-    "deadLetterQueueName",
-    "overflowStrategy",
-    "maxRetryAttempts",
-)
-
-
 def read_names(answer: Frame) -> list[str]:
     """Parse the response to LIST_QUEUES. Raises ConnectionLost."""
-    return [str(name) for name in _list(answer)]
+    names = _read(answer)
+    if names is not None and not isinstance(names, list):
+        raise broken("a list was expected")
+    return [str(name) for name in names or ()]
 
 
 def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
@@ -367,15 +283,6 @@ def must_replace(declared: Declaration, found: QueueInfo) -> bool:
     if declared.conflict is Conflict.FAIL:
         raise ClientError(f"{declared.queue} is not as declared: {', '.join(differences)}")
     return True
-
-
-def _list(answer: Frame) -> list[Any]:
-    value = _read(answer)
-    if value is None:
-        return []
-    if not isinstance(value, list):
-        raise broken("a list was expected")
-    return value
 
 
 def _read(answer: Frame) -> Any:

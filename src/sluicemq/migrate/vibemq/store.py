@@ -39,9 +39,8 @@ from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, read_priority, to_message
-from sluicemq.protocols.vibemq.payload import check
-from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, address, origin_of, read_options
+from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, check, read_priority, to_message
+from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, origin_of, read_written
 from sluicemq.protocols.vibemq.wire import MAX_BODY, NO_HEADERS, PUBLISH, Frame, encode
 
 KIND: Final = "vibemq"
@@ -239,7 +238,7 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     if not name or is_temporary(name):
         return None, "this is no name of a queue, so it is not created"
     try:
-        return read_options(given, NO_HEADERS), ""
+        return read_written(given, NO_HEADERS).options(), ""
     except ProtocolError as fault:
         reason = str(fault)
     try:
@@ -252,11 +251,11 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     for key in _OPTIONS:
         if key in values:
             try:
-                read_options(msgspec.json.encode({**readable, key: values[key]}), NO_HEADERS)
+                read_written(msgspec.json.encode({**readable, key: values[key]}), NO_HEADERS)
             except ProtocolError:
                 continue
             readable[key] = values[key]
-    options = read_options(msgspec.json.encode(readable), NO_HEADERS)
+    options = read_written(msgspec.json.encode(readable), NO_HEADERS).options()
     return options, f"{reason}; the queue has the default instead"
 
 
@@ -295,7 +294,7 @@ class _Store:
 
     def address(self, name: str) -> Address:
         """Return the equivalent destination of the queue."""
-        return address(name, self.options(name))
+        return Address(self.options(name).kind, name)
 
     def waiting(self) -> Iterator[SourceMessage]:
         """Read the messages to import, in the order of each queue."""

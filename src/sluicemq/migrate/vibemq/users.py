@@ -18,7 +18,7 @@ from sluicemq.migrate.sqlite import columns, opened, text
 from sluicemq.migrate.vibemq.layers import Values, beside
 from sluicemq.migrate.vibemq.settings import AUTHORIZATION
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
-from sluicemq.protocols.vibemq.admin import OPERATIONS
+from sluicemq.protocols.vibemq.commands import OPERATIONS
 from sluicemq.security.passwords import COSTS, bcrypt_cost
 from sluicemq.security.records import UserRecord
 

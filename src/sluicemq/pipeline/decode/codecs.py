@@ -23,8 +23,8 @@ from sluicemq.protocols.msglite.http import HttpLimits, RequestReader
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
-from sluicemq.protocols.vibemq.decoder import Decoder as VibemqDecoder
-from sluicemq.protocols.vibemq.decoder import Limits as VibemqLimits
+from sluicemq.protocols.vibemq.wire import Decoder as VibemqDecoder
+from sluicemq.protocols.vibemq.wire import Limits as VibemqLimits
 
 HIDDEN: Final = "***"
 """Replacement for passwords."""

@@ -71,27 +71,15 @@ _BROTLI_LARGEST_WINDOW: Final = 24
 """Largest window size that every decoder reads."""
 
 
-def compress(
-    body: bytes, how: Compression, threshold: int = THRESHOLD
-) -> tuple[Compression, bytes]:
-    """Return the flag and the body to send, in the fastest level, as the .NET client's.
+def compress(body: bytes, how: Compression, limit: int) -> bytes | None:
+    """Return the body compressed, shorter than before and at most `limit` bytes; else None.
 
-    The body stays plain if it is shorter than `threshold` bytes or compression saves nothing.
+    Only a body above the limit is compressed in a higher level than the first, which takes seconds
+    for 64 MiB. `how` is not NONE.
     """
-    if how is Compression.NONE or len(body) < threshold:
-        return Compression.NONE, body
-    packed = _packed(body, how, _LEVELS[how][0])
-    return (how, packed) if len(packed) < len(body) else (Compression.NONE, body)
-
-
-def compress_to_fit(body: bytes, how: Compression, limit: int) -> bytes | None:
-    """Return the body compressed to at most `limit` bytes, in a higher level if necessary.
-
-    None if no level is enough. `how` is not NONE. Takes seconds for 64 MiB.
-    """
-    for level in _LEVELS[how]:
+    for level in _LEVELS[how] if len(body) > limit else _LEVELS[how][:1]:
         packed = _packed(body, how, level)
-        if len(packed) <= limit:
+        if len(packed) <= limit and len(packed) < len(body):
             return packed
     return None
 
@@ -104,39 +92,35 @@ def _packed(body: bytes, how: Compression, level: int) -> bytes:
     return packed
 
 
-def decompress(data: bytes, flag: int, limit: int) -> bytes:
-    """Return the decompressed body. Never holds much more than `limit` bytes of it.
-
-    Raises FrameTooLarge if it has more than `limit` bytes, ProtocolError if it is corrupt,
-    truncated or followed by other data.
-    """
-    if flag == Compression.NONE:
-        return data
-    unpacker = Unpacker(data, flag, limit)
-    unpacker.unpack(limit)
-    return unpacker.body()
-
-
 class Unpacker:
-    """Decompresses one body, in one or several steps, which different threads may run.
+    """Decompresses one body, in one or several steps, which different threads may run. A plain one
+    is complete from the start.
 
     unpacked  bytes of the body so far
     """
 
-    __slots__ = ("_gzip", "_limit", "_members", "_parts", "_rest", "_stream", "unpacked")
+    __slots__ = (
+        "_complete",
+        "_gzip",
+        "_limit",
+        "_members",
+        "_parts",
+        "_rest",
+        "_stream",
+        "unpacked",
+    )
 
     def __init__(self, data: bytes, flag: int, limit: int) -> None:
-        """`limit`: bytes of the body. Raises ProtocolError for an unknown `flag`."""
-        if flag not in (Compression.GZIP, Compression.BROTLI):
-            raise ProtocolError(f"there is no compression {flag}")
-        self._gzip = flag == Compression.GZIP
+        """`limit`: bytes of the body. `flag`: one of `Compression`."""
         self._limit = limit
+        self._gzip = flag == Compression.GZIP
+        self._complete = flag == Compression.NONE
         self._rest = data
         """Compressed data that is not processed yet."""
         self._members = 1
         self._stream: Any = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
-        self._parts: list[bytes] = []
-        self.unpacked = 0
+        self._parts = [data] if self._complete else []
+        self.unpacked = len(data) if self._complete else 0
 
     def unpack(self, size: int) -> bool:
         """Decompress until the body is complete or has more than `size` bytes.
@@ -145,12 +129,13 @@ class Unpacker:
         ProtocolError if it is corrupt, truncated or followed by other data.
         """
         size = min(size, self._limit)
-        while not (self._ungzip(size) if self._gzip else self._unbrotli(size)):
+        while not self._complete:
+            self._complete = self._ungzip(size) if self._gzip else self._unbrotli(size)
             if self.unpacked > self._limit:
                 raise FrameTooLarge(f"the decompressed body is longer than {self._limit} bytes")
             if self.unpacked > size:
                 return False
-        return True
+        return self.unpacked <= size
 
     def body(self) -> bytes:
         """Return the complete body, once."""
@@ -169,20 +154,18 @@ class Unpacker:
         except zlib.error as error:
             raise ProtocolError(f"the gzip body cannot be read: {error}") from None
         self._keep(part)
-        if self._stream.eof:
-            self._rest = self._stream.unused_data
-            if self.unpacked > self._limit:
-                return False
-            if not self._rest:
-                return True
-            if self._members == _MOST_MEMBERS:
-                raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
-            self._members += 1
-            self._stream = zlib.decompressobj(_GZIP)
+        if not self._stream.eof:
+            self._rest = self._stream.unconsumed_tail
+            if not part and not self._rest:
+                raise ProtocolError("the gzip body is cut short")
             return False
-        self._rest = self._stream.unconsumed_tail
-        if not part and not self._rest:
-            raise ProtocolError("the gzip body is cut short")
+        self._rest = self._stream.unused_data
+        if not self._rest:
+            return True
+        if self._members == _MOST_MEMBERS:
+            raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
+        self._members += 1
+        self._stream = zlib.decompressobj(_GZIP)
         return False
 
     def _unbrotli(self, size: int) -> bool:
@@ -192,8 +175,6 @@ class Unpacker:
             part = self._stream.process(self._rest, output_buffer_limit=limit)
             self._rest = b""
             self._keep(part)
-            if self.unpacked > self._limit:
-                return False
             if self._stream.is_finished():
                 return True
             if not part and self._stream.can_accept_more_data():

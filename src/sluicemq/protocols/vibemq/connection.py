@@ -1,104 +1,88 @@
-"""State that the parts of a VibeMQ connection share, and its responses except deliveries."""
+"""State that the parts of a VibeMQ connection share, its responses, and its published messages.
+
+The .NET client passes only the message of an Error to its application, and applications compare it.
+Errors that the original server (1.8.0) also reports therefore have exactly its text.
+
+The broker sends a PublishAck once the message is on disk; those of one read are sent together. A
+message for a full queue with the BlockPublisher strategy waits for room, and so does its
+PublishAck, but no longer than clients wait for a response. The session keeps reading meanwhile,
+because the client's own acknowledgements may make room.
+
+Clients may reply to any existing destination that a replyTo header names, even if its name is not a
+valid VibeMQ queue name, as that of a JMS client's destination may be.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sluicemq.broker import Broker
-from sluicemq.model.access import ANONYMOUS
+from sluicemq.broker import Broker, Destination
+from sluicemq.model.access import ANONYMOUS, Operation
+from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
-    AccessError,
-    AuthenticationMissing,
     BrokerError,
     DestinationConflict,
     DestinationNotFound,
     DestinationPrivate,
     FrameTooLarge,
-    LoginBusy,
+    LimitExceeded,
     MessageTooLarge,
-    TooManyConnections,
-    TooManyFailures,
+    ProtocolError,
 )
 from sluicemq.model.message import Durability
-from sluicemq.protocols.channel import Channel, SentDeliveries
+from sluicemq.protocols.channel import Channel, Publisher, cache_target
 from sluicemq.protocols.transport import Transport
-from sluicemq.protocols.vibemq import error_texts
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
-from sluicemq.protocols.vibemq.creation import ListenerDefaults
-from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.unacked import UnackedDeliveries
+from sluicemq.protocols.vibemq.large import LargeDeliveries
+from sluicemq.protocols.vibemq.mapping import (
+    MAX_QUEUE_NAME,
+    check,
+    check_headers,
+    is_queue_name,
+    read_address,
+    to_message,
+    utf16_units,
+)
+from sluicemq.protocols.vibemq.queues import ListenerDefaults, QueueCreation
 from sluicemq.protocols.vibemq.wire import (
     BLOCK_TIMEOUT,
+    CREATE_QUEUE,
+    DELETE_QUEUE,
     ERROR,
     MAX_BODY,
     MAX_UNPACKED,
+    PUBLISH,
+    QUEUE_INFO,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    AckTemplate,
     Frame,
     compressed,
     encode,
 )
 from sluicemq.security.access import Access
 
-WINDOW: Final = 256
-"""Default window, in messages."""
-WINDOW_BYTES: Final = 1 << 20
-ACK_TIMEOUT: Final = 30.0
-"""Default acknowledgement timeout, in seconds."""
 _LONGEST_REASON: Final = 1000
 """Maximum length of an error's message, in bytes."""
-
-
-def error_code(error: BrokerError) -> str:
-    """Return the protocol's error code."""
-    if isinstance(error, DestinationNotFound):
-        return "QUEUE_NOT_FOUND"
-    if isinstance(error, DestinationConflict):
-        return "QUEUE_EXISTS"
-    if isinstance(error, DestinationPrivate):
-        return "NOT_AUTHORIZED"
-    if isinstance(error, MessageTooLarge):
-        return "INVALID_MESSAGE"
-    return "SERVER_ERROR"
-
-
-def login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
-    """Return code and text of the Error that answers `connect`.
-
-    The code tells the client whether it may repeat the same login.
-    """
-    headers = connect.headers
-    has_credentials = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
-    if isinstance(error, AuthenticationMissing):
-        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
-    if isinstance(error, (LoginBusy, TooManyFailures)):
-        return "RATE_LIMITED", str(error)
-    if isinstance(error, TooManyConnections):
-        return "CONNECTION_LIMIT", error_texts.TOO_MANY_CONNECTIONS
-    # a password without a user name may be a token, so it was checked
-    if not has_credentials:
-        return "AUTH_REQUIRED", error_texts.CREDENTIALS_MISSING
-    return "AUTH_FAILED", error_texts.CREDENTIALS_WRONG
-
-
-class DeliveryTerms(NamedTuple):
-    """Delivery terms of a connection's subscriptions.
-
-    window         messages
-    window_bytes   bytes of their bodies
-    ack_timeout    ms, for queues without a timeout of their own; 0 = never
-    threshold      size of a frame's body in bytes from which it is compressed, if negotiated
-    detect_json    deliver text of other protocols that is a JSON object or array as JSON
-    """
-
-    window: int = WINDOW
-    window_bytes: int = WINDOW_BYTES
-    ack_timeout: int = round(ACK_TIMEOUT * 1000)
-    threshold: int = THRESHOLD
-    detect_json: bool = True
-
-
-def _ignore(_: str) -> None:
-    return None
+_MOST_PARKED: Final = 1000
+"""Messages of a connection that may wait for room; a further one is refused at once."""
+_NEEDS_QUEUE: Final = {
+    PUBLISH: "publish",
+    SUBSCRIBE: "subscribe",
+    UNSUBSCRIBE: "unsubscribe",
+    CREATE_QUEUE: "CreateQueue",
+    DELETE_QUEUE: "DeleteQueue",
+    QUEUE_INFO: "QueueInfo",
+}
+"""Commands in the original server's error for a missing queue name."""
+_ERROR_CODES: Final[tuple[tuple[type[BrokerError], str], ...]] = (
+    (DestinationNotFound, "QUEUE_NOT_FOUND"),
+    (DestinationConflict, "QUEUE_EXISTS"),
+    (DestinationPrivate, "NOT_AUTHORIZED"),
+    (MessageTooLarge, "INVALID_MESSAGE"),
+)
+"""The protocol's error codes; other errors are SERVER_ERROR."""
 
 
 class SessionOptions(NamedTuple):
@@ -107,10 +91,14 @@ class SessionOptions(NamedTuple):
     durability      durability of published messages: the protocol leaves it open
     frame           maximum size of a frame's body as transferred, in bytes
     unpacked        maximum size of a frame's body after decompression, in bytes
-    terms           delivery terms of subscriptions
+    window          unacked messages of a subscription
+    window_bytes    bytes of their bodies
+    ack_timeout     ms, for queues without a timeout of their own; 0 = never
     compression     algorithms offered to clients
+    threshold       size of a frame's body in bytes from which it is compressed, if negotiated
+    detect_json     deliver text of other protocols that is a JSON object or array as JSON
     strict_create   CreateQueue answers QUEUE_EXISTS even if the options are the same
-    foreign_delete  DeleteQueue deletes queues that others have created or use (ownership.py)
+    foreign_delete  DeleteQueue deletes queues that others have created or use
     notify          called with messages for the operator; must not raise
     rate_limit      requests per second and connection, without acknowledgements and pings;
                     0 = no limit
@@ -124,11 +112,15 @@ class SessionOptions(NamedTuple):
     durability: Durability = Durability.SYNC
     frame: int = MAX_BODY
     unpacked: int = MAX_UNPACKED
-    terms: DeliveryTerms = DeliveryTerms()
+    window: int = 256
+    window_bytes: int = 1 << 20
+    ack_timeout: int = 30_000
     compression: tuple[Compression, ...] = SUPPORTED
+    threshold: int = THRESHOLD
+    detect_json: bool = True
     strict_create: bool = False
     foreign_delete: bool = False
-    notify: Callable[[str], None] = _ignore
+    notify: Callable[[str], None] = lambda _: None
     rate_limit: int = 0
     login_bytes: int = 64 * 1024
     login_failures: int = 5
@@ -142,29 +134,40 @@ class VibemqConnection:
 
     name         unique name of the connection
     compression  negotiated compression
-    sent         deliveries of queues without acknowledgements
+    by_name      the client reads delivery modes by name
     large        frames of large messages, of all connections
     """
 
-    __slots__ = ("broker", "channel", "compression", "large", "name", "sent", "terms", "unacked")
+    __slots__ = (
+        "broker",
+        "by_name",
+        "channel",
+        "compression",
+        "creation",
+        "large",
+        "name",
+        "options",
+    )
 
     def __init__(
         self,
         transport: Transport,
         broker: Broker,
         access: Access,
-        terms: DeliveryTerms,
+        options: SessionOptions,
         name: str,
         large: LargeDeliveries,
     ) -> None:
         self.channel: Channel[Frame] = Channel(transport, broker, access, "vibemq", ANONYMOUS)
         self.broker = broker
+        self.creation = QueueCreation(broker, options.defaults)
         self.large = large
-        self.terms = terms
+        self.options = options
         self.name = name
-        self.sent = SentDeliveries(broker, refill=True)
-        self.unacked = UnackedDeliveries(transport, broker)
         self.compression = Compression.NONE
+        self.by_name = False
+
+    # --- responses ---------------------------------------------------------------------------
 
     def send(self, frame: Frame) -> None:
         """Send one frame, with the negotiated compression."""
@@ -174,10 +177,159 @@ class VibemqConnection:
             self.refuse(frame.id, "SERVER_ERROR", str(error))
             return
         if self.compression:
-            data = compressed(data, self.compression, self.terms.threshold)
+            data = compressed(data, self.compression, self.options.threshold)
         self.channel.write([data])
 
     def refuse(self, identity: str, code: str, why: str) -> None:
         """Answer the request of that id with an Error. Clients show users only `why`."""
         text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
         self.send(Frame(ERROR, identity, error_code=code, error_message=text))
+
+    def fail(self, identity: str, error: BrokerError) -> None:
+        """Answer the request of that id with an error of the broker."""
+        codes = (code for kind, code in _ERROR_CODES if isinstance(error, kind))
+        self.refuse(identity, next(codes, "SERVER_ERROR"), str(error))
+
+    # --- permissions -------------------------------------------------------------------------
+
+    def names_queue(self, frame: Frame) -> bool:
+        """Return whether the frame has a valid queue name. Sends an Error if not."""
+        name = frame.queue
+        if is_queue_name(name):
+            return True
+        if not name:
+            why = f"Queue name is required for {_NEEDS_QUEUE[frame.type]}."
+            self.refuse(frame.id, "INVALID_QUEUE", why)
+            return False
+        why = (
+            "Queue name contains invalid characters. "
+            "Allowed: alphanumeric, hyphens, underscores, dots."
+        )
+        if utf16_units(name) > MAX_QUEUE_NAME:
+            why = f"Queue name exceeds maximum length ({MAX_QUEUE_NAME})."
+        self.refuse(frame.id, "INVALID_MESSAGE", why)
+        return False
+
+    def may(self, frame: Frame, operation: Operation) -> bool:
+        """Return whether the frame names a queue on which the user may perform the operation.
+
+        Sends an Error if not.
+        """
+        return self.names_queue(frame) and self.permits(frame, operation, frame.queue)
+
+    def permits(self, frame: Frame, operation: Operation, name: str) -> bool:
+        """Return whether the user may perform the operation. Sends an Error if not."""
+        if self.channel.identity.may(operation, name):
+            return True
+        self.channel.deny(f"{operation.value} {name}")
+        self.refuse(frame.id, "NOT_AUTHORIZED", "Access denied.")
+        return False
+
+
+Request = tuple[AckTemplate, str]
+"""Template of the PublishAck, and the id of the Publish."""
+
+
+class PublishCommands:
+    """Publishes the messages of one connection. Implements `channel.PublishingSession`.
+
+    publisher  accepts the messages; `confirm` has to be called after the frames of a read
+    targets    destinations to which this client may publish, with their PublishAck templates
+    """
+
+    __slots__ = ("_broker", "_connection", "_options", "publisher", "targets")
+
+    def __init__(self, connection: VibemqConnection) -> None:
+        self._connection = connection
+        self._broker = connection.broker
+        self._options = connection.options
+        self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
+        self.publisher: Publisher[Request] = Publisher(
+            connection.channel, self, self._options.block_timeout
+        )
+
+    def publish(self, frame: Frame, checked: bool = False) -> None:
+        """Publish the message of a PUBLISH frame. If `checked`, its payload is known to be JSON."""
+        _, identity, name, payload, headers, _, _, _ = frame
+        try:
+            if payload and not checked:
+                check(payload)
+            if headers:
+                check_headers(headers)
+        except ProtocolError as error:
+            self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
+            return
+        try:
+            target = self.targets.get(name)
+            if target is None or target[0].removed:
+                target = self._find_target(frame)
+                if target is None:
+                    return
+        except BrokerError as error:
+            self._connection.fail(identity, error)
+            return
+        destination, template = target
+        durability = self._options.durability
+        message = to_message(destination.address, frame, durability, self._broker.clock.wall)
+        request = (template, identity)
+        try:
+            if self.publisher.publish(destination, message, request):
+                self.publisher.accepted.append(request)
+        except BrokerError as error:
+            self._refuse(identity, error)
+
+    def _refuse(self, identity: str, error: BrokerError) -> None:
+        if isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge):
+            self._connection.refuse(identity, "QUEUE_FULL", str(error))
+        else:
+            self._connection.fail(identity, error)
+
+    def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
+        """Return the destination of a publish; None if it was refused. Raises BrokerError."""
+        name = frame.queue
+        connection = self._connection
+        address = read_address(name)
+        destination = self._broker.destinations.find(address)
+        if destination is not None and is_queue_name(name) and not destination.temporary:
+            destination = None
+        if destination is None and is_temporary(address.name):
+            why = f"{name} is no longer waited for"
+            connection.refuse(frame.id, "QUEUE_NOT_FOUND", why)
+            return None
+        if destination is None:
+            if not connection.may(frame, Operation.PRODUCE):
+                return None
+            creator = connection.channel.identity.creator
+            destination = connection.creation.find_or_create(name, creator)
+        # any client that knows a temporary destination's name may use it
+        elif not destination.temporary and not connection.permits(
+            frame, Operation.PRODUCE, destination.name
+        ):
+            return None
+        target = (destination, AckTemplate(name.encode()))
+        cache_target(self.targets, name, target)
+        return target
+
+    def confirm(self, size: int) -> None:
+        """Confirm the messages of a read of `size` bytes once they are durable."""
+        self._connection.channel.traffic.published += len(self.publisher.accepted)
+        self.publisher.confirm(size)
+
+    def encode_confirms(self, batch: list[Request]) -> list[bytes]:
+        """Return the PublishAcks."""
+        return [template.fill(identity.encode()) for template, identity in batch]
+
+    def may_park(self, destination: Destination) -> bool:
+        """Return whether one more message may wait for room."""
+        return self._options.block_timeout > 0 and self.publisher.parked < _MOST_PARKED
+
+    def finish_parked(self, request: Request, error: BrokerError | None) -> None:
+        """Answer a Publish that has waited for room."""
+        if error is None:
+            self._connection.channel.traffic.published += 1
+            self.publisher.confirm_parked(request)
+        elif isinstance(error, DestinationNotFound):
+            why = "the queue has been removed, and another may not be created"
+            self._connection.refuse(request[1], "QUEUE_NOT_FOUND", why)
+        else:
+            self._refuse(request[1], error)

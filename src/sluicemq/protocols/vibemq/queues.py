@@ -1,4 +1,4 @@
-"""Mapping of VibeMQ queues to destinations.
+"""VibeMQ queues as destinations: their options, their creation, QueueInfo.
 
 | mode                  | destination                                                       |
 |-----------------------|-------------------------------------------------------------------|
@@ -14,17 +14,30 @@ Options of CreateQueue are read from its JSON payload, as .NET clients send them
 headers, as the protocol page has them; the payload takes precedence. Numbers may be written as
 text, modes and strategies as number or name, in any letter case. Values that the original broker
 accepts but ignores are accepted here too, and QueueInfo returns them as they were written.
+
+Each setting of a new queue is taken from the first of these that sets it:
+
+    option of CreateQueue  >  option of the listener  >  [broker.default_destination]  >  VibeMQ's
+
+A queue created on first use has no options of CreateQueue. As on the original broker it is not
+deleted when idle, unless `broker.default_destination.idle_timeout` is set, and it exists again
+after a restart.
+
+The dead-letter queue of a new queue, if it has one, is created with it; both count against the
+quota of the creator.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeVar
+from functools import partial
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.destination import (
@@ -37,10 +50,8 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import ProtocolError
-from sluicemq.protocols.vibemq.mapping import is_queue_name, read_address
+from sluicemq.protocols.vibemq.mapping import is_encodable, is_queue_name
 from sluicemq.protocols.vibemq.wire import NO_LIMIT
-
-ChoiceT = TypeVar("ChoiceT", bound=IntEnum)
 
 
 class Mode(IntEnum):
@@ -67,12 +78,11 @@ _OVERFLOW: Final = {
     Strategy.BLOCK_PUBLISHER: Overflow.BLOCK,
     Strategy.REDIRECT_TO_DLQ: Overflow.DEAD_LETTER,
 }
-STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
+_STRATEGIES: Final = {overflow: strategy for strategy, overflow in _OVERFLOW.items()} | {
     Overflow.DROP_LOWEST: Strategy.DROP_OLDEST
 }
-
-_MODES: Final = frozenset(mode.value for mode in Mode)
-_STRATEGY_NUMBERS: Final = frozenset(strategy.value for strategy in Strategy)
+_MODE_NUMBERS: Final = {mode.value: mode for mode in Mode}
+_STRATEGY_NUMBERS: Final = {strategy.value: strategy for strategy in Strategy}
 _SPAN: Final = re.compile(
     r"(-)?(?:(\d{1,8})\.)?(\d{1,2}):(\d{1,2})(?::(\d{1,2})(?:\.(\d{1,7}))?)?\Z", re.A
 )
@@ -105,10 +115,9 @@ class QueueOptions(NamedTuple):
     max_retry_attempts: int = 3
 
     @classmethod
-    def of(cls, destination: Destination) -> QueueOptions:
-        """Return the options that the broker enforces for this destination."""
-        settings = destination.settings
-        if destination.topic:
+    def of(cls, settings: DestinationSettings, *, topic: bool = False) -> QueueOptions:
+        """Return the options that the broker enforces for a destination with these settings."""
+        if topic:
             mode = Mode.FAN_OUT_WITHOUT_ACK if settings.auto_ack else Mode.FAN_OUT_WITH_ACK
         else:
             mode = Mode.PRIORITY_BASED if settings.priority_ordering else Mode.ROUND_ROBIN
@@ -118,7 +127,7 @@ class QueueOptions(NamedTuple):
             settings.message_ttl,
             settings.dead_letter,
             settings.dead_letter_queue,
-            STRATEGIES[settings.overflow],
+            _STRATEGIES[settings.overflow],
             min(settings.max_attempts or NO_LIMIT, NO_LIMIT),
         )
 
@@ -184,13 +193,13 @@ class WrittenOptions(NamedTuple):
         broker's defaults.
         """
         provenance = destination.provenance
-        enforced = QueueOptions.of(destination).written._asdict()
+        enforced = QueueOptions.of(destination.settings, topic=destination.topic).written._asdict()
         odd = dict(provenance.as_written)
         reported = QueueOptions().written._asdict()
-        for name, setting in SETTINGS.items():
-            if setting in odd:
-                reported[name] = odd[setting]
-            elif setting in provenance.explicit:
+        for name, option in OPTIONS.items():
+            if option.setting in odd:
+                reported[name] = odd[option.setting]
+            elif option.setting in provenance.explicit:
                 reported[name] = enforced[name]
         if destination.topic:
             reported["mode"] = enforced["mode"]
@@ -204,8 +213,8 @@ class WrittenOptions(NamedTuple):
         RoundRobin, an unknown strategy DropNewest, and an invalid queue name none.
         """
         given = {
-            effective: read(value)
-            for (effective, read), value in zip(_EFFECTIVE, self, strict=True)
+            option.effective: option.use(value)
+            for option, value in zip(OPTIONS.values(), self, strict=True)
             if value is not None
         }
         return (defaults or QueueOptions())._replace(**given)
@@ -214,51 +223,167 @@ class WrittenOptions(NamedTuple):
         """Return the provenance to store for a queue that was created with these options."""
         meant = self.options().written._asdict()
         given = {name: value for name, value in self._asdict().items() if value is not None}
-        explicit = [SETTINGS[name] for name in given]
-        odd = [(SETTINGS[name], given[name]) for name in given if given[name] != meant[name]]
+        explicit = [OPTIONS[name].setting for name in given]
+        odd = [(OPTIONS[name].setting, given[name]) for name in given if given[name] != meant[name]]
         return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(odd), created_ticks)
 
 
-def _at_least_1(number: int) -> int:
-    return max(1, number)
+# --- options of CreateQueue ----------------------------------------------------------------------
 
 
-_EFFECTIVE: Final[tuple[tuple[str, Callable[[Any], Any]], ...]] = (
-    ("mode", lambda mode: Mode(mode) if mode in _MODES else Mode.ROUND_ROBIN),
-    ("max_queue_size", _at_least_1),
-    ("message_ttl", lambda ticks: max(0, -(-ticks // TICKS_PER_MS))),
-    ("dead_letter", bool),
-    ("dead_letter_queue", lambda name: name if can_be_queue(name) else ""),
-    (
-        "overflow",
-        lambda number: Strategy(number) if number in _STRATEGY_NUMBERS else Strategy.DROP_NEWEST,
-    ),
-    ("max_retry_attempts", _at_least_1),
-)
-"""For each written option: the name of the effective one, and its value for the written one."""
+def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
+    """Return the options of a CreateQueue request as they were written.
 
-SETTINGS: Final = {
-    "mode": "priority_ordering",
-    "max_queue_size": "max_messages",
-    "ttl_ticks": "message_ttl",
-    "dead_letter": "dead_letter",
-    "dead_letter_queue": "dead_letter_queue",
-    "overflow": "overflow",
-    "max_retry_attempts": "max_attempts",
-}
-"""Setting of the destination for each option."""
+    Raises ProtocolError with the name of the option that cannot be read.
+    """
+    decoded: object = None
+    try:
+        decoded = msgspec.json.decode(payload) if payload else None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProtocolError(f"the options are not JSON: {error}") from None
+    if decoded is not None and not isinstance(decoded, dict):
+        raise ProtocolError("the options of a queue are a JSON object")
+    given: dict[str, object] = {}
+    for source in (headers, decoded or {}):
+        given |= {key: value for key, value in source.items() if value is not None}
+        if source.get("mode") is None and "deliveryMode" in source:
+            given["mode"] = source["deliveryMode"]
+    values: dict[str, Any] = {}
+    for name, option in OPTIONS.items():
+        value = given.get(option.key)
+        if value is not None:
+            values[name] = option.read(value)
+            if values[name] is None:
+                raise _unreadable(option.key, value)
+    written = WrittenOptions(**values)
+    dlq = written.dead_letter_queue
+    if written.dead_letter and dlq and not can_be_queue(dlq):
+        raise _unreadable(OPTIONS["dead_letter_queue"].key, dlq)
+    return written
+
+
+def _unreadable(key: str, value: object) -> ProtocolError:
+    text = str(value)
+    return ProtocolError(f"{key}: {text[:80]!r} is no possible value")
+
+
+def _integer(value: object) -> int | None:
+    """Return a whole number, also one in text."""
+    if isinstance(value, str) and _INTEGER.match(value.strip()):
+        return int(value)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: object) -> int | None:
+    """Return a 32-bit number."""
+    number = _integer(value)
+    return number if number is not None and -NO_LIMIT - 1 <= number <= NO_LIMIT else None
+
+
+def _choice(choices: type[IntEnum], value: object) -> int | None:
+    """Return the number of a choice given by number or name. Unknown numbers are accepted."""
+    if isinstance(value, str):
+        text = value.strip().lower()
+        for choice in choices:
+            if text == spelled(choice).lower():
+                return choice.value
+    return _number(value)
+
+
+def _truth(value: object) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value.strip().lower())
+    return value if isinstance(value, bool) else None
+
+
+def _odd_name(value: object) -> str | None:
+    return value if isinstance(value, str) and len(value) <= MOST_ODD_NAME else None
+
+
+def _span(value: object) -> int | None:
+    """Return a time in ticks of 100 ns, from a number of ms or a time span."""
+    ticks = read_span(value.strip()) if isinstance(value, str) else None
+    if ticks is None and (ms := _integer(value)) is not None:
+        ticks = ms * TICKS_PER_MS
+    return ticks if ticks is not None and LEAST_TICKS <= ticks <= MOST_TICKS else None
+
+
+def read_span(text: str) -> int | None:
+    """Return `[-][d.]hh:mm[:ss[.fffffff]]` in ticks of 100 ns, or None if it is no time span."""
+    found = _SPAN.match(text)
+    if found is None:
+        return None
+    sign, days, hours, minutes, seconds, fraction = found.groups("0")
+    if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
+        return None
+    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    ticks = whole * 1000 * TICKS_PER_MS + int(fraction.ljust(7, "0"))
+    return -ticks if sign == "-" else ticks
 
 
 def can_be_queue(name: str) -> bool:
     """Return whether a dead-letter queue may have this name: a valid name in any protocol."""
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        return False
-    return 0 < size <= MOST_NAME and name.isprintable() and not is_temporary(name)
+    return is_encodable(name, MOST_NAME) and name.isprintable() and not is_temporary(name)
 
 
-# --- names ---------------------------------------------------------------------------------------
+class _Option(NamedTuple):
+    """Option of CreateQueue.
+
+    key        name in the request
+    setting    setting of the destination
+    effective  name in `QueueOptions`
+    read       returns the written value of a JSON value or a header; None if it is not possible
+    use        returns the effective value of a written one
+    """
+
+    key: str
+    setting: str
+    effective: str
+    read: Callable[[object], Any]
+    use: Callable[[Any], Any]
+
+
+OPTIONS: Final = {
+    "mode": _Option(
+        "mode",
+        "priority_ordering",
+        "mode",
+        partial(_choice, Mode),
+        lambda mode: _MODE_NUMBERS.get(mode, Mode.ROUND_ROBIN),
+    ),
+    "max_queue_size": _Option(
+        "maxQueueSize", "max_messages", "max_queue_size", _number, partial(max, 1)
+    ),
+    "ttl_ticks": _Option(
+        "messageTtl",
+        "message_ttl",
+        "message_ttl",
+        _span,
+        lambda ticks: max(0, -(-ticks // TICKS_PER_MS)),
+    ),
+    "dead_letter": _Option("enableDeadLetterQueue", "dead_letter", "dead_letter", _truth, bool),
+    "dead_letter_queue": _Option(
+        "deadLetterQueueName",
+        "dead_letter_queue",
+        "dead_letter_queue",
+        _odd_name,
+        lambda name: name if can_be_queue(name) else "",
+    ),
+    "overflow": _Option(
+        "overflowStrategy",
+        "overflow",
+        "overflow",
+        partial(_choice, Strategy),
+        lambda number: _STRATEGY_NUMBERS.get(number, Strategy.DROP_NEWEST),
+    ),
+    "max_retry_attempts": _Option(
+        "maxRetryAttempts", "max_attempts", "max_retry_attempts", _number, partial(max, 1)
+    ),
+}
+"""Options of CreateQueue by their names in `WrittenOptions`, in the same order."""
+
+
+# --- names and creation --------------------------------------------------------------------------
 
 
 def find(broker: Broker, name: str) -> Destination | None:
@@ -266,18 +391,13 @@ def find(broker: Broker, name: str) -> Destination | None:
     has it.
 
     Temporary destinations of other protocols' clients are not returned: VibeMQ clients can only
-    publish replies to them (`find_answered`).
+    publish replies to them.
     """
     queue = Address(Kind.QUEUE, name)
     found = broker.destinations.find(queue) or broker.destinations.find_dead_letter_queue(queue)
     if found is None or found.temporary:
         found = broker.destinations.find(Address(Kind.TOPIC, name))
     return None if found is None or found.temporary else found
-
-
-def find_answered(broker: Broker, name: str) -> Destination | None:
-    """Return the destination that a replyTo header names, of any name or a topic, or None."""
-    return broker.destinations.find(read_address(name))
 
 
 def names(broker: Broker) -> list[str]:
@@ -294,151 +414,113 @@ def names(broker: Broker) -> list[str]:
     return list(filter(is_queue_name, listed))
 
 
-def address(name: str, options: QueueOptions) -> Address:
-    """Return the address of a queue with these options."""
-    return Address(options.kind, name)
+_DETERMINED: Final = frozenset(
+    {
+        "max_messages",
+        "overflow",
+        "message_ttl",
+        "max_attempts",
+        "dead_letter",
+        "dead_letter_queue",
+        "retain_without_subscriptions",
+        "priority_ordering",
+        "auto_ack",
+    }
+)
+"""Settings of a destination that the options of CreateQueue determine."""
 
 
-def listed(found: Iterable[str]) -> bytes:
-    """Return the JSON payload of ListQueues."""
-    return msgspec.json.encode(list(found))
+class ListenerDefaults(NamedTuple):
+    """Listener options for queues for which a client gives no options; None = not set.
 
-
-# --- options of CreateQueue ----------------------------------------------------------------------
-
-
-def read_options(payload: bytes, headers: Mapping[str, str]) -> QueueOptions:
-    """Return the effective options of a CreateQueue request.
-
-    Raises ProtocolError with the name of the option that cannot be read.
+    max_queue_size      ready messages, 1 to NO_LIMIT
+    max_retry_attempts  deliveries in total, 1 to NO_LIMIT
     """
-    return read_written(payload, headers).options()
+
+    mode: Mode | None = None
+    max_queue_size: int | None = None
+    overflow: Strategy | None = None
+    max_retry_attempts: int | None = None
 
 
-def origin_of(options: bytes, created: str) -> tuple[Provenance, int]:
-    """Return the provenance and the creation time of a queue that a VibeMQ server has stored.
+class QueueCreation:
+    """Creates the queues of the clients of one listener.
 
-    The time is in ms since the epoch, 0 = not known.
-
-    options  its JSON, as in the payload of CreateQueue
-    created  ISO 8601 in UTC, with up to 7 digits after the second
-
-    Raises ProtocolError, as `read_options`.
+    options  effective options of a CreateQueue without options
     """
-    ms, ticks = read_creation(created) or (0, 0)
-    return read_written(options, {}).provenance(ticks), ms
 
+    __slots__ = ("_broker", "_explicit", "_idle_timeout", "_others", "_overflow", "options")
 
-def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
-    """Return the options as they were written. Raises ProtocolError, as `read_options`."""
-    given: dict[str, object] = dict(headers)
-    if payload:
-        try:
-            decoded = msgspec.json.decode(payload)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise ProtocolError(f"the options are not JSON: {error}") from None
-        if decoded is not None:
-            if not isinstance(decoded, dict):
-                raise ProtocolError("the options of a queue are a JSON object")
-            given.update((key, value) for key, value in decoded.items() if value is not None)
-            if "mode" not in decoded and "deliveryMode" in decoded:
-                given["mode"] = decoded["deliveryMode"]
-    if "mode" not in given and "deliveryMode" in given:
-        given["mode"] = given["deliveryMode"]
-    written = WrittenOptions(
-        _choice("mode", given, Mode),
-        _number("maxQueueSize", given),
-        _span("messageTtl", given),
-        _truth("enableDeadLetterQueue", given),
-        _odd_name("deadLetterQueueName", given),
-        _choice("overflowStrategy", given, Strategy),
-        _number("maxRetryAttempts", given),
-    )
-    name = written.dead_letter_queue
-    if written.dead_letter and name and not can_be_queue(name):
-        raise _unreadable("deadLetterQueueName", name)
-    return written
+    def __init__(self, broker: Broker, listener: ListenerDefaults) -> None:
+        self._broker = broker
+        given = broker.settings.given_defaults
+        set_by_listener = {k: value for k, value in listener._asdict().items() if value is not None}
+        enforced = QueueOptions.of(DestinationSettings(**given))._asdict()
+        options = {o.effective for o in OPTIONS.values() if o.setting in given}
+        self.options = QueueOptions()._replace(
+            **{name: enforced[name] for name in options} | set_by_listener
+        )
+        self._explicit = frozenset(given).union(OPTIONS[name].setting for name in set_by_listener)
+        """Names of the settings that the listener or the broker's configuration sets."""
+        self._others = {name: value for name, value in given.items() if name not in _DETERMINED}
+        self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
+        self._overflow: Overflow | None = None
+        """Overflow policy of the broker's defaults that has no VibeMQ strategy."""
+        if listener.overflow is None and given.get("overflow") is Overflow.DROP_LOWEST:
+            self._overflow = Overflow.DROP_LOWEST
 
+    def settings(self, options: QueueOptions) -> DestinationSettings:
+        """Return the settings of a queue that CreateQueue creates with these options."""
+        settings = replace(options.settings, **self._others)
+        if self._overflow is not None and options.overflow is self.options.overflow:
+            settings = replace(settings, overflow=self._overflow)
+        return settings
 
-def _unreadable(name: str, value: object) -> ProtocolError:
-    text = str(value)
-    return ProtocolError(f"{name}: {text[:80]!r} is no possible value")
+    def find_or_create(self, name: str, creator: str | None) -> Destination:
+        """Return the destination of this name, created if necessary.
 
+        A new one counts against the quota of `creator` (Identity.creator). Raises
+        DestinationNotFound, LimitExceeded.
+        """
+        broker = self._broker
+        destination = find(broker, name)
+        if destination is not None:
+            return destination
+        where = Address(self.options.kind, name)
+        settings = replace(self.settings(self.options), idle_timeout=self._idle_timeout)
+        broker.destinations.expect_creation(where, creator)
+        broker.destinations.expect_pair(where, settings, creator)
+        provenance = Provenance(CreatedBy.VIBEMQ, self._explicit)
+        destination = broker.destinations.resolve(
+            where, creator=creator, settings=settings, provenance=provenance
+        )
+        # so that the journal records it even without messages
+        broker.destinations.number(destination)
+        return self._with_dead_letters(destination)
 
-def _choice(name: str, given: Mapping[str, object], choices: type[ChoiceT]) -> int | None:
-    """Return the number of a choice given by number or name. Unknown numbers are accepted."""
-    value = given.get(name)
-    if isinstance(value, str):
-        text = value.strip().lower()
-        for choice in choices:
-            if text == spelled(choice).lower():
-                return choice.value
-    return _number(name, given)
+    def declare(
+        self, name: str, written: WrittenOptions, creator: str | None, created: int = 0
+    ) -> Destination:
+        """Create a queue with these options, or change those of an existing one.
 
+        `creator` is as above, `created` as in `Broker.declare`. Raises LimitExceeded,
+        DestinationConflict.
+        """
+        options = written.options(self.options)
+        where = Address(options.kind, name)
+        settings = self.settings(options)
+        provenance = written.provenance()
+        provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
+        self._broker.destinations.expect_pair(where, settings, creator)
+        declared = self._broker.destinations.declare(
+            where, settings, creator=creator, provenance=provenance, created=created
+        )
+        return self._with_dead_letters(declared)
 
-def _number(name: str, given: Mapping[str, object]) -> int | None:
-    """Return a 32-bit number, or None if it is not given."""
-    value = given.get(name)
-    if isinstance(value, str) and _INTEGER.match(value.strip()):
-        value = int(value)
-    if value is None:
-        return None
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, int)
-        or not -NO_LIMIT - 1 <= value <= NO_LIMIT
-    ):
-        raise _unreadable(name, value)
-    return value
-
-
-def _truth(name: str, given: Mapping[str, object]) -> bool | None:
-    value = given.get(name)
-    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
-        return value.strip().lower() == "true"
-    if value is not None and not isinstance(value, bool):
-        raise _unreadable(name, value)
-    return value
-
-
-def _odd_name(name: str, given: Mapping[str, object]) -> str | None:
-    value = given.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > MOST_ODD_NAME:
-        raise _unreadable(name, value)
-    return value
-
-
-def _span(name: str, given: Mapping[str, object]) -> int | None:
-    """Return a time in ticks of 100 ns, from a number of ms or a time span."""
-    value = given.get(name)
-    if value is None:
-        return None
-    ticks = None
-    if isinstance(value, str):
-        text = value.strip()
-        ticks = read_span(text)
-        if ticks is None and _INTEGER.match(text):
-            ticks = int(text) * TICKS_PER_MS
-    elif isinstance(value, int) and not isinstance(value, bool):
-        ticks = value * TICKS_PER_MS
-    if ticks is None or not LEAST_TICKS <= ticks <= MOST_TICKS:
-        raise _unreadable(name, value)
-    return ticks
-
-
-def read_span(text: str) -> int | None:
-    """Return `[-][d.]hh:mm[:ss[.fffffff]]` in ticks of 100 ns, or None if it is no time span."""
-    found = _SPAN.match(text)
-    if found is None:
-        return None
-    sign, days, hours, minutes, seconds, fraction = found.groups("0")
-    if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
-        return None
-    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    ticks = whole * 1000 * TICKS_PER_MS + int(fraction.ljust(7, "0"))
-    return -ticks if sign == "-" else ticks
+    def _with_dead_letters(self, destination: Destination) -> Destination:
+        if destination.dead_letters is not None:
+            self._broker.destinations.dead_letter_queue(destination)
+        return destination
 
 
 # --- QueueInfo -----------------------------------------------------------------------------------
@@ -454,7 +536,7 @@ def info(destination: Destination, by_name: bool) -> bytes:
     the broker enforces are in the `effective` keys, which the .NET client ignores.
     """
     reported = WrittenOptions.of(destination)
-    enforced = QueueOptions.of(destination)
+    enforced = QueueOptions.of(destination.settings, topic=destination.topic)
     mode = reported.mode
     dead_letters = enforced.dead_letter_queue or f"{destination.name}.dlq"
     ttl = enforced.message_ttl * TICKS_PER_MS
@@ -462,7 +544,7 @@ def info(destination: Destination, by_name: bool) -> bytes:
         "name": destination.name,
         "messageCount": min(destination.waiting, NO_LIMIT),
         "subscriberCount": destination.consumers,
-        "deliveryMode": mode_name(mode) if by_name and mode in _MODES else mode,
+        "deliveryMode": mode_name(mode) if by_name and mode in _MODE_NUMBERS else mode,
         "maxSize": reported.max_queue_size,
         "createdAt": _creation_text(destination),
         "messageTtl": None if reported.ttl_ticks is None else format_span(reported.ttl_ticks),
@@ -487,15 +569,29 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _creation_text(destination: Destination) -> str:
     """Return the creation time in ISO 8601, with as many digits as are known."""
-    whole, ms = divmod(destination.created, 1000)
-    reported = (_EPOCH + timedelta(seconds=whole)).strftime("%Y-%m-%dT%H:%M:%S")
+    created = _EPOCH + timedelta(milliseconds=destination.created)
+    text = created.isoformat(timespec="milliseconds").removesuffix("+00:00")
     ticks = destination.provenance.created_ticks
-    return f"{reported}.{ms:03}{ticks:04}Z" if ticks else f"{reported}.{ms:03}Z"
+    return f"{text}{ticks:04}Z" if ticks else f"{text}Z"
 
 
 _INSTANT: Final = re.compile(
     r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.(\d{1,7}))?(?:Z|\+00:00)?\Z", re.A
 )
+
+
+def origin_of(options: bytes, created: str) -> tuple[Provenance, int]:
+    """Return the provenance and the creation time of a queue that a VibeMQ server has stored.
+
+    The time is in ms since the epoch, 0 = not known.
+
+    options  its JSON, as in the payload of CreateQueue
+    created  ISO 8601 in UTC, with up to 7 digits after the second
+
+    Raises ProtocolError, as `read_written`.
+    """
+    ms, ticks = read_creation(created) or (0, 0)
+    return read_written(options, {}).provenance(ticks), ms
 
 
 def read_creation(text: str) -> tuple[int, int] | None:
@@ -518,7 +614,7 @@ def read_creation(text: str) -> tuple[int, int] | None:
 
 def mode_name(mode: int | None) -> str:
     """Return the name of a mode, or the number of an unknown one."""
-    return spelled(Mode(mode)) if mode in _MODES else str(mode)
+    return spelled(Mode(mode)) if mode in _MODE_NUMBERS else str(mode)
 
 
 def ignored(existing: Destination, written: WrittenOptions) -> str:

@@ -19,59 +19,67 @@ from the client nor processes the frames behind the large one.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
 from functools import partial
 from typing import Final
 
 from sluicemq import __version__
-from sluicemq.broker import Broker, Consumer, Destination
+from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
+    AuthenticationMissing,
     BrokerError,
+    LoginBusy,
     ProtocolError,
     TooManyConnections,
+    TooManyFailures,
 )
-from sluicemq.protocols.channel import Channel, LoginCheck
+from sluicemq.protocols.channel import CONGESTED, Channel, LoginCheck
 from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
-from sluicemq.protocols.vibemq import error_texts, queues
-from sluicemq.protocols.vibemq.admin import administer
-from sluicemq.protocols.vibemq.compression import Compression, negotiate
+from sluicemq.protocols.vibemq.commands import COMMANDS
+from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
 from sluicemq.protocols.vibemq.connection import (
+    PublishCommands,
     SessionOptions,
     VibemqConnection,
-    error_code,
-    login_error,
 )
-from sluicemq.protocols.vibemq.creation import QueueCreation
-from sluicemq.protocols.vibemq.decoder import Decoder, LargeFrame, Limits
-from sluicemq.protocols.vibemq.mapping import MAX_QUEUE_NAME, is_queue_name, utf16_units
-from sluicemq.protocols.vibemq.offload import LARGE, Offload, OffloadedJob
-from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
-from sluicemq.protocols.vibemq.ownership import foreign, takes_options
-from sluicemq.protocols.vibemq.payload import check_in_chunks
-from sluicemq.protocols.vibemq.publisher import PublishCommands
-from sluicemq.protocols.vibemq.subscriber import Subscriber
+from sluicemq.protocols.vibemq.consumers import Subscriber, Subscriptions
+from sluicemq.protocols.vibemq.large import (
+    LARGE,
+    LargeDeliveries,
+    LargeRead,
+    Offload,
+    OffloadedJob,
+    read_large,
+)
 from sluicemq.protocols.vibemq.wire import (
     ACK,
     ADMIN,
+    CHANGE_PASSWORD,
     CONNECT,
     CONNECT_ACK,
-    CREATE_QUEUE,
-    DELETE_QUEUE,
+    CREATE_USER,
+    DELETE_USER,
+    DELIVER,
     DISCONNECT,
-    LIST_QUEUES,
+    ERROR,
+    GET_USER_PERMISSIONS,
+    GRANT_PERMISSION,
+    LIST_USERS,
     MAX_BODY,
     PING,
     PONG,
     PUBLISH,
-    QUEUE_INFO,
+    PUBLISH_ACK,
+    REVOKE_PERMISSION,
     SUBSCRIBE,
     SUBSCRIBE_ACK,
     TOO_LONG,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ACK,
+    Decoder,
     Frame,
+    Limits,
 )
 from sluicemq.security.access import Access, Credentials
 
@@ -79,18 +87,31 @@ MOST_UNPACKED: Final = 4 * MAX_BODY
 """Bytes that compressed frames of one connection may unpack to before other connections are served.
 A single larger frame waits for the memory of the largest frame that is accepted."""
 _NEVER_LIMITED: Final = frozenset({ACK, PING, DISCONNECT})
+_NAMES: Final = {
+    CONNECT_ACK: "ConnectAck",
+    PONG: "Pong",
+    PUBLISH_ACK: "PublishAck",
+    SUBSCRIBE_ACK: "SubscribeAck",
+    UNSUBSCRIBE_ACK: "UnsubscribeAck",
+    DELIVER: "Deliver",
+    CREATE_USER: "AdminCreateUser",
+    DELETE_USER: "AdminDeleteUser",
+    CHANGE_PASSWORD: "AdminChangePassword",
+    GRANT_PERMISSION: "AdminGrantPermission",
+    REVOKE_PERMISSION: "AdminRevokePermission",
+    LIST_USERS: "AdminListUsers",
+    GET_USER_PERMISSIONS: "AdminGetUserPermissions",
+    ERROR: "Error",
+}
+"""Names of types in the original server's error for unknown commands."""
 
 
 class VibemqSession:
     """VibeMQ session of one connection. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
-        "_access",
-        "_broker",
-        "_by_name",
         "_channel",
         "_connection",
-        "_creation",
         "_decoder",
         "_failures",
         "_input_ended",
@@ -101,8 +122,7 @@ class VibemqSession:
         "_publishing",
         "_rate",
         "_second",
-        "_subscribers",
-        "_transport",
+        "_subscriptions",
         "_unpacking",
     )
 
@@ -118,24 +138,17 @@ class VibemqSession:
         encoded on the event loop."""
         large = large or LargeDeliveries(Offload())
         options = options or SessionOptions()
-        self._transport = transport
-        self._broker = broker
-        self._access = access
         self._options = options
         self._offload = large.offload
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
-        self._connection = VibemqConnection(
-            transport, broker, access, options.terms, secrets.token_hex(8), large
-        )
+        name = secrets.token_hex(8)
+        self._connection = VibemqConnection(transport, broker, access, options, name, large)
         self._channel: Channel[Frame] = self._connection.channel
         self._channel.has_backlog = self._has_backlog
         self._login = LoginCheck(self._channel, self)
-        self._creation = QueueCreation(broker, options.defaults)
-        self._publishing = PublishCommands(
-            self._connection, options.durability, self._may, self._creation, options.block_timeout
-        )
-        self._subscribers: dict[str, Subscriber] = {}
+        self._publishing = PublishCommands(self._connection)
+        self._subscriptions = Subscriptions(self._connection)
         self._unpacking: Timer | None = None
         """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
         self._large: OffloadedJob | None = None
@@ -144,8 +157,6 @@ class VibemqSession:
         """The client has sent EOF, and the decoder still has a backlog."""
         self._failures = 0
         """Failed logins."""
-        self._by_name = False
-        """The client reads delivery modes by name."""
         self._second = 0
         self._rate = 0
 
@@ -166,24 +177,23 @@ class VibemqSession:
         else:
             self._handle(frames, size)
 
-    def _unpack_more(self) -> None:
-        """Process the next frames of the decoder's backlog."""
-        self._unpacking = None
-        self.receive(b"")
-
-    def _read_large(self) -> None:
-        """Submit the decoder's large frame for reading, first with a small memory limit."""
+    def _process_backlog(self) -> None:
+        """Process the next frames of the decoder's backlog, or submit its large frame for reading,
+        first with a small memory limit."""
         self._unpacking = None
         large = self._decoder.large
-        if large is not None:
+        if large is None:
+            self.receive(b"")
+        else:
             self._submit_large(large, MOST_UNPACKED, 2 * MOST_UNPACKED)
 
-    def _submit_large(self, large: LargeFrame, limit: int, memory: int) -> None:
-        job = self._offload.submit(partial(_read, large, limit), self._has_read, memory)
-        if not job.ended:
+    def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
+        work = partial(read_large, self._decoder, large, limit)
+        job = self._offload.submit(work, self._has_read, memory)
+        if job.done is not None:
             self._large = job
 
-    def _has_read(self, result: _Read | Exception | None) -> None:
+    def _has_read(self, result: LargeRead | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
         large = self._decoder.large
@@ -193,9 +203,11 @@ class VibemqSession:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
             # in a callback of this connection, so that an error ends only this connection
-            self._unpacking = self._transport.call_later(0, partial(self._carry_out_large, result))
+            self._unpacking = self._channel.transport.call_later(
+                0, partial(self._carry_out_large, result)
+            )
 
-    def _carry_out_large(self, result: _Read | Exception) -> None:
+    def _carry_out_large(self, result: LargeRead | Exception) -> None:
         self._unpacking = None
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
@@ -221,7 +233,7 @@ class VibemqSession:
             self._input_ended = True
             return
         self._channel.end()
-        self._access.cancel_login()
+        self._channel.access.cancel_login()
         if self._channel.held is None:
             self._leave()
 
@@ -247,32 +259,27 @@ class VibemqSession:
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries of queues without acknowledgements."""
-        sent = self._connection.sent.acknowledge()
-        for consumer in {consumer for consumer, _ in sent}:
-            subscriber = self._connection.unacked.mine.get(consumer)
-            if subscriber is not None:
-                subscriber.measure()
+        self._subscriptions.flushed()
 
     def pause_delivery(self) -> None:
         """Stop deliveries because the client reads too slowly. Responses are still sent."""
         self._channel.fall_behind()
-        for subscriber in self._subscribers.values():
-            subscriber.suspend()
+        for subscriber in self._subscriptions.by_name.values():
+            subscriber.pauses.pause(CONGESTED)
 
     def resume_delivery(self) -> None:
         """Resume deliveries and reading."""
         self._channel.catch_up()
-        for subscriber in self._subscribers.values():
-            subscriber.resume()
+        for subscriber in self._subscriptions.by_name.values():
+            subscriber.pauses.resume(CONGESTED)
         self._channel.update_reading()
 
     def closed(self) -> None:
         """Release everything that the connection holds."""
         self._stop()
         self._login.release()
-        self._publishing.release()
+        self._publishing.publisher.release()
         self._channel.has_backlog = None
-        self._connection.unacked.release()
 
     def shutdown(self) -> None:
         """Send Disconnect, on which a .NET client starts to reconnect, and close."""
@@ -298,7 +305,7 @@ class VibemqSession:
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
-        consumers = [subscriber.consumer for subscriber in self._subscribers.values()]
+        consumers = [subscriber.consumer for subscriber in self._subscriptions.by_name.values()]
         return [consumer for consumer in consumers if consumer is not None]
 
     # --- frames ------------------------------------------------------------------------------
@@ -309,12 +316,13 @@ class VibemqSession:
         `size` is the bytes in which they were received; `checked`: their payloads are JSON.
         """
         channel = self._channel
-        acknowledge = self._connection.unacked.acknowledge
+        acknowledge = self._subscriptions.acknowledge
         publish = self._publishing.publish
         for index, frame in enumerate(frames):
             kind = frame[0]
             if not self._login.logged_in and kind != CONNECT and kind != PING:
-                self._connection.refuse(frame.id, "NOT_AUTHENTICATED", error_texts.CONNECT_FIRST)
+                why = "Please send a Connect command first."
+                self._connection.refuse(frame.id, "NOT_AUTHENTICATED", why)
             elif kind == PUBLISH:
                 publish(frame, checked)
             elif kind == ACK:
@@ -351,17 +359,21 @@ class VibemqSession:
 
     def _carry_out(self, frame: Frame) -> None:
         """Process an infrequent request."""
-        command = _COMMANDS.get(frame.type)
-        if command is None or (frame.type in ADMIN and self._access.users is None):
-            why = error_texts.unknown_command(frame.type)
-            self._connection.refuse(frame.id, "UNKNOWN_COMMAND", why)
-            return
+        command = COMMANDS.get(frame.type)
         try:
-            command(self, frame)
+            if frame.type == SUBSCRIBE:
+                self._subscribe(frame)
+            elif frame.type == UNSUBSCRIBE:
+                self._unsubscribe(frame)
+            elif command is None or (frame.type in ADMIN and self._channel.access.users is None):
+                why = f"Unknown command type: {_NAMES.get(frame.type, frame.type)}"
+                self._connection.refuse(frame.id, "UNKNOWN_COMMAND", why)
+            else:
+                command(self._connection, frame)
         except ProtocolError as error:
             self._connection.refuse(frame.id, "INVALID_MESSAGE", str(error))
         except BrokerError as error:
-            self._connection.refuse(frame.id, error_code(error), str(error))
+            self._connection.fail(frame.id, error)
 
     def _answer_malformed(self, error: ProtocolError) -> None:
         """Answer a malformed frame, and close once everything before it is answered."""
@@ -372,7 +384,7 @@ class VibemqSession:
     def _limit(self, frames: list[Frame]) -> list[Frame]:
         """Refuse the frames above the rate limit and return the others."""
         limit = self._options.rate_limit
-        second = self._broker.clock.steady // 1000
+        second = self._connection.broker.clock.steady // 1000
         if second != self._second:
             self._second = second
             self._rate = 0
@@ -381,7 +393,8 @@ class VibemqSession:
             if frame.type not in _NEVER_LIMITED:
                 self._rate += 1
                 if self._rate > limit:
-                    self._connection.refuse(frame.id, "RATE_LIMITED", error_texts.TOO_MANY_REQUESTS)
+                    why = "Message rate limit exceeded."
+                    self._connection.refuse(frame.id, "RATE_LIMITED", why)
                     continue
             allowed.append(frame)
         return allowed
@@ -411,7 +424,7 @@ class VibemqSession:
         if isinstance(result, Identity):
             self._log_in(request)
             return
-        code, why = login_error(result, request)
+        code, why = _login_error(result, request)
         self._connection.refuse(request.id, code, why)
         self._failures += 1
         again = self._failures < self._options.login_failures
@@ -429,10 +442,10 @@ class VibemqSession:
             skip=True,
         )
         self._decoder.allow(limits)
-        self._publishing.forget()
+        self._publishing.targets.clear()  # another user has other permissions
         headers = frame.headers
-        self._by_name = "clientVersion" in headers
         connection = self._connection
+        connection.by_name = "clientVersion" in headers
         how = negotiate(headers.get("supported-compression", ""), self._options.compression)
         answer = {"connectionId": connection.name, "serverVersion": __version__}
         if how:
@@ -445,152 +458,35 @@ class VibemqSession:
     # --- subscriptions -----------------------------------------------------------------------
 
     def _subscribe(self, frame: Frame) -> None:
-        if not self._may(frame, Operation.CONSUME):
+        connection = self._connection
+        if not connection.may(frame, Operation.CONSUME):
             return
         name = frame.queue
-        existing = self._subscribers.get(name)
+        by_name = self._subscriptions.by_name
+        existing = by_name.get(name)
         if existing is not None:
-            if existing.active:
+            if existing.consumer is not None:
                 self._answer_subscribed(frame)
                 return
-            del self._subscribers[name]
+            del by_name[name]
             existing.end(set())
-        destination = self._creation.find_or_create(name, self._channel.identity.creator)
-        subscriber = Subscriber(self._connection, name)
+        destination = connection.creation.find_or_create(name, self._channel.identity.creator)
+        subscriber = Subscriber(self._subscriptions, name)
         subscriber.attach(destination, partial(self._answer_subscribed, frame))
-        self._subscribers[name] = subscriber
+        by_name[name] = subscriber
 
     def _answer_subscribed(self, frame: Frame) -> None:
         headers = {"queueName": frame.queue, "subscriptionId": frame.id}
         self._connection.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
-        if not self._names_queue(frame):
+        if not self._connection.names_queue(frame):
             return
-        subscriber = self._subscribers.pop(frame.queue, None)
+        subscriber = self._subscriptions.by_name.pop(frame.queue, None)
         if subscriber is not None:
-            subscriber.end(self._connection.unacked.timeouts.begun())
+            subscriber.end(self._subscriptions.begun())
         headers = {"queueName": frame.queue}
         self._connection.send(Frame(UNSUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
-
-    # --- queues ------------------------------------------------------------------------------
-
-    def _create_queue(self, frame: Frame) -> None:
-        """Create the queue, or apply the options to an existing one.
-
-        An existing queue takes the options only if VibeMQ use created it and no client has declared
-        it yet. A dead-letter queue is never changed.
-        """
-        written = queues.read_written(frame.payload, frame.headers)
-        if not self._may(frame, Operation.CREATE):
-            return
-        name = frame.queue
-        options = written.options(self._creation.options)
-        existing = queues.find(self._broker, name)
-        if existing is not None and self._options.strict_create:
-            self._connection.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
-            return
-        if existing is None or takes_options(self._broker, existing, options):
-            dlq = options.dead_letter_queue
-            # else a user who may create one queue could fill any other, by letting messages expire
-            if dlq and not self._permits(frame, Operation.PRODUCE, dlq):
-                return
-            created = 0
-            if existing is not None and existing.address.kind is not options.kind:
-                created = existing.created
-                self._broker.remove(existing)
-            self._creation.declare(name, written, self._channel.identity.creator, created)
-        elif ignored := queues.ignored(existing, written):
-            self._options.notify(
-                f"CreateQueue of {name} by {self._transport.peer} changed nothing, because the "
-                f"queue exists with other options: {ignored}"
-            )
-        self._connection.send(Frame(CREATE_QUEUE, frame.id, name))
-
-    def _delete_queue(self, frame: Frame) -> None:
-        """Delete the queue. A missing queue is a success."""
-        if not self._may(frame, Operation.DELETE):
-            return
-        identity = self._channel.identity
-        destination = queues.find(self._broker, frame.queue)
-        if destination is not None:
-            if not self._options.foreign_delete:
-                why = foreign(self._broker, destination, identity)
-                if why:
-                    self._connection.refuse(frame.id, "FORBIDDEN", why)
-                    return
-            self._broker.remove(destination, force=True)
-        self._connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
-
-    def _queue_info(self, frame: Frame) -> None:
-        if not self._may(frame, Operation.BROWSE):
-            return
-        destination = queues.find(self._broker, frame.queue)
-        if destination is not None:
-            payload = queues.info(destination, self._by_name)
-            self._connection.send(Frame(QUEUE_INFO, frame.id, frame.queue, payload))
-            return
-        # an Error would make the .NET client's attempt to connect fail
-        missing = f"there is no queue {frame.queue}"
-        answer = Frame(QUEUE_INFO, frame.id, frame.queue)
-        self._connection.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
-
-    def _list_queues(self, frame: Frame) -> None:
-        identity = self._channel.identity
-        payload = queues.listed(filter(identity.sees, queues.names(self._broker)))
-        self._connection.send(Frame(LIST_QUEUES, frame.id, payload=payload))
-
-    def _may(self, frame: Frame, operation: Operation, named: Destination | None = None) -> bool:
-        """Return whether the user may perform the operation on the frame's queue, or on `named`.
-
-        Sends an Error if not. Any client that knows a temporary destination's name may use it.
-        """
-        if named is None and not self._names_queue(frame):
-            return False
-        if named is not None and named.temporary:
-            return True
-        return self._permits(frame, operation, frame.queue if named is None else named.name)
-
-    def _permits(self, frame: Frame, operation: Operation, name: str) -> bool:
-        """Return whether the user may perform the operation. Sends an Error if not."""
-        identity = self._channel.identity
-        if identity.may(operation, name):
-            return True
-        what = f"{operation.value} {name}"
-        self._channel.deny(what)
-        self._connection.refuse(frame.id, "NOT_AUTHORIZED", error_texts.ACCESS_DENIED)
-        return False
-
-    def _names_queue(self, frame: Frame) -> bool:
-        """Return whether the frame has a valid queue name. Sends an Error if not."""
-        if is_queue_name(frame.queue):
-            return True
-        if not frame.queue:
-            self._connection.refuse(
-                frame.id, "INVALID_QUEUE", error_texts.queue_name_missing(frame.type)
-            )
-            return False
-        why = error_texts.QUEUE_NAME_CHARACTERS
-        if utf16_units(frame.queue) > MAX_QUEUE_NAME:
-            why = error_texts.queue_name_too_long(MAX_QUEUE_NAME)
-        self._connection.refuse(frame.id, "INVALID_MESSAGE", why)
-        return False
-
-    # --- users -------------------------------------------------------------------------------
-
-    def _administer(self, frame: Frame) -> None:
-        users, identity = self._access.users, self._channel.identity
-        assert users is not None
-
-        def answer(payload: bytes) -> None:
-            self._connection.send(Frame(frame.type, frame.id, payload=payload))
-
-        def refuse(code: str, why: str) -> None:
-            if code == "NOT_AUTHORIZED":
-                self._channel.deny(f"command {frame.type}")
-            self._connection.refuse(frame.id, code, why)
-
-        administer(frame, users, identity, answer, refuse)
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -600,24 +496,19 @@ class VibemqSession:
         if not decoder.backlog and decoder.large is None:
             return False
         if not wait and self._unpacking is None and self._large is None:
-            more = self._unpack_more if decoder.large is None else self._read_large
-            self._unpacking = self._transport.call_later(0, more)
+            transport = self._channel.transport
+            self._unpacking = transport.call_later(0, self._process_backlog)
         return True
 
     def _leave(self, reason: str = "") -> None:
         """Stop processing input, and close once all publishes are answered."""
         self._channel.end()
         self._end_subscriptions()
-        self._broker.when_durable(
-            self._publishing.publisher.last_sync, partial(self._close, reason)
-        )
+        last = self._publishing.publisher.last_sync
+        self._connection.broker.when_durable(last, partial(self._close, reason))
 
     def _end_subscriptions(self) -> None:
-        begun = self._connection.unacked.timeouts.begun() if self._subscribers else set()
-        for subscriber in self._subscribers.values():
-            subscriber.end(begun)
-        self._subscribers.clear()
-        self._connection.unacked.timeouts.stop()
+        self._subscriptions.end()
         self._publishing.publisher.end()
 
     def _stop(self) -> None:
@@ -636,38 +527,21 @@ class VibemqSession:
     def _close(self, reason: str) -> None:
         if not self._channel.closed:
             self._stop()
-            self._transport.close(reason)
+            self._channel.transport.close(reason)
 
 
-_COMMANDS: Final[dict[int, Callable[[VibemqSession, Frame], None]]] = {
-    SUBSCRIBE: VibemqSession._subscribe,
-    UNSUBSCRIBE: VibemqSession._unsubscribe,
-    CREATE_QUEUE: VibemqSession._create_queue,
-    DELETE_QUEUE: VibemqSession._delete_queue,
-    QUEUE_INFO: VibemqSession._queue_info,
-    LIST_QUEUES: VibemqSession._list_queues,
-    **dict.fromkeys(ADMIN, VibemqSession._administer),
-}
-"""Infrequent requests of a logged-in client."""
+def _login_error(error: AccessError, connect: Frame) -> tuple[str, str]:
+    """Return code and text of the Error that answers `connect`.
 
-_Read = tuple[Frame, str]
-"""Frame, and the reason for which its payload is refused; "" if it is valid."""
-
-
-def _read(large: LargeFrame, size: int) -> _Read | None:
-    """Read a large frame and check its payload, in any thread.
-
-    Return None if it unpacks to more than `size` bytes, unless `size` is 0. Raises ProtocolError.
+    The code tells the client whether it may repeat the same login.
     """
-    frame = large.read(size)
-    if frame is None:
-        return None
-    if frame.type != PUBLISH:
-        why = f"only a Publish may have more than {LARGE} bytes"
-        return frame._replace(payload=b"", headers={}), why
-    try:
-        if frame.payload:
-            check_in_chunks(frame.payload)
-    except ProtocolError as error:
-        return frame._replace(payload=b""), str(error)
-    return frame, ""
+    if isinstance(error, (LoginBusy, TooManyFailures)):
+        return "RATE_LIMITED", str(error)
+    if isinstance(error, TooManyConnections):
+        return "CONNECTION_LIMIT", "Maximum connections reached."
+    # a password without a user name may be a token, so it was checked
+    headers = connect.headers
+    has_credentials = "authToken" in headers or {"authUsername", "authPassword"} <= headers.keys()
+    if isinstance(error, AuthenticationMissing) or not has_credentials:
+        return "AUTH_REQUIRED", "Username and password are required."
+    return "AUTH_FAILED", "Invalid username or password."

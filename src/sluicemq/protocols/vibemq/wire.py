@@ -1,4 +1,4 @@
-"""VibeMQ 1.1 frames and their encoding; decoder.py decodes them. Sans-I/O, for client and server.
+"""VibeMQ 1.1 frames, their encoding and decoding. Sans-I/O, for client and server.
 
     frame   = length:u32 flag:u8 body                 the length is the body's, as transferred
     flag    = 0 plain, 1 gzip, 2 Brotli
@@ -25,14 +25,15 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.protocols.vibemq.compression import (
-    THRESHOLD,
-    Compression,
-    compress,
-    compress_to_fit,
-)
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression, Unpacker, compress
 
+MAX_BODY: Final = 1_048_576
+"""Maximum size of a transferred body, in bytes, that all peers accept; fixed in the .NET client."""
+MAX_UNPACKED: Final = 64 << 20
+"""Maximum size of a decompressed body that all peers accept; constant in the .NET client."""
+HEADER_SIZE: Final = 5
+"""Bytes before the body: its length and the flag."""
 NO_LIMIT: Final = 2**31 - 1
 """Largest number a .NET client reads; it stands for "no limit"."""
 BLOCK_TIMEOUT: Final = 8_000
@@ -65,21 +66,11 @@ LIST_USERS: Final = 55
 GET_USER_PERMISSIONS: Final = 56
 ERROR: Final = 99
 
-ADMIN: Final = frozenset(
-    {
-        CREATE_USER,
-        DELETE_USER,
-        CHANGE_PASSWORD,
-        GRANT_PERMISSION,
-        REVOKE_PERMISSION,
-        LIST_USERS,
-        GET_USER_PERMISSIONS,
-    }
-)
+ADMIN: Final = frozenset(range(CREATE_USER, GET_USER_PERMISSIONS + 1))
 """Commands that need a user directory."""
-ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
+_ANSWERED_ALIKE: Final = ADMIN | {CREATE_QUEUE, DELETE_QUEUE, QUEUE_INFO, LIST_QUEUES}
 """Requests whose responses have the type of the request."""
-FROM_CLIENT: Final = ANSWERED_ALIKE | {
+FROM_CLIENT: Final = _ANSWERED_ALIKE | {
     CONNECT,
     DISCONNECT,
     PING,
@@ -88,7 +79,7 @@ FROM_CLIENT: Final = ANSWERED_ALIKE | {
     UNSUBSCRIBE,
     ACK,
 }
-FROM_SERVER: Final = ANSWERED_ALIKE | {
+FROM_SERVER: Final = _ANSWERED_ALIKE | {
     CONNECT_ACK,
     DISCONNECT,
     PONG,
@@ -99,20 +90,12 @@ FROM_SERVER: Final = ANSWERED_ALIKE | {
     ERROR,
 }
 
-MAX_BODY: Final = 1_048_576
-"""Maximum size of a transferred body, in bytes, that all peers accept; fixed in the .NET client."""
-MAX_UNPACKED: Final = 64 << 20
-"""Maximum size of a decompressed body that all peers accept; constant in the .NET client."""
 TOO_LONG: Final = -1
 """Type of the frame that a `Decoder` returns for a skipped plain frame above the limit. It has the
 skipped frame's id and an error message."""
 MAX_STRING: Final = 65_535
 """Maximum length in bytes of an id, queue name, header key or value, error code or message."""
-HEADER_SIZE: Final = 5
-"""Bytes before the body: its length and the flag."""
-
 ATTEMPTS_HEADER: Final = "deliveryAttempts"
-
 NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 
 
@@ -215,6 +198,9 @@ def _attempts_header(attempts: int) -> bytes:
 
 
 _FEW_ATTEMPTS: Final = tuple(_attempts_header(attempts) for attempts in range(64))
+_FIRST_TAIL: Final = b"\0\1" + _FEW_ATTEMPTS[1] + _TRAILER
+"""Headers and error strings of a message's first delivery."""
+_FIRST_SIZE: Final = 10 + len(_FIRST_TAIL)
 
 
 def encode_deliver(
@@ -234,31 +220,21 @@ def encode_deliver(
 
     `identity` and `queue` have at most 65,535 bytes, and `identity` at least one.
     """
-    return _message(DELIVER, identity, queue, payload, raw_headers, attempts, limit)
-
-
-def encode_publish(
-    identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes = b"", limit: int = MAX_BODY
-) -> bytes:
-    """Encode a PUBLISH, as `encode_deliver` without attempts."""
-    return _message(PUBLISH, identity, queue, payload, raw_headers, 0, limit)
-
-
-def body_size(identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes) -> int:
-    """Return the size of a frame's body without its trailer, in bytes."""
-    return 10 + len(identity) + len(queue) + len(payload) + len(raw_headers)
-
-
-def _message(
-    kind: int,
-    identity: bytes,
-    queue: bytes,
-    payload: bytes,
-    raw_headers: bytes,
-    attempts: int,
-    limit: int,
-) -> bytes:
-    id_size = len(identity)
+    if attempts == 1 and not raw_headers:
+        # the most frequent frame, encoded in a fraction of the time
+        size = _FIRST_SIZE + len(identity) + len(queue) + len(payload)
+        if size <= limit:
+            return b"".join(
+                (
+                    _lead.pack(size, 0, _VERSION, DELIVER, len(identity)),
+                    identity,
+                    _u16.pack(len(queue)),
+                    queue,
+                    _u32.pack(len(payload)),
+                    payload,
+                    _FIRST_TAIL,
+                )
+            )
     headers = raw_headers or b"\0\0"
     size = body_size(identity, queue, payload, headers)
     trailer = _TRAILER
@@ -273,7 +249,7 @@ def _message(
     else:
         trailer = b""
     return b"%b%b%b%b%b%b%b%b" % (
-        _lead.pack(size, 0, _VERSION, kind, id_size),
+        _lead.pack(size, 0, _VERSION, DELIVER, len(identity)),
         identity,
         _u16.pack(len(queue)),
         queue,
@@ -284,54 +260,51 @@ def _message(
     )
 
 
-def encode_publish_ack(identity: bytes, queue: bytes) -> bytes:
-    """Encode a PUBLISH_ACK, with queue and headers: clients read one or the other.
+def body_size(identity: bytes, queue: bytes, payload: bytes, raw_headers: bytes) -> int:
+    """Return the size of a frame's body without its trailer, in bytes."""
+    return 10 + len(identity) + len(queue) + len(payload) + len(raw_headers)
 
-    Both have at least one byte and at most 65,535.
+
+class AckTemplate:
+    """PUBLISH_ACK frames of one queue, with queue and headers: clients read one or the other.
+
+    `queue` is the queue name's bytes, 1 to 65,535.
     """
-    id_size = len(identity)
-    id_length = _u16.pack(id_size)
-    queue_length = _u16.pack(len(queue))
-    return b"%b%b%b%b\0\0\0\0\0\2\0\x09messageId%b%b\0\x09queueName%b%b\0\0\0\0" % (
-        _lead.pack(42 + 2 * (id_size + len(queue)), 0, _VERSION, PUBLISH_ACK, id_size),
-        identity,
-        queue_length,
-        queue,
-        id_length,
-        identity,
-        queue_length,
-        queue,
-    )
 
+    __slots__ = ("_between", "_fixed", "_tail")
 
-def encode_ack(identity: bytes) -> bytes:
-    """Encode an ACK as the .NET client does: its id is the message's."""
-    id_size = len(identity)
-    return b"%b%b\0\0\0\0\0\0\0\0\0\0\0\0" % (
-        _lead.pack(16 + id_size, 0, _VERSION, ACK, id_size),
-        identity,
-    )
+    def __init__(self, queue: bytes) -> None:
+        name = _u16.pack(len(queue)) + queue
+        self._between = b"%b\0\0\0\0\0\2\0\x09messageId" % name
+        self._tail = b"\0\x09queueName%b%b" % (name, _TRAILER)
+        self._fixed = 6 + len(self._between) + len(self._tail)
+
+    def fill(self, identity: bytes) -> bytes:
+        """Return the frame for a message's id, which has 1 to 65,535 bytes."""
+        id_size = len(identity)
+        return b"".join(
+            (
+                _lead.pack(self._fixed + 2 * id_size, 0, _VERSION, PUBLISH_ACK, id_size),
+                identity,
+                self._between,
+                _u16.pack(id_size),
+                identity,
+                self._tail,
+            )
+        )
 
 
 def compressed(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
-    """Return an encoded frame with its body compressed; unchanged if that saves nothing."""
-    if how is Compression.NONE or len(frame) - HEADER_SIZE < threshold:
-        return frame
-    flag, body = compress(frame[HEADER_SIZE:], how, threshold)
-    return _prefix.pack(len(body), flag) + body if flag else frame
+    """Return an encoded frame with its body compressed; unchanged if that saves nothing.
 
-
-def fitted(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
-    """Return an encoded frame whose transferred body has at most MAX_BODY bytes.
-
-    Compresses as `compressed`, and in a higher level if necessary. Raises FrameTooLarge if the
-    body does not fit. Takes seconds for 64 MiB.
+    Bodies shorter than `threshold` bytes stay plain if they may. Raises FrameTooLarge if the body
+    has more than MAX_UNPACKED bytes, or the result more than MAX_BODY; that takes seconds.
     """
     size = len(frame) - HEADER_SIZE
     if size > MAX_UNPACKED:
         raise FrameTooLarge(f"the frame's body has {size} bytes, the limit is {MAX_UNPACKED}")
     if how is not Compression.NONE and (size >= threshold or size > MAX_BODY):
-        body = compress_to_fit(frame[HEADER_SIZE:], how, min(size - 1, MAX_BODY))
+        body = compress(frame[HEADER_SIZE:], how, MAX_BODY)
         if body is not None:
             return _prefix.pack(len(body), how) + body
     if size <= MAX_BODY:
@@ -342,3 +315,423 @@ def fitted(frame: bytes, how: Compression, threshold: int = THRESHOLD) -> bytes:
             "been agreed upon"
         )
     raise FrameTooLarge(f"the frame's body has more than {MAX_BODY} bytes, even compressed")
+
+
+# --- decoding ------------------------------------------------------------------------------------
+
+
+class Limits(NamedTuple):
+    """Limits of the input.
+
+    frame      bytes of a transferred body; checked in the header, before the body arrives
+    unpacked   bytes of a decompressed or plain body
+    headers    headers of a frame; far above the server's limit, so that it can report the error
+    batch      bytes that the compressed frames of one `feed` may unpack to before the rest waits
+               for the next (the last frame may exceed it); 0 = no limit. A kilobyte of compressed
+               frames may unpack to a hundred megabytes
+    inline     bytes of a decompressed body above which a frame is `Decoder.large`; 0 = no limit
+    skip       skip a plain frame above `frame` or `unpacked` bytes and return it as TOO_LONG;
+               otherwise it is an error
+    compressed accept compressed frames
+    """
+
+    frame: int = MAX_BODY
+    unpacked: int = MAX_UNPACKED
+    headers: int = 4096
+    batch: int = 0
+    inline: int = 0
+    skip: bool = False
+    compressed: bool = True
+
+
+_DEFAULT_LIMITS: Final = Limits()
+_MOST_QUEUES: Final = 256
+"""Queue names cached by a decoder."""
+
+_SHORTEST: Final = 2
+"""Minimum size of a body in bytes; the original server rejects shorter ones as well."""
+_LONGEST: Final = 0x7FFFFFFF
+"""Maximum size of a body in bytes; the original server rejects longer ones as well."""
+_GZIP_MAGIC: Final = b"\x1f\x8b"
+
+
+class Decoder:
+    """Decodes the bytes of one direction of one connection into frames.
+
+    `error` is None until the peer sends an invalid frame; later input is ignored. `error_id` is the
+    id of that frame, or "". Frames that were complete before the error are still returned, so
+    callers process them first and check `error` afterwards.
+
+    The session checks which types the peer may send and which fields they need, because it answers
+    such errors and keeps the connection open.
+
+    backlog   complete frames are left packed because of `Limits.batch`: call `feed(b"")` after
+              processing the returned ones
+    unpacked  bytes that the compressed frames of the last `feed` unpacked to
+    large     body of the next frame, above `Limits.inline` bytes: it is not decoded yet, because
+              that takes time. The caller must call `read_large` and then `finish_large`; input is
+              kept meanwhile
+    """
+
+    __slots__ = (
+        "_first",
+        "_large_bytes",
+        "_limits",
+        "_need",
+        "_plain_limit",
+        "_queues",
+        "_quick_limit",
+        "_rest",
+        "_skipped",
+        "backlog",
+        "error",
+        "error_id",
+        "large",
+        "unpacked",
+    )
+
+    def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
+        self.error: ProtocolError | None = None
+        self.error_id = ""
+        self.backlog = False
+        self.unpacked = 0
+        self.large: Unpacker | None = None
+        self._large_bytes = 0
+        self._skipped = 0
+        """Missing bytes of a skipped frame."""
+        self.allow(limits)
+        self._first = True
+        self._rest = bytearray()
+        self._need = 0
+        self._queues: dict[bytes, str] = {b"": ""}
+
+    def allow(self, limits: Limits) -> None:
+        """Set other limits, for frames that have not begun to arrive."""
+        self._limits = limits
+        self._plain_limit = min(limits.frame, limits.unpacked)
+        self._quick_limit = min(self._plain_limit, limits.inline or self._plain_limit)
+
+    @property
+    def incomplete(self) -> bool:
+        """True if a frame has been received in part."""
+        if self._skipped:
+            return True
+        return bool(self._rest) and not self.backlog and self.large is None
+
+    @property
+    def buffered(self) -> int:
+        """Bytes received of frames that are not returned yet."""
+        return len(self._rest) + (0 if self.large is None else self._large_bytes)
+
+    def discard(self) -> None:
+        """Drop the bytes of the frames that are not returned yet."""
+        self._rest.clear()
+        self.backlog = False
+
+    def read_large(self, large: Unpacker, size: int = 0) -> Frame | None:
+        """Decode the large frame, once. May be called in another thread. Raises ProtocolError.
+
+        Return None if it unpacks to more than `size` bytes, unless `size` is 0.
+        """
+        if large.unpack(size or self._limits.unpacked):
+            return self._body(large.body())
+        return None
+
+    def finish_large(self, error: ProtocolError | None = None) -> None:
+        """Report that the large frame was read, or failed. The input behind it is a backlog."""
+        self.large = None
+        self.error = error
+        self.backlog = error is None and bool(self._rest)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        """Decode received bytes and return the complete frames. Never raises."""
+        frames: list[Frame] = []
+        if self.error is not None:
+            return frames
+        if self.large is not None:
+            self._rest += data
+            return frames
+        if self._skipped and data:
+            skipped = min(self._skipped, len(data))
+            self._skipped -= skipped
+            data = data[skipped:]
+        self.backlog = False
+        self.unpacked = 0
+        rest = self._rest
+        if rest:
+            if len(rest) + len(data) < self._need:
+                rest += data
+                return frames
+            data = b"".join((rest, data))
+            rest.clear()
+        try:
+            end = self._parse(data, frames)
+        except ProtocolError as error:
+            self.error = without_traceback(error)
+            return frames
+        if end < len(data):
+            rest += memoryview(data)[end:]
+        return frames
+
+    def _parse(self, data: bytes, frames: list[Frame]) -> int:
+        """Append the complete frames, and return the index of the incomplete rest."""
+        position = 0
+        size = len(data)
+        limit = self._quick_limit
+        unpack = _lead.unpack_from
+        queues = self._queues
+        append = frames.append
+        while position + _lead.size <= size:
+            length, flag, _, kind, id_size = unpack(data, position)
+            start = position + HEADER_SIZE
+            end = start + length
+            if flag or end > size or not _SHORTEST <= length <= limit:
+                break
+            # Plain frames without headers are decoded here for speed, all others by _body
+            queue_at = start + 4 + id_size
+            name_at = queue_at + 2
+            if id_size and name_at <= end:
+                payload_at = name_at + (data[queue_at] << 8) + data[queue_at + 1] + 4
+                if payload_at <= end:
+                    headers_at = payload_at + int.from_bytes(data[payload_at - 4 : payload_at])
+                    if (
+                        headers_at + 2 <= end
+                        and kind != ERROR
+                        and data[headers_at] == 0
+                        and data[headers_at + 1] == 0
+                        and (end == headers_at + 2 or data[headers_at + 2 : end] == _TRAILER)
+                    ):
+                        queue = queues.get(data[name_at : payload_at - 4])
+                        if queue is None:
+                            queue = self._queue(data[name_at : payload_at - 4])
+                        append(
+                            _new_frame(
+                                Frame,
+                                (
+                                    kind,
+                                    _string(data[start + 4 : queue_at]),
+                                    queue,
+                                    data[payload_at:headers_at],
+                                    NO_HEADERS,
+                                    "",
+                                    "",
+                                    b"",
+                                ),
+                            )
+                        )
+                        position = end
+                        continue
+            append(self._body(data[start:end]))
+            position = end
+        if position:
+            self._first = False
+        if position < size:
+            position = self._slowly(data, position, frames)
+        return position
+
+    def _slowly(self, data: bytes, position: int, frames: list[Frame]) -> int:
+        """Decode frames of any form: compressed, incomplete or invalid."""
+        size = len(data)
+        limits = self._limits
+        while position < size:
+            if size - position < 4:
+                self._need = 4
+                break
+            length = _u32.unpack_from(data, position)[0]
+            if length < _SHORTEST:
+                raise ProtocolError(f"a frame announces a body of {length} bytes")
+            if length > (_LONGEST if limits.skip else limits.frame):
+                raise _announced(length, limits.frame)
+            start = position + HEADER_SIZE
+            if size < start:
+                self._need = HEADER_SIZE
+                break
+            flag = data[start - 1]
+            if flag > Compression.BROTLI:
+                raise ProtocolError(f"there is no compression {flag}")
+            if flag == Compression.GZIP and not _GZIP_MAGIC.startswith(data[start : start + 2]):
+                raise ProtocolError(
+                    "the frame is marked gzip and is not; protocol 1.0, without a byte for "
+                    "compression, looks like this: the client may be older than 1.5.0"
+                    if self._first
+                    else "the frame is marked gzip and is not"
+                )
+            if flag and length > limits.frame:
+                raise _announced(length, limits.frame)
+            end = start + length
+            if not flag and length > self._plain_limit:
+                if not limits.skip:
+                    raise _announced(length, self._plain_limit)
+                skipped = self._too_long(data, position, length)
+                if skipped is None:
+                    break
+                frames.append(skipped)
+                self._first = False
+                position = min(end, size)
+                self._skipped = end - position
+                continue
+            if size < end:
+                # protocol 1.0 frames are shorter than their length seems: detect them early
+                looked_into = flag != Compression.GZIP or size >= start + len(_GZIP_MAGIC)
+                self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
+                break
+            if flag and not limits.compressed:
+                raise ProtocolError(
+                    "a compressed frame before the login: send Connect uncompressed, and wait for "
+                    "ConnectAck before sending more"
+                )
+            if 0 < limits.batch <= self.unpacked and flag:
+                self.backlog = True
+                self._need = 0
+                break
+            frame = self._complete(data[start:end], flag)
+            self._first = False
+            position = end
+            if frame is None:
+                self._need = 0
+                break
+            frames.append(frame)
+        return position
+
+    def _too_long(self, data: bytes, position: int, length: int) -> Frame | None:
+        """Return the TOO_LONG frame for a frame to skip, or None if more input is needed.
+
+        Raises ProtocolError if it has no id.
+        """
+        start = position + HEADER_SIZE
+        id_at = start + 4
+        if len(data) < id_at:
+            self._need = id_at - position
+            return None
+        id_end = id_at + (data[id_at - 2] << 8) + data[id_at - 1]
+        if id_end == id_at or id_end > start + length:
+            raise ProtocolError("a frame has no id")
+        if len(data) < id_end:
+            self._need = id_end - position
+            return None
+        why = f"the frame has {length} bytes, the limit is {self._plain_limit}"
+        if self._plain_limit == self._limits.frame < self._limits.unpacked:
+            why += f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
+        return Frame(TOO_LONG, _string(data[id_at:id_end]), error_message=why)
+
+    def _complete(self, data: bytes, flag: int) -> Frame | None:
+        """Decode the frame with this transferred body; None if it is `large` now.
+
+        Raises ProtocolError.
+        """
+        limits = self._limits
+        unpacker = Unpacker(data, flag, limits.unpacked)
+        if not unpacker.unpack(limits.inline or limits.unpacked):
+            self.large = unpacker
+            self._large_bytes = unpacker.unpacked
+            return None
+        if flag:
+            self.unpacked += unpacker.unpacked
+        return self._body(unpacker.body())
+
+    def _body(self, data: bytes) -> Frame:
+        """Decode the frame with this body. Raises ProtocolError."""
+        end = len(data)
+        kind = data[1] if end > 1 else 0
+        raw_id, position = _field(data, 2, "the id")
+        if not raw_id:
+            raise ProtocolError("a frame has no id")
+        identity = _string(raw_id)
+        self.error_id = identity
+        raw_queue, position = _field(data, position, "the queue name")
+        queue = self._queue(raw_queue)
+        if position + 4 > end:
+            raise _short("the payload")
+        payload_at = position + 4
+        position = payload_at + int.from_bytes(data[position:payload_at])
+        if position + 2 > end:
+            raise _short("the payload" if position > end else "the headers")
+        payload = data[payload_at:position]
+        headers_at = position
+        count = (data[position] << 8) + data[position + 1]
+        if count > self._limits.headers:
+            raise ProtocolError(f"a frame has {count} headers, the limit is {self._limits.headers}")
+        headers, position = _headers(data, position + 2, count)
+        raw_headers = b""
+        if kind == PUBLISH and headers:
+            raw_headers = data[headers_at:position]
+            # dropped or replaced headers must not reappear when the headers are forwarded
+            if len(headers) != count or not raw_headers.isascii():
+                raw_headers = encode_headers(headers)
+        code = message = ""
+        if kind == ERROR or position < end:
+            try:
+                raw_code, position = _field(data, position, "the error code")
+                raw_message, _ = _field(data, position, "the error message")
+                code, message = _string(raw_code), _string(raw_message)
+            except ProtocolError:
+                if kind == ERROR:
+                    raise
+        self.error_id = ""
+        return Frame(
+            kind, identity, queue, payload, headers or NO_HEADERS, code, message, raw_headers
+        )
+
+    def _queue(self, raw: bytes) -> str:
+        name = self._queues.get(raw)
+        if name is None:
+            name = _string(raw)
+            if len(self._queues) >= _MOST_QUEUES:
+                self._queues.clear()
+            if len(raw) <= _MOST_QUEUES:
+                self._queues[raw] = name
+        return name
+
+
+_new_frame: Final = tuple.__new__
+"""Creates a Frame in half the time of its constructor."""
+
+
+def _string(raw: bytes) -> str:
+    """Decode a string. Raises ProtocolError if it would be too long to be sent back."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError:
+        text = raw.decode("utf-8", "replace")
+    if len(text.encode()) > MAX_STRING:
+        raise ProtocolError(
+            "a string is not UTF-8, and too long with what stands for the bad bytes"
+        )
+    return text
+
+
+def _announced(length: int, limit: int) -> FrameTooLarge:
+    return FrameTooLarge(f"a frame of {length} bytes is announced, the limit is {limit}")
+
+
+def _short(what: str) -> ProtocolError:
+    return ProtocolError(f"a frame ends within {what}")
+
+
+def _field(data: bytes, position: int, what: str) -> tuple[bytes, int]:
+    """Return the bytes of a string, and the index of its end."""
+    start = position + 2
+    if start <= len(data):
+        stop = start + (data[position] << 8) + data[position + 1]
+        if stop <= len(data):
+            return data[start:stop], stop
+    raise _short(what)
+
+
+def _headers(data: bytes, position: int, count: int) -> tuple[dict[str, str], int]:
+    """Return the headers that have key and value, and the index of their end."""
+    headers: dict[str, str] = {}
+    for _ in range(count):
+        key, position = _field(data, position, "the headers")
+        value, position = _field(data, position, "the headers")
+        if key and value:
+            headers[_string(key)] = _string(value)
+    return headers, position
+
+
+def decode_headers(raw_headers: bytes) -> dict[str, str]:
+    """Decode headers encoded by `encode_headers`. Raises ProtocolError."""
+    if len(raw_headers) < 2:
+        return {}
+    count = (raw_headers[0] << 8) + raw_headers[1]
+    return _headers(raw_headers, 2, count)[0]

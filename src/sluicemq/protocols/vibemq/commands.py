@@ -1,0 +1,378 @@
+"""Infrequent commands of VibeMQ clients: management of queues and of users.
+
+On a VibeMQ server all queues are VibeMQ's. Here other protocols share them: an application that
+declares a queue with `OnConflict: Override` must delete neither the messages of another protocol's
+clients nor a queue that an operator has set up.
+
+The protocol page does not have the user management commands; the .NET server supports them from
+release 1.6.0 on.
+
+| command               | payload                               | response                         |
+|-----------------------|---------------------------------------|----------------------------------|
+| 50 CreateUser         | username, password                    | username                         |
+| 51 DeleteUser         | username                              | username                         |
+| 52 ChangePassword     | username, newPassword                 | username                         |
+| 53 GrantPermission    | username, queuePattern, operations    | the same                         |
+| 54 RevokePermission   | username, queuePattern                | the same                         |
+| 55 ListUsers          |                                       | list of username, isSuperuser,   |
+|                       |                                       | createdAt                        |
+| 56 GetUserPermissions | username                              | list of queuePattern, operations |
+
+Superusers only, but every user may change the own password and list the own permissions. All values
+are JSON; createdAt is in seconds since the epoch. User names are more restricted than elsewhere in
+the broker, and patterns granted here ignore letter case, both as in the original.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import partial
+from typing import Final
+
+import msgspec
+
+from sluicemq.broker import Broker, Destination
+from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
+from sluicemq.model.destination import CreatedBy, Overflow
+from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.protocols.vibemq import queues
+from sluicemq.protocols.vibemq.connection import VibemqConnection
+from sluicemq.protocols.vibemq.consumers import Subscriber
+from sluicemq.protocols.vibemq.mapping import is_queue_name
+from sluicemq.protocols.vibemq.queues import QueueOptions
+from sluicemq.protocols.vibemq.wire import (
+    ADMIN,
+    CHANGE_PASSWORD,
+    CREATE_QUEUE,
+    CREATE_USER,
+    DELETE_QUEUE,
+    DELETE_USER,
+    GET_USER_PERMISSIONS,
+    GRANT_PERMISSION,
+    LIST_QUEUES,
+    LIST_USERS,
+    QUEUE_INFO,
+    REVOKE_PERMISSION,
+    Frame,
+)
+from sluicemq.security.access import Done, Users
+
+# --- queues --------------------------------------------------------------------------------------
+
+_CREATORS: Final = {
+    CreatedBy.BROKER: "belongs to the broker itself",
+    CreatedBy.CONFIGURATION: "is declared in the broker's configuration",
+    CreatedBy.MANAGEMENT: "was created by an administrator",
+    CreatedBy.JMQ: "was created by JMS",
+    CreatedBy.MSGLITE: "was created by msglite",
+    CreatedBy.PHPMQ: "was created by PHPMQ",
+}
+
+
+def create_queue(connection: VibemqConnection, frame: Frame) -> None:
+    """Create the queue, or apply the options to an existing one.
+
+    An existing queue takes the options only if VibeMQ use created it and no client has declared it
+    yet. A dead-letter queue is never changed.
+    """
+    written = queues.read_written(frame.payload, frame.headers)
+    if not connection.may(frame, Operation.CREATE):
+        return
+    name = frame.queue
+    broker, channel, creation = connection.broker, connection.channel, connection.creation
+    options = written.options(creation.options)
+    existing = queues.find(broker, name)
+    if existing is not None and connection.options.strict_create:
+        connection.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
+        return
+    if existing is None or _takes_options(broker, existing, options):
+        dlq = options.dead_letter_queue
+        # else a user who may create one queue could fill any other, by letting messages expire
+        if dlq and not connection.permits(frame, Operation.PRODUCE, dlq):
+            return
+        created = 0
+        if existing is not None and existing.address.kind is not options.kind:
+            created = existing.created
+            broker.remove(existing)
+        creation.declare(name, written, channel.identity.creator, created)
+    elif ignored := queues.ignored(existing, written):
+        connection.options.notify(
+            f"CreateQueue of {name} by {channel.transport.peer} changed nothing, because the "
+            f"queue exists with other options: {ignored}"
+        )
+    connection.send(Frame(CREATE_QUEUE, frame.id, name))
+
+
+def _takes_options(broker: Broker, existing: Destination, options: QueueOptions) -> bool:
+    """Return whether CreateQueue may change the options of an existing queue.
+
+    Only if VibeMQ use created the queue, and the change neither drops a message nor changes the
+    kind of a queue that has messages or consumers.
+    """
+    if not existing.automatic or existing.provenance.created_by is not CreatedBy.VIBEMQ:
+        return False
+    if broker.destinations.dead_letters_of(existing) is not None:
+        return False
+    if not existing.busy():
+        return True
+    settings = options.settings
+    limit = settings.max_messages
+    drops = settings.overflow in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST)
+    too_long = bool(limit) and drops and existing.waiting > limit
+    return existing.address.kind is options.kind and not too_long
+
+
+def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
+    """Delete the queue. A missing queue is a success."""
+    if not connection.may(frame, Operation.DELETE):
+        return
+    broker = connection.broker
+    destination = queues.find(broker, frame.queue)
+    if destination is not None:
+        why = _foreign(broker, destination, connection.channel.identity)
+        if why and not connection.options.foreign_delete:
+            connection.refuse(frame.id, "FORBIDDEN", why)
+            return
+        broker.remove(destination, force=True)
+    connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
+
+
+def _foreign(broker: Broker, destination: Destination, identity: Identity) -> str:
+    """Return why VibeMQ clients may not delete a queue; "" if they may.
+
+    The text names another queue only if the user may see it.
+    """
+    name = destination.name
+    if how := _CREATORS.get(destination.provenance.created_by):
+        return f"queue {name} {how}; VibeMQ clients cannot delete it"
+    source = broker.destinations.dead_letters_of(destination)
+    if source is not None:
+        of = source.name if identity.sees(source.name) else "another queue"
+        return f"queue {name} is the dead-letter queue of {of}; delete that one first"
+    for subscription in (destination.queue, *destination.subscriptions.values()):
+        idle = subscription.durable and subscription is not destination.queue
+        sinks = [consumer.sink for consumer in subscription.consumers]
+        if not all(isinstance(sink, Subscriber) for sink in sinks) or (idle and not sinks):
+            return f"queue {name} has consumers of other protocols; VibeMQ clients cannot delete it"
+    return ""
+
+
+def queue_info(connection: VibemqConnection, frame: Frame) -> None:
+    """Answer with the state and the options of the queue."""
+    if not connection.may(frame, Operation.BROWSE):
+        return
+    answer = Frame(QUEUE_INFO, frame.id, frame.queue)
+    destination = queues.find(connection.broker, frame.queue)
+    if destination is not None:
+        payload = queues.info(destination, connection.by_name)
+        connection.send(answer._replace(payload=payload))
+        return
+    # an Error would make the .NET client's attempt to connect fail
+    missing = f"there is no queue {frame.queue}"
+    connection.send(answer._replace(error_code="QUEUE_NOT_FOUND", error_message=missing))
+
+
+def list_queues(connection: VibemqConnection, frame: Frame) -> None:
+    """Answer with the names of the queues that the user may see."""
+    seen = filter(connection.channel.identity.sees, queues.names(connection.broker))
+    connection.send(Frame(LIST_QUEUES, frame.id, payload=msgspec.json.encode(list(seen))))
+
+
+# --- users ---------------------------------------------------------------------------------------
+
+OPERATIONS: Final = {
+    "Publish": Operation.PRODUCE,
+    "Subscribe": Operation.CONSUME,
+    "CreateQueue": Operation.CREATE,
+    "DeleteQueue": Operation.DELETE,
+    "PurgeQueue": Operation.MANAGE,
+    "GetQueueInfo": Operation.BROWSE,
+    "ListQueues": Operation.LIST,
+}
+"""Operations by VibeMQ's names, in the order of VibeMQ's numbers."""
+_NAMES: Final = {name.lower(): name for name in OPERATIONS}
+_NUMBER: Final = re.compile(r"[+-]?[0-9]{1,9}\Z")
+_FIELDS: Final = {
+    CREATE_USER: ("username", "password"),
+    DELETE_USER: ("username",),
+    CHANGE_PASSWORD: ("username", "newPassword"),
+    GRANT_PERMISSION: ("username", "queuePattern", "operations"),
+    REVOKE_PERMISSION: ("username", "queuePattern"),
+    GET_USER_PERMISSIONS: ("username",),
+}
+"""Required fields of the payload."""
+_OWN: Final = {
+    CHANGE_PASSWORD: "You may only change your own password.",
+    GET_USER_PERMISSIONS: "You may only view your own permissions.",
+}
+"""Commands that every user may use for the own account, with the error for other accounts."""
+_USER_NAME: Final = "Username must be 1-64 characters: alphanumeric, hyphens, underscores, dots."
+_SUPERUSER_STAYS: Final = "Cannot delete a superuser account."
+
+
+class CommandPayload(msgspec.Struct, rename="camel"):
+    """Payload of all user management commands."""
+
+    username: str | None = None
+    password: str | None = None
+    new_password: str | None = None
+    queue_pattern: str | None = None
+    operations: list[str | None] | None = None
+
+
+_read: Final = msgspec.json.Decoder(CommandPayload).decode
+
+
+def administer(connection: VibemqConnection, frame: Frame) -> None:
+    """Process a user management command, which is answered now or later.
+
+    The checks and their order are the original's, so that a request with several errors gets the
+    same response.
+    """
+    kind = frame.type
+    users, identity = connection.channel.access.users, connection.channel.identity
+    assert users is not None
+    if not identity.superuser and kind not in _OWN:
+        _deny(connection, frame, "Superuser access required.")
+        return
+    if kind == LIST_USERS:
+        accounts = [
+            {
+                "username": account.name,
+                "isSuperuser": account.superuser,
+                "createdAt": account.created,
+            }
+            for account in users.accounts()
+        ]
+        _answer(connection, frame, accounts)
+        return
+    try:
+        request = _read_request(frame)
+    except AccessError as error:
+        connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
+        return
+    name, pattern = request.username or "", request.queue_pattern or ""
+    response: dict[str, object] = {"username": name}
+    done = partial(_changed, connection, frame, response)
+    if not identity.superuser and name != identity.name:
+        _deny(connection, frame, _OWN[kind])
+    elif kind == GET_USER_PERMISSIONS:
+        _answer(connection, frame, [_permission(item) for item in users.permissions(name)])
+    elif kind == CREATE_USER:
+        # 1 to 64 letters, digits, `-`, `_` and `.`
+        if len(name) <= MAX_USER and is_queue_name(name):
+            users.create(name, request.password or "", False, done)
+        else:
+            done(AccessError(_USER_NAME))
+    elif kind == DELETE_USER:
+        if any(account.superuser and account.name == name for account in users.accounts()):
+            done(AccessDenied(_SUPERUSER_STAYS))
+        else:
+            users.remove(name, done)
+    elif kind == CHANGE_PASSWORD:
+        users.set_password(name, request.new_password or "", done)
+    elif kind == GRANT_PERMISSION:
+        _grant(request, users, response, done)
+    else:
+        response["queuePattern"] = pattern
+        # succeeds for an unknown user
+        users.revoke(name, pattern, lambda e: done(None if isinstance(e, UserNotFound) else e))
+
+
+def _read_request(frame: Frame) -> CommandPayload:
+    """Return the payload of a command. Raises AccessError."""
+    fields = _FIELDS[frame.type]
+    if not frame.payload:
+        raise AccessError(f"Payload required: {{ {', '.join(fields)} }}.")
+    try:
+        request = _read(frame.payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise AccessError(f"the payload cannot be read: {error}") from None
+    given = {
+        "username": (request.username or "").strip(),
+        "password": request.password,
+        "newPassword": request.new_password,
+        "queuePattern": (request.queue_pattern or "").strip(),
+        "operations": request.operations,
+    }
+    if not all(given[field] for field in fields):
+        *others, last = fields
+        comma = "," if len(others) > 1 else ""
+        listed = f"{', '.join(others)}{comma} and {last} are" if others else f"{last} is"
+        raise AccessError(f"{listed} required.")
+    return request
+
+
+def _read_operation(text: str) -> str | None:
+    """Return the name of an operation, given by name in any letter case or by number, 0 to 6.
+
+    None if there is no such operation. Surrounding white space is ignored.
+    """
+    text = text.strip()
+    if _NUMBER.match(text):
+        return dict(enumerate(OPERATIONS)).get(int(text))
+    return _NAMES.get(text.lower())
+
+
+def _grant(request: CommandPayload, users: Users, response: dict[str, object], done: Done) -> None:
+    name, pattern = request.username or "", request.queue_pattern or ""
+    # unknown operations are skipped, as long as a known one is left
+    found = map(_read_operation, filter(None, request.operations or ()))
+    operations = list(dict.fromkeys(operation for operation in found if operation is not None))
+    if not operations and not any(account.name == name for account in users.accounts()):
+        done(UserNotFound(name))
+    elif not operations:
+        done(AccessError("No valid operations specified."))
+    elif not is_pattern(pattern):
+        done(AccessError("a pattern has up to 256 characters"))
+    else:
+        response |= {"queuePattern": pattern, "operations": operations}
+        granted = frozenset(OPERATIONS[operation] for operation in operations)
+        users.grant(name, Permission(pattern, granted, ignore_case=True), done)
+
+
+def _changed(
+    connection: VibemqConnection,
+    frame: Frame,
+    response: dict[str, object],
+    error: AccessError | None,
+) -> None:
+    """Answer with `response`, or with the user directory's error."""
+    name = response["username"]
+    if error is None:
+        _answer(connection, frame, response)
+    elif isinstance(error, UserExists):
+        connection.refuse(frame.id, "USER_EXISTS", f"User '{name}' already exists.")
+    elif isinstance(error, UserNotFound):
+        connection.refuse(frame.id, "USER_NOT_FOUND", f"User '{name}' not found.")
+    elif isinstance(error, AccessDenied):
+        connection.refuse(frame.id, "FORBIDDEN", _SUPERUSER_STAYS)
+    else:
+        connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
+
+
+def _answer(connection: VibemqConnection, frame: Frame, value: object) -> None:
+    connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(value)))
+
+
+def _deny(connection: VibemqConnection, frame: Frame, why: str) -> None:
+    connection.channel.deny(f"command {frame.type}")
+    connection.refuse(frame.id, "NOT_AUTHORIZED", why)
+
+
+def _permission(permission: Permission) -> dict[str, object]:
+    granted = permission.operations
+    names = [name for name, operation in OPERATIONS.items() if operation in granted]
+    return {"queuePattern": permission.pattern, "operations": names}
+
+
+COMMANDS: Final[dict[int, Callable[[VibemqConnection, Frame], None]]] = {
+    CREATE_QUEUE: create_queue,
+    DELETE_QUEUE: delete_queue,
+    QUEUE_INFO: queue_info,
+    LIST_QUEUES: list_queues,
+    **dict.fromkeys(ADMIN, administer),
+}
+"""Infrequent commands of a logged-in client that concern no subscription. They raise ProtocolError
+and BrokerError."""

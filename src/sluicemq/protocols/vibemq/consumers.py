@@ -1,0 +1,719 @@
+"""Subscriptions of a VibeMQ connection: windows, deliveries, acknowledgements and their timeouts.
+
+The protocol has no credit, so the broker limits how many messages, and how many bytes of their
+bodies, may be unacked at a time. (A batch is not divided, so the limit in bytes may be exceeded by
+one batch, 1 MiB at most.)
+
+Frames of large messages are encoded in another thread, and later deliveries wait for them. A
+message that the client cannot read is declined: another consumer gets it, see `Broker.decline`.
+
+A subscription of a fan-out queue is a topic subscription. With acknowledgements it is a member of
+the topic's group: messages that the last member has not acknowledged stay with the topic, as they
+would with a queue; the copies of other members are dropped with their subscription. Without
+acknowledgements (`auto_ack`) a delivery is acknowledged once its bytes are sent, and the
+unsent ones are dropped with the subscription.
+
+Unacked deliveries are found by the ids that the client uses. Several deliveries may have the same
+id; the oldest comes first. Deliveries may end or be requeued without notice; their ids stay until
+they are looked up, or until there are many.
+
+The .NET client handles one message after the other, over all its subscriptions, and acknowledges
+each when its handler has returned. It does not report a failed handler. The client has therefore
+not begun most of its unacked messages, and those must neither time out nor count an attempt.
+Unacked deliveries, in the order in which they were sent, are
+
+    passed    sent before a message that has been acknowledged: the client has begun it, its
+              timeout runs from its delivery
+    current   the first of the others: its timeout runs since it became the first, that is since
+              the last acknowledgement or the last expired timeout
+    queued    the rest: the client has not begun them, and their timeouts do not run
+
+When a timeout expires, the delivery counts as an attempt. If its subscription has other consumers,
+the message is requeued for them, else it is redelivered at once. If it was the current one, the
+connection is *silent* until its next acknowledgement: queued messages are requeued without an
+attempt if there are other consumers, and each subscription has a window of one message.
+
+The client still has the copies of messages that were requeued or redelivered, and its handler works
+on them: while such a copy is the current one, the client has begun none of its unacked messages.
+So from the first expired timeout until the client has handled all such copies, each copy that was
+sent is tracked, and the window is reduced by those that were requeued. The acknowledgement of such
+a copy counts like any other: its handler has succeeded. The timeout of a current copy that was
+requeued expires, too; then the next copy becomes current.
+
+When the connection closes, passed and current deliveries have had an attempt, which may have been
+their last. Queued deliveries also count an attempt, but are requeued however many they had: a
+client that crashes on one message must not dead-letter all messages behind it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from sluicemq.broker import Consumer, Delivery, Destination, Window
+from sluicemq.model.errors import BrokerError, FrameTooLarge
+from sluicemq.model.message import BodyKind, Origin
+from sluicemq.protocols.channel import (
+    CONGESTED,
+    DeliveryPauses,
+    SentDeliveries,
+    Unacked,
+)
+from sluicemq.protocols.transport import Timer
+from sluicemq.protocols.vibemq.compression import Compression
+from sluicemq.protocols.vibemq.connection import VibemqConnection
+from sluicemq.protocols.vibemq.large import LARGE, LargeDelivery, LargeKey
+from sluicemq.protocols.vibemq.mapping import to_deliver, wire_id
+from sluicemq.protocols.vibemq.queues import find
+from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
+
+MOST_COPIES: Final = 4096
+"""Maximum number of tracked copies per connection. A client that never acknowledges adds a few with
+each timeout."""
+_SHARED_BYTES: Final = 16 * 1024
+"""Size of a frame, in bytes, from which it is compressed once for all subscribers of a topic."""
+_UNSENT: Final = 1024
+"""Window of a subscriber without acknowledgements, in messages."""
+_FULL: Final = 2
+"""Reason for a pause: the unacked messages fill the window in bytes."""
+_ENCODING: Final = 4
+"""Reason for a pause: the frame of a large message is being encoded."""
+
+
+class Subscriber:
+    """Subscription to a queue name. It survives the queue's deletion and resumes once the queue
+    exists again.
+
+    consumer  broker consumer; None while there is no queue
+    pauses    reasons for which it delivers nothing
+    timeout   acknowledgement timeout in ms; 0 = never
+    """
+
+    __slots__ = (
+        "_awaited",
+        "_behind",
+        "_broker",
+        "_bytes",
+        "_connection",
+        "_passed",
+        "_queue",
+        "_subscriptions",
+        "_timer",
+        "_topic",
+        "_unsettled",
+        "_waits",
+        "consumer",
+        "name",
+        "pauses",
+        "timeout",
+    )
+
+    def __init__(self, subscriptions: Subscriptions, name: str) -> None:
+        self.name = name
+        self.consumer: Consumer | None = None
+        self.timeout = 0
+        self._queue = name.encode()
+        self._subscriptions = subscriptions
+        self._connection = subscriptions.connection
+        self._broker = self._connection.broker
+        self._waits = False
+        """A queue of this name is awaited."""
+        self._topic = False
+        self._unsettled = True
+        """Deliveries stay unacked until the client acknowledges them."""
+        self._bytes = 0
+        self.pauses = DeliveryPauses(self._broker)
+        self._behind: list[Delivery] = []
+        """Deliveries from one whose large frame is being encoded onwards."""
+        self._awaited: LargeKey | None = None
+        """The large frame that is requested."""
+        self._timer: Timer | None = None
+        """Scheduled sending of that frame."""
+        self._passed = (0, 0, 0)
+        """Position of the latest acknowledged delivery, as of `_position`."""
+
+    # --- beginning and end -------------------------------------------------------------------
+
+    def attach(self, destination: Destination, answer: Callable[[], None] | None = None) -> None:
+        """Attach to a destination. Calls `answer` before the first delivery. Raises BrokerError."""
+        broker = self._broker
+        connection = self._connection
+        settings = destination.settings
+        subscription = destination.queue
+        self._topic = destination.topic
+        if self._topic:
+            member = settings.retain_without_subscriptions and not settings.auto_ack
+            subscription = broker.subscribe(destination, connection.name, member=member)
+        self._unsettled = not settings.auto_ack
+        self.timeout = 0
+        if self._unsettled:
+            self.timeout = settings.ack_timeout or connection.options.ack_timeout
+        window = Window(0, True)
+        consumer = broker.attach(subscription, self, window, ack_timeout=0)
+        self.consumer = consumer
+        self._subscriptions.mine[consumer] = self
+        self._bytes = 0
+        self.pauses = DeliveryPauses(broker, CONGESTED if connection.channel.congested else 0)
+        self.pauses.add(consumer)
+        if answer is not None:
+            answer()
+        broker.grant(window, connection.options.window if self._unsettled else _UNSENT)
+
+    def _await_queue(self) -> None:
+        """Attach as soon as a queue of this name is created."""
+        self._waits = True
+        self._broker.destinations.await_creation(self.name, self._created)
+
+    def _created(self, destination: Destination) -> None:
+        self._waits = False
+        try:
+            self.attach(destination)
+        except BrokerError:
+            self.consumer = None  # the queue has reached its limit of consumers
+
+    def end(self, begun: set[int]) -> None:
+        """Requeue all unacked deliveries and detach. `begun` as of `Subscriptions.begun`."""
+        broker = self._broker
+        unsent = self._stop_sending()
+        if self._waits:
+            broker.destinations.stop_waiting(self.name, self._created)
+            self._waits = False
+        consumer = self._drop_consumer()
+        if consumer is None:
+            return
+        if self._topic and not broker.keeps(consumer.subscription):
+            broker.unsubscribe(consumer.subscription)
+            return
+        broker.release(consumer, unsent, attempted=False)
+        queued = [sequence for sequence in consumer.unacked if sequence not in begun]
+        broker.release(consumer, queued, spared=True)
+        broker.detach(consumer)
+        if self._topic:
+            broker.unsubscribe(consumer.subscription)
+
+    def detached(self, consumer: Consumer) -> None:
+        """Handle the deletion of the queue; its unacked deliveries are gone with it."""
+        if consumer is not self.consumer:
+            return
+        self._drop_consumer()
+        self._stop_sending()
+        destination = find(self._broker, self.name)
+        if destination is None:
+            self._await_queue()
+        else:
+            self._created(destination)
+
+    def _drop_consumer(self) -> Consumer | None:
+        consumer, self.consumer = self.consumer, None
+        self.pauses.engines.clear()
+        self._subscriptions.mine.pop(consumer, None)
+        return consumer
+
+    # --- deliveries --------------------------------------------------------------------------
+
+    def measure(self) -> None:
+        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
+        consumer = self.consumer
+        if consumer is None:
+            return
+        self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
+        if self._bytes >= self._connection.options.window_bytes:
+            self.pauses.pause(_FULL)
+        else:
+            self.pauses.resume(_FULL)
+
+    def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Send deliveries. Only writes, because it runs within the dispatch of a queue."""
+        if self._behind:
+            self._behind += deliveries
+        else:
+            self._send(consumer, deliveries)
+        for delivery in deliveries:
+            self._bytes += delivery.size
+        if self._bytes >= self._connection.options.window_bytes:
+            self.pauses.pause(_FULL)
+        if self.timeout:
+            self._subscriptions.expect(self._broker.clock.steady + self.timeout)
+
+    def _send(
+        self, consumer: Consumer, deliveries: list[Delivery], made: bytes | None = None
+    ) -> None:
+        """Write the frames of deliveries, up to one that another thread must encode. `made` is the
+        large frame of the first."""
+        connection = self._connection
+        subscriptions = self._subscriptions
+        how = connection.compression
+        detect_json = connection.options.detect_json
+        queue = self._queue
+        first = subscriptions.by_token.first
+        unsettled = self._unsettled
+        prefix = self._broker.identity
+        unsent = subscriptions.sent.unsent
+        chunks: list[bytes] = []
+        too_long: list[int] = []
+        copies = subscriptions.copies
+        for index, delivery in enumerate(deliveries):
+            message = delivery.message
+            assert message is not None  # unacked
+            identity = wire_id(message, prefix)
+            raw = identity.encode()
+            if delivery.size > LARGE:
+                large, made = made, None
+                if large is None:
+                    large = self._find_large(delivery, raw)
+                if large is None:
+                    self._behind = deliveries[index:]
+                    self.pauses.pause(_ENCODING)
+                    break
+                frame = large
+            else:
+                attempts = delivery.attempts
+                frame = to_deliver(message, raw, queue, attempts, MAX_BODY, detect_json)
+                if how:
+                    frame = self._compressed(frame, delivery)
+            if not 0 < len(frame) <= MAX_BODY + HEADER_SIZE:
+                too_long.append(delivery.sequence)
+                continue
+            chunks.append(frame)
+            if not unsettled:
+                unsent.append((consumer, delivery))
+            elif first.setdefault(identity, delivery) is not delivery:
+                subscriptions.by_token.add_again(identity, delivery)
+            if copies is not None:
+                copies.append(Copy(identity, delivery, self, delivery.delivered))
+        connection.channel.transport.write(chunks)
+        connection.channel.traffic.delivered += len(chunks)
+        subscriptions.trim()
+        if too_long:
+            decline = partial(self._decline, consumer, how, too_long)
+            connection.channel.transport.call_later(0, decline)
+
+    def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
+        """Return the frame compressed, once for all subscribers of a topic; b"" if it is too
+        long."""
+        connection = self._connection
+        key = self._key(delivery) if self._topic and len(frame) >= _SHARED_BYTES else None
+        found = None if key is None else connection.large.find(key)
+        if found is None:
+            try:
+                found = compressed(frame, connection.compression, connection.options.threshold)
+            except FrameTooLarge:
+                found = b""
+            if key is not None:
+                connection.large.keep(key, found)
+        return found
+
+    def _key(self, delivery: Delivery) -> LargeKey:
+        connection = self._connection
+        return LargeKey(
+            delivery.sequence,
+            self._queue,
+            delivery.attempts,
+            connection.compression,
+            connection.options.detect_json,
+        )
+
+    def _find_large(self, delivery: Delivery, identity: bytes) -> bytes | None:
+        """Return the frame of a large message, or None if another thread must encode it first.
+
+        The frame is b"" if the client could not read it.
+        """
+        connection = self._connection
+        message = delivery.message
+        assert message is not None
+        key = self._key(delivery)
+        found = connection.large.find(key)
+        if found is not None:
+            return found
+        request = LargeDelivery(key, message, identity, connection.options.threshold)
+        if (
+            not connection.compression
+            and message.kind is BodyKind.JSON
+            and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
+        ):
+            return b"" if delivery.size > MAX_BODY else request.build()
+        self._awaited = key
+        connection.large.request(request, self._has_made)
+        return None
+
+    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
+        if key == self._awaited:
+            self._awaited = None
+            # in an event loop callback of this connection, so that an error ends only it
+            self._timer = self._connection.channel.transport.call_later(
+                0, partial(self._go_on, key, frame)
+            )
+
+    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
+        """Send the large frame and the deliveries behind it."""
+        self._timer = None
+        if isinstance(frame, Exception):
+            raise frame
+        consumer = self.consumer
+        if consumer is None:
+            return
+        unacked = consumer.unacked
+        behind, self._behind = self._behind, []
+        left = [item for item in behind if unacked.get(item.sequence) is item]
+        self._send(consumer, left, frame if left and self._key(left[0]) == key else None)
+        if not self._behind:
+            self.pauses.resume(_ENCODING)
+
+    def _stop_sending(self) -> list[int]:
+        """Drop the deliveries that are not sent yet and return their sequences."""
+        self._awaited = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        behind, self._behind = self._behind, []
+        return [delivery.sequence for delivery in behind]
+
+    def _decline(self, consumer: Consumer, how: Compression, sequences: list[int]) -> None:
+        """Decline messages that this client cannot read."""
+        if consumer is self.consumer:
+            how_named = how.name.lower() if how else "no compression"
+            kind = f"VibeMQ with {how_named}"
+            self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
+            self.measure()
+
+    def acknowledge(self, consumer: Consumer, delivery: Delivery) -> bool:
+        """Acknowledge a delivery of `consumer`, this subscription's; False if it has ended."""
+        if not self._broker.settle(consumer, delivery.sequence):
+            return False
+        subscriptions = self._subscriptions
+        if subscriptions.copies is None:
+            subscriptions.heard = self._broker.clock.steady
+            position = _position(delivery)
+            if position > self._passed:
+                self._passed = position
+            if delivery.delivered > subscriptions.passed:
+                subscriptions.passed = delivery.delivered
+        self._bytes -= delivery.size
+        if self.pauses.reasons & _FULL and (
+            self._bytes < self._connection.options.window_bytes or not consumer.unacked
+        ):
+            self.measure()
+        return True
+
+    # --- time --------------------------------------------------------------------------------
+
+    def has_passed(self, delivery: Delivery) -> bool:
+        """Return whether a later delivery of the same send time was acknowledged."""
+        return delivery.delivered == self._passed[0] and _position(delivery) <= self._passed
+
+    def time_out(self, sequences: list[int]) -> None:
+        """Redeliver messages whose acknowledgement timeout has expired, counting an attempt.
+
+        They go to another consumer or, if there is none, to the same one.
+        """
+        consumer = self.consumer
+        if consumer is None:
+            return
+        broker = self._broker
+        delayed = consumer.subscription.destination.settings.retry_delay
+        if delayed or self._connection.channel.congested or self._has_rivals(consumer):
+            broker.time_out(consumer, sequences)
+        else:
+            again = broker.again(consumer, sequences, attempted=True)
+            unacked = {delivery.sequence for delivery in again}
+            self._subscriptions.give_up(s for s in sequences if s not in unacked)
+            if again:
+                self.deliver(consumer, again)
+
+    def narrow(self) -> None:
+        """Reduce a silent client's window to one message.
+
+        Deliveries that the client has not begun go to other consumers, if there are any.
+        """
+        consumer = self.consumer
+        if consumer is None or not self.timeout:
+            return
+        broker = self._broker
+        window = consumer.window
+        broker.revoke(window)
+        if self._has_rivals(consumer):
+            broker.release(consumer, attempted=False)
+            broker.revoke(window)
+        if not consumer.unacked:
+            broker.grant(window, 1)
+
+    def widen(self, taken_back: int) -> None:
+        """Restore the whole window of a client that is no longer silent.
+
+        It is reduced by `taken_back`, the copies that were requeued but that the client still has.
+        """
+        consumer = self.consumer
+        if consumer is None or not self.timeout:
+            return
+        missing = self._connection.options.window - taken_back
+        missing -= len(consumer.unacked) + consumer.window.credit
+        if missing > 0:
+            self._broker.grant(consumer.window, missing)
+
+    def _has_rivals(self, consumer: Consumer) -> bool:
+        """Return whether another consumer could receive what this one requeues."""
+        return any(
+            peer is not consumer
+            and peer.active
+            and not peer.suspended
+            and not (isinstance(peer.sink, Subscriber) and peer.sink._subscriptions.silent)
+            for peer in consumer.subscription.consumers
+        )
+
+
+def _position(delivery: Delivery) -> tuple[int, int, int]:
+    """Return the position of a delivery among those sent: the send time in steady ms, and its
+    position in the queue, as deliveries sent at one time are in that order."""
+    return delivery.delivered, -delivery.priority, delivery.order
+
+
+@dataclass(slots=True, eq=False)
+class Copy:
+    """Frame that the client has to acknowledge.
+
+    identity    id in the client's acknowledgement
+    subscriber  subscription for which it was sent
+    at          send time, in steady ms
+    passed      the client has begun it (see the module)
+    """
+
+    identity: str
+    delivery: Delivery
+    subscriber: Subscriber
+    at: int
+    passed: bool = False
+
+    @property
+    def unacked(self) -> bool:
+        """True if the subscription for which it was sent still holds the delivery."""
+        consumer = self.subscriber.consumer
+        delivery = self.delivery
+        return consumer is not None and consumer.unacked.get(delivery.sequence) is delivery
+
+
+class Subscriptions:
+    """Subscriptions of one connection, with their unacked deliveries and acknowledgement timeouts.
+
+    by_name   subscriptions by queue name
+    mine      the same by their broker consumers; the subscriptions maintain it
+    by_token  deliveries by the id that the client acknowledges; the subscriptions add them, and
+              call `trim` after a batch
+    sent      deliveries of queues without acknowledgements
+    copies    tracked copies, in the order in which they were sent; None = tracking is not needed
+    heard     steady ms of the last acknowledgement or the last expired timeout
+    passed    latest send time of the acknowledged deliveries, in steady ms
+    silent    the current delivery's timeout has expired without an acknowledgement since
+    """
+
+    __slots__ = (
+        "_alarm",
+        "_due",
+        "by_name",
+        "by_token",
+        "connection",
+        "copies",
+        "heard",
+        "mine",
+        "passed",
+        "sent",
+        "silent",
+    )
+
+    def __init__(self, connection: VibemqConnection) -> None:
+        self.connection = connection
+        self.by_name: dict[str, Subscriber] = {}
+        self.mine: dict[Consumer | None, Subscriber] = {}
+        self.by_token: Unacked[str, Delivery] = Unacked()
+        self.sent = SentDeliveries(connection.broker, refill=True)
+        self.copies: list[Copy] | None = None
+        self.heard = 0
+        self.passed = 0
+        self.silent = False
+        self._alarm: Timer | None = None
+        self._due = 0
+
+    def end(self) -> None:
+        """End all subscriptions."""
+        begun = self.begun() if self.by_name else set()
+        for subscriber in self.by_name.values():
+            subscriber.end(begun)
+        self.by_name.clear()
+        self.copies = None
+        if self._alarm is not None:
+            self._alarm.cancel()
+            self._alarm = None
+
+    def flushed(self) -> None:
+        """Acknowledge the sent deliveries of queues without acknowledgements."""
+        sent = self.sent.acknowledge()
+        for consumer in {consumer for consumer, _ in sent}:
+            subscriber = self.mine.get(consumer)
+            if subscriber is not None:
+                subscriber.measure()
+
+    def trim(self) -> None:
+        """Remove ended deliveries if there are many."""
+        self.by_token.trim(self._is_mine)
+
+    def _is_mine(self, delivery: Delivery) -> bool:
+        consumer = delivery.consumer
+        return (
+            consumer is not None
+            and consumer in self.mine
+            and consumer.unacked.get(delivery.sequence) is delivery
+        )
+
+    # --- acknowledgements --------------------------------------------------------------------
+
+    def acknowledge(self, identity: str) -> None:
+        """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
+        delivery = self.by_token.take(identity)
+        while delivery is not None:
+            consumer = delivery.consumer
+            subscriber = self.mine.get(consumer)
+            if (
+                subscriber is not None
+                and consumer is not None
+                and subscriber.acknowledge(consumer, delivery)
+            ):
+                if self.copies is None:
+                    return
+                break
+            delivery = self.by_token.take(identity)
+        self._record_ack(identity)
+
+    def _record_ack(self, identity: str) -> None:
+        """Record an acknowledgement of the client, after it has been applied."""
+        self.heard = self.connection.broker.clock.steady
+        if self.copies is None:
+            return
+        done = self._answer(self.copies, identity)
+        if self.silent:
+            self.silent = False
+            done.update(self.mine.values())
+        taken_back = Counter(copy.subscriber for copy in self.copies if not copy.unacked)
+        sequences = {copy.delivery.sequence for copy in self.copies}
+        if not taken_back and len(sequences) == len(self.copies):
+            self.copies = None
+        for subscriber in done:
+            subscriber.widen(taken_back[subscriber])
+
+    def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
+        """Remove the copies that the client has handled. Returns their subscribers."""
+        done: set[Subscriber] = set()
+        index = next((n for n, copy in enumerate(copies) if copy.identity == identity), -1)
+        if index < 0:
+            return done
+        answered = copies[index]
+        consumer = answered.subscriber.consumer
+        if not answered.unacked and consumer is not None:
+            # the message was requeued before
+            sequence = answered.delivery.sequence
+            self.connection.broker.settle_any(consumer.subscription, sequence)
+        behind = copies[index + 1 :]
+        later = {copy.delivery.sequence for copy in behind}
+        kept: list[Copy] = []
+        for copy in copies[: index + 1]:
+            if copy is not answered and copy.unacked and copy.delivery.sequence not in later:
+                copy.passed = True
+                kept.append(copy)
+            else:
+                done.add(copy.subscriber)
+        copies[:] = kept + behind
+        return done
+
+    def give_up(self, sequences: Iterable[int]) -> None:
+        """Stop tracking messages that have ended after their last attempt."""
+        if self.copies is not None:
+            ended = set(sequences)
+            self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
+
+    def begun(self) -> set[int]:
+        """Return the sequences of unacked messages that the client may have begun."""
+        sent = self._sent()
+        current = _current(sent)
+        begun = (copy for copy in sent if copy.passed or copy is current)
+        return {copy.delivery.sequence for copy in begun if copy.unacked}
+
+    # --- timeouts ----------------------------------------------------------------------------
+
+    def _sent(self) -> list[Copy]:
+        """Return the copies that are not acknowledged, in the order in which they were sent."""
+        if self.copies is not None:
+            return self.copies
+        by_subscription = {
+            consumer.subscription: subscriber
+            for consumer, subscriber in self.mine.items()
+            if consumer is not None
+        }
+        copies: list[Copy] = []
+        for identity, delivery in self.by_token.entries():
+            # includes messages that have ended in another way: the client does not know
+            subscriber = by_subscription.get(delivery.subscription)
+            if subscriber is not None:
+                at = delivery.delivered
+                passed = at < self.passed or subscriber.has_passed(delivery)
+                copies.append(Copy(identity, delivery, subscriber, at, passed))
+        return copies
+
+    def expect(self, due: int) -> None:
+        """Set the timer for a delivery that must be acknowledged by `due`, in steady ms."""
+        if self._alarm is not None:
+            if self._due <= due:
+                return
+            self._alarm.cancel()
+        self._due = due
+        delay = max(1, due - self.connection.broker.clock.steady)
+        transport = self.connection.channel.transport
+        self._alarm = transport.call_later(delay / 1000, self._on_alarm)
+
+    def _deadline(self, copy: Copy, current: Copy | None) -> int:
+        """Return the steady ms at which a copy times out; 0 = never."""
+        timeout = copy.subscriber.timeout
+        if timeout and copy.passed:
+            return copy.at + timeout if copy.unacked else 0
+        return max(copy.at, self.heard) + timeout if timeout and copy is current else 0
+
+    def _on_alarm(self) -> None:
+        """Handle expired timeouts and set the timer for the next one."""
+        self._alarm = None
+        now = self.connection.broker.clock.steady
+        late: dict[Subscriber, list[int]] = {}
+        sent = self._sent()
+        current = _current(sent)
+        kept: list[Copy] = []
+        silent = False
+        for copy in sent:
+            if 0 < self._deadline(copy, current) <= now:
+                unacked = copy.unacked
+                if unacked:
+                    late.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
+                if copy is not current:
+                    continue
+                silent = True
+                copy.passed = not unacked  # kept, because the client may still acknowledge it
+            kept.append(copy)
+        if late or silent:
+            self.copies = kept[-MOST_COPIES:]
+            self.heard = now if silent else self.heard
+            for subscriber, sequences in late.items():
+                subscriber.time_out(sequences)
+        if silent:
+            self.silent = True
+            for subscriber in list(self.mine.values()):
+                subscriber.narrow()
+        for subscriber in list(self.mine.values()):
+            subscriber.measure()
+        sent = self._sent()
+        current = _current(sent)
+        deadlines = [self._deadline(copy, current) for copy in sent]
+        if any(deadlines):
+            self.expect(min(filter(None, deadlines)))
+
+
+def _current(copies: list[Copy]) -> Copy | None:
+    """Return the first copy that the client has not passed."""
+    return next((copy for copy in copies if not copy.passed), None)

@@ -1,0 +1,266 @@
+"""Large frames: worker threads unpack, check, encode and compress them.
+
+A broker has one `Offload`. It runs few jobs at a time, in the order of submission, because each may
+need twice the largest unpacked frame: 105 bytes of Brotli can unpack to 64 MiB. That memory is
+reserved before a job starts. A job waits while other connections' input takes the memory; one job
+can always run, so that waiting ends.
+
+Received frames are read by `read_large`. The frames of large messages are encoded and compressed
+once for all connections of a broker: all consumers of a destination with the same compression get
+the same frame for the same attempt. Further requests for it wait for the same job, and the latest
+frames are cached.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.message import Message
+from sluicemq.protocols.transport import Background
+from sluicemq.protocols.vibemq.compression import Compression, Unpacker
+from sluicemq.protocols.vibemq.mapping import check_in_chunks, to_deliver
+from sluicemq.protocols.vibemq.wire import (
+    HEADER_SIZE,
+    MAX_BODY,
+    MAX_UNPACKED,
+    PUBLISH,
+    Decoder,
+    Frame,
+    compressed,
+)
+
+LARGE: Final = 256 * 1024
+"""Size of a body, in bytes, above which another thread unpacks, checks and compresses it."""
+PARALLEL: Final = 2
+"""Maximum number of running jobs."""
+KEPT_BYTES: Final = 16 << 20
+"""Size of the cache of frames, in bytes."""
+_ENTRY: Final = 512
+"""Bytes that a cached frame takes in addition; also those of a message that cannot be sent."""
+
+Result = TypeVar("Result")
+
+
+class Memory(Protocol):
+    """Memory budget of unpacked frames."""
+
+    def reserve(self, size: int) -> bool:
+        """Reserve `size` bytes. Return False if the budget is exceeded and others have reserved."""
+
+    def unreserve(self, size: int) -> None:
+        """Release `size` reserved bytes."""
+
+
+class OffloadedJob:
+    """Submitted job. Created by `Offload.submit`.
+
+    work  function to call in another thread; None once the job has ended
+    done  function to call with the result; None once the job has ended or is cancelled
+    size  bytes of memory that it needs at most
+    """
+
+    __slots__ = ("done", "size", "work")
+
+    def __init__(
+        self, work: Callable[[], Result], done: Callable[[Result | Exception], None], size: int
+    ) -> None:
+        self.work: Callable[[], Any] | None = work
+        self.done: Callable[[Any], None] | None = done
+        self.size = size
+
+    def cancel(self) -> None:
+        """Do not report the result, and do not start the job if it has not started."""
+        self.work = self.done = None
+
+    def run(self) -> object:
+        """Return the result or the exception of the work. Called in another thread."""
+        work = self.work
+        try:
+            return None if work is None else work()
+        except Exception as error:
+            return without_traceback(error)
+
+
+class Offload:
+    """Runs jobs in worker threads. All methods are called on the event loop."""
+
+    __slots__ = ("_background", "_memory", "_running", "_waiting")
+
+    def __init__(self, background: Background | None = None, memory: Memory | None = None) -> None:
+        """Without `background` jobs run at once on the event loop; without `memory` no memory is
+        reserved."""
+        self._background = background
+        self._memory = memory
+        self._waiting: deque[OffloadedJob] = deque()
+        self._running = 0
+
+    def submit(
+        self,
+        work: Callable[[], Result],
+        done: Callable[[Result | Exception], None],
+        size: int,
+    ) -> OffloadedJob:
+        """Call `work` in another thread, then `done` on the event loop.
+
+        `done` gets the result, or the exception that `work` raised. `size`: bytes of memory that it
+        needs at most.
+        """
+        job = OffloadedJob(work, done, size)
+        self._waiting.append(job)
+        self._begin()
+        return job
+
+    def _begin(self) -> None:
+        while self._waiting and self._running < PARALLEL:
+            job = self._waiting[0]
+            if job.work is None:
+                self._waiting.popleft()
+                continue
+            if self._memory is not None and not self._memory.reserve(job.size):
+                return
+            self._waiting.popleft()
+            self._running += 1
+            if self._background is not None:
+                self._background.submit(job.run, partial(self._end, job))
+            else:
+                self._end(job, job.run())
+
+    def _end(self, job: OffloadedJob, result: object) -> None:
+        self._running -= 1
+        done = job.done
+        job.cancel()
+        try:
+            if done is not None:
+                done(result)
+        finally:
+            if self._memory is not None:
+                self._memory.unreserve(job.size)
+            self._begin()
+
+
+# --- received frames -----------------------------------------------------------------------------
+
+
+LargeRead = tuple[Frame, str]
+"""Frame, and the reason for which its payload is refused; "" if it is valid."""
+
+
+def read_large(decoder: Decoder, large: Unpacker, size: int) -> LargeRead | None:
+    """Read the decoder's large frame and check its payload, in any thread.
+
+    Return None if it unpacks to more than `size` bytes, unless `size` is 0. Raises ProtocolError.
+    """
+    frame = decoder.read_large(large, size)
+    if frame is None:
+        return None
+    if frame.type != PUBLISH:
+        why = f"only a Publish may have more than {LARGE} bytes"
+        return frame._replace(payload=b"", headers={}), why
+    try:
+        if frame.payload:
+            check_in_chunks(frame.payload)
+    except ProtocolError as error:
+        return frame._replace(payload=b""), str(error)
+    return frame, ""
+
+
+# --- sent frames ---------------------------------------------------------------------------------
+
+
+class LargeKey(NamedTuple):
+    """Cache key of a frame. `sequence` is unique in the broker; `detect_json` as in
+    `mapping.wire_payload`."""
+
+    sequence: int
+    queue: bytes
+    attempts: int
+    compression: Compression
+    detect_json: bool = True
+
+
+class LargeDelivery(NamedTuple):
+    """Request for a frame. `identity` and `threshold` as in `to_deliver` and `compressed`."""
+
+    key: LargeKey
+    message: Message
+    identity: bytes
+    threshold: int
+
+    def build(self) -> bytes:
+        """Return the frame, or b"" if no client could read it.
+
+        Takes up to seconds; may be called in any thread.
+        """
+        key = self.key
+        most = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
+        try:
+            return compressed(self._frame(most), key.compression, self.threshold)
+        except FrameTooLarge:
+            # without the additions that a frame at the limit omits
+            frame = self._frame(MAX_BODY)
+            return frame if len(frame) <= MAX_BODY + HEADER_SIZE else b""
+
+    def _frame(self, limit: int) -> bytes:
+        key = self.key
+        return to_deliver(
+            self.message, self.identity, key.queue, key.attempts, limit, key.detect_json
+        )
+
+
+Built = Callable[[LargeKey, bytes | Exception], None]
+
+
+class LargeDeliveries:
+    """Frames of large messages, with their cache and their pending requests.
+
+    offload  worker threads of all VibeMQ connections
+    """
+
+    __slots__ = ("_kept", "_kept_bytes", "_requests", "offload")
+
+    def __init__(self, offload: Offload) -> None:
+        self.offload = offload
+        self._kept: OrderedDict[LargeKey, bytes] = OrderedDict()
+        self._kept_bytes = 0
+        self._requests: dict[LargeKey, list[Built]] = {}
+
+    def find(self, key: LargeKey) -> bytes | None:
+        """Return a cached frame; None if it is not cached.
+
+        The frame is b"" if no client could read it.
+        """
+        frame = self._kept.get(key)
+        if frame is not None:
+            self._kept.move_to_end(key)
+        return frame
+
+    def keep(self, key: LargeKey, frame: bytes) -> None:
+        """Add a frame to the cache."""
+        if key not in self._kept:
+            self._kept_bytes += _ENTRY + len(frame)
+        self._kept[key] = frame
+        while self._kept_bytes > KEPT_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._kept_bytes -= _ENTRY + len(oldest)
+
+    def request(self, delivery: LargeDelivery, built: Built) -> None:
+        """Call `built` with the frame's key and the frame, or the exception of encoding it.
+
+        The frame is b"" if no client could read it. The call may happen before this returns.
+        """
+        key = delivery.key
+        requests = self._requests.setdefault(key, [])
+        requests.append(built)
+        if len(requests) == 1:
+            size = 2 * len(delivery.message.body) + MAX_BODY
+            self.offload.submit(delivery.build, partial(self._end, key), size)
+
+    def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
+        if isinstance(frame, bytes):
+            self.keep(key, frame)
+        for built in self._requests.pop(key):
+            built(key, frame)
