@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from sluicemq.cli.console import Column, moment, number, rate, show, table
-from sluicemq.cli.dead_letters import DeadLetter
+from sluicemq.cli.messages import DeadLetter
 from sluicemq.management.broker import AuditEntry
 from sluicemq.management.clients import XidView
 from sluicemq.management.destinations import AddressView
@@ -77,7 +77,7 @@ class Account(Values):
 
 ITEMS: dict[str, Any] = {
     "status:AUDIT_COLUMNS": AuditEntry(time=TIME, event=LONG, user=LONG, peer=LONG, operation=LONG),
-    "dead_letters:_MESSAGES": DeadLetter(
+    "messages:_DEAD_LETTERS": DeadLetter(
         cast(MessageItem, Message()),
         DeadLetterView(
             reason="max-deliveries",
@@ -109,13 +109,13 @@ def columns(text: str) -> tuple[Column[Any], ...]:
         "configuration:_LIVE",
         "client_commands:CONNECTION_COLUMNS",
         "client_commands:CONSUMER_COLUMNS",
-        "dead_letters:_QUEUES",
-        "dead_letters:_MESSAGES",
+        "messages:_DEAD_LETTER_QUEUES",
+        "messages:_DEAD_LETTERS",
         "destinations:COLUMNS",
         "message_options:MESSAGE_COLUMNS",
         "users:_PERMISSIONS",
         "users:_ROLES",
-        "slots:COLUMNS",
+        "client_commands:SLOT_COLUMNS",
         "status:_PROTOCOLS",
         "status:_LISTENERS",
         "client_commands:SUBSCRIPTION_COLUMNS",

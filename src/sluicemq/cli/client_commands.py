@@ -1,5 +1,5 @@
-"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers` and
-`transactions …`."""
+"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers`,
+`transactions …` and `slots …`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,17 @@ from sluicemq.cli.command_helpers import (
     listing,
     query_command,
 )
-from sluicemq.cli.console import Column, Exit, UsageError, complain, moment, number, size
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    UsageError,
+    complain,
+    moment,
+    number,
+    pairs,
+    quantity,
+    size,
+)
 from sluicemq.cli.destinations import Listing, address_of, complete_destination
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.clients import (
@@ -41,8 +51,18 @@ from sluicemq.management.clients import (
     TransactionItem,
     TransactionQuery,
 )
-from sluicemq.management.operation import ApiOperation, IdPath, kind_name
+from sluicemq.management.journal import (
+    DELETE_SLOT,
+    GET_SLOT,
+    LIST_SLOTS,
+    PUT_SLOT,
+    PutSlot,
+    SlotRequest,
+    SlotView,
+)
+from sluicemq.management.operation import ApiOperation, IdPath, NamePath, PageQuery, kind_name
 from sluicemq.model.destination import Kind
+from sluicemq.server.units import Unit
 
 # --- `sluicemq connections …` ---------------------------------------------------------------------
 #
@@ -329,3 +349,96 @@ def _decide(
 
 def _xid(item: TransactionItem) -> str:
     return " ".join(map(str, astuple(item.xid))) if item.xid else "-"
+
+
+# --- `sluicemq slots …` ---------------------------------------------------------------------------
+#
+# `sluicemq slots …`: retention slots of a running broker. `sluicemq journal slots` manages those of
+# a stopped broker's journal.
+
+slots = typer.Typer(
+    cls=Listing,
+    help="List, create, advance and remove retention slots. Default: list.",
+    pretty_exceptions_enable=False,
+)
+
+SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
+    Column("Slot", lambda item: str(item.name)),
+    Column("Position", lambda item: str(item.position), right=True),
+    Column("Lag", lambda item: number(item.lag_records), right=True),
+    Column("Limit", lambda item: size(item.limit_bytes), right=True),
+    Column("Created", lambda item: moment(item.created), whole=True, optional=True),
+    Column(
+        "Moved",
+        lambda item: moment(item.last_advanced) if item.last_advanced else "never",
+        whole=True,
+    ),
+    Column("State", lambda item: _slot_state(item), whole=True),
+)
+
+
+def _slot_state(item: SlotView) -> str:
+    if item.idle_expired:
+        return "lost (idle)"
+    return "lost" if item.lost else "held"
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+PositionOption = Annotated[
+    int,
+    typer.Option("--position", min=0, help="Last sequence number that the reader has processed."),
+]
+
+
+@query_command(slots, "list")
+def list_slots(api: Api) -> QueryResult:
+    """List the slots."""
+    empty = "There are no slots. A pipeline's first run creates one."
+    return listing(api.items(LIST_SLOTS, PageQuery()), SLOT_COLUMNS, empty)
+
+
+@query_command(slots, "show")
+def show_slot(api: Api, name: NameArgument) -> QueryResult:
+    """Show one slot, and the number of records that its reader has not processed (lag)."""
+    slot = api.call(GET_SLOT, NamePath(name=name))
+    return QueryResult(
+        slot, pairs([(column.title.lower(), str(column.of(slot))) for column in SLOT_COLUMNS])
+    )
+
+
+@action_command(slots, "create")
+def create_slot(
+    api: Api,
+    name: NameArgument,
+    position: PositionOption = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--limit", metavar="SIZE", help="Maximum journal retained for it, such as 5GiB."
+        ),
+    ] = None,
+) -> ActionResult:
+    """Create a slot: the journal is retained from its position on."""
+    body = SlotRequest(
+        position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
+    )
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=body))
+    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
+
+
+@action_command(slots, "advance")
+def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
+    """Advance a slot; the journal before its position may be deleted."""
+    slot = api.call(GET_SLOT, NamePath(name=name))
+    if position < slot.position:
+        raise UsageError(f"the slot {name} is at {slot.position} and cannot go back to {position}")
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=SlotRequest(position)))
+    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
+
+
+@action_command(slots, "delete")
+def delete_slot(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
+    """Remove a slot; its reader has to start over."""
+    confirm(f"Remove the slot {name}?", yes)
+    api.call(DELETE_SLOT, NamePath(name=name))
+    return ActionResult({"deleted": name}, f"Removed the slot {name}.")

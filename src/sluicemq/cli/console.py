@@ -6,6 +6,7 @@ the terminal go to standard error.
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -81,6 +82,14 @@ def printable(text: str) -> str:
     """Return `text` with control characters and unencodable characters escaped."""
     escaped = text.encode("utf-8", "backslashreplace").decode()
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in escaped)
+
+
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a message body for JSON: as `body` if it is UTF-8 text, else as `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
 
 
 def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:

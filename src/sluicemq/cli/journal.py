@@ -22,6 +22,7 @@ from sluicemq.cli.console import (
     Column,
     Exit,
     JsonFlag,
+    body_fields,
     complain,
     err,
     moment,
@@ -230,42 +231,36 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
-    if record.type == RecordType.COMPLETED:
-        yield "outcome", Cause(record.kind).label
-        yield "subscription", record.subscription
-        yield "sequences", record.sequences
-    elif record.type == RecordType.DELIVERED:
-        yield "subscription", record.subscription
-        yield "sequences", record.sequences
-    elif record.type == RecordType.REDELIVERED:
-        subscription, sequences, attempts = decode_redelivered(record.body)
-        yield "subscription", subscription
-        yield "sequences", sequences
-        yield "attempts", attempts
-    elif record.type == RecordType.DEPTH:
-        ready, unacked, consumers = decode_depth(record.body)
-        yield "ready", ready
-        yield "unacked", unacked
-        yield "consumers", consumers
-    elif fields := describe(record.type, record.body):
-        for name, value in fields.items():
-            yield name, _plain(value)
-    elif message is not None:
-        yield "protocol", message.origin.name.lower()
-        yield "body_kind", message.kind.name.lower()
-        yield "durability", message.durability.name.lower()
-        yield "priority", message.priority
-        for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
-            if value := getattr(message, name):
-                yield f"message_{name}" if name == "type" else name, _plain(value)
-        if message.reply_to is not None:
-            yield "reply_to", _text(str(message.reply_to))
-        if message.properties:
-            yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
-        try:
-            yield "body", message.body.decode()
-        except UnicodeDecodeError:
-            yield "body_base64", base64.b64encode(message.body).decode()
+    match record.type:
+        case RecordType.COMPLETED:
+            yield "outcome", Cause(record.kind).label
+            yield "subscription", record.subscription
+            yield "sequences", record.sequences
+        case RecordType.DELIVERED:
+            yield "subscription", record.subscription
+            yield "sequences", record.sequences
+        case RecordType.REDELIVERED:
+            names = ("subscription", "sequences", "attempts")
+            yield from zip(names, decode_redelivered(record.body), strict=True)
+        case RecordType.DEPTH:
+            names = ("ready", "unacked", "consumers")
+            yield from zip(names, decode_depth(record.body), strict=True)
+        case _ if fields := describe(record.type, record.body):
+            for name, value in fields.items():
+                yield name, _plain(value)
+        case _ if message is not None:
+            yield "protocol", message.origin.name.lower()
+            yield "body_kind", message.kind.name.lower()
+            yield "durability", message.durability.name.lower()
+            yield "priority", message.priority
+            for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
+                if value := getattr(message, name):
+                    yield f"message_{name}" if name == "type" else name, _plain(value)
+            if message.reply_to is not None:
+                yield "reply_to", _text(str(message.reply_to))
+            if message.properties:
+                yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
+            yield from body_fields(message.body).items()
 
 
 def _line(entry: Entry) -> str:

@@ -44,7 +44,7 @@ COMMANDS: Final = {
     "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
     "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
     "messages": LazyCommand("sluicemq.cli.messages", "app", _MESSAGES),
-    "dlq": LazyCommand("sluicemq.cli.dead_letters", "app", _MESSAGES),
+    "dlq": LazyCommand("sluicemq.cli.messages", "dlq", _MESSAGES),
     "queues": LazyCommand("sluicemq.cli.destinations", "queues", _DESTINATIONS),
     "topics": LazyCommand("sluicemq.cli.destinations", "topics", _DESTINATIONS),
     "subscriptions": LazyCommand("sluicemq.cli.client_commands", "subscriptions", _DESTINATIONS),
@@ -61,7 +61,7 @@ COMMANDS: Final = {
     "backup": LazyCommand("sluicemq.cli.backup", "app", _DATA),
     "restore": LazyCommand("sluicemq.cli.backup", "restore_app", _DATA),
     "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
-    "slots": LazyCommand("sluicemq.cli.slots", "app", _DATA),
+    "slots": LazyCommand("sluicemq.cli.client_commands", "slots", _DATA),
     "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),
     "migrate": LazyCommand("sluicemq.cli.migrate", "app", _DATA),
 }

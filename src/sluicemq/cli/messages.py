@@ -1,5 +1,5 @@
 """`sluicemq messages …`: browse, publish, delete, move, copy, redeliver and save messages of a
-queue or of a topic's subscriptions.
+queue or of a topic's subscriptions. `sluicemq dlq …`: list, redrive and purge dead letters.
 
 `sluicemq receive` consumes messages as a client does; browsing does not consume them.
 """
@@ -10,14 +10,14 @@ import os
 import sys
 from base64 import b64encode
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import message_options
+from sluicemq.cli import destinations, message_options
 from sluicemq.cli.api import Api
 from sluicemq.cli.command_helpers import (
     ActionResult,
@@ -25,10 +25,19 @@ from sluicemq.cli.command_helpers import (
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
-from sluicemq.cli.console import Column, UsageError, number, size, table
-from sluicemq.cli.destinations import DestinationArgument, address_of, display_name
+from sluicemq.cli.console import Column, UsageError, body_fields, number, size, table
+from sluicemq.cli.destinations import (
+    DestinationArgument,
+    Listing,
+    address_in,
+    address_of,
+    display_name,
+    is_like,
+    oldest,
+)
 from sluicemq.cli.message_options import (
     MESSAGE_COLUMNS,
     AllFlag,
@@ -45,11 +54,19 @@ from sluicemq.cli.message_options import (
     parse_properties,
     read_standard_input,
 )
+from sluicemq.clients.http import HttpRefusal
+from sluicemq.management.destinations import (
+    LIST_DEAD_LETTER_QUEUES,
+    DeadLetterItem,
+    DeadLetterQuery,
+)
 from sluicemq.management.messages import (
     GET_MESSAGE,
     GET_MESSAGE_BODY,
     LIST_MESSAGES,
     PUBLISH_MESSAGE,
+    DeadLetterView,
+    MessageItem,
     MessageLookup,
     MessagePath,
     MessageQuery,
@@ -57,6 +74,7 @@ from sluicemq.management.messages import (
     PublishMessage,
     PublishRequest,
 )
+from sluicemq.model.destination import Address
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -347,16 +365,163 @@ def _body(content: bytes, kind: str | None) -> dict[str, Any]:
             return {"body_json": msgspec.Raw(content)}
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"--kind json: the body is no JSON: {error}") from None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is None or kind == "bytes":
+    if kind == "bytes":
         return {"body_base64": b64encode(content).decode()}
-    return {"body": text}
+    return body_fields(content)
 
 
 def _write(file: Path, content: bytes, overwrite: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
     with open(os.open(file, flags, 0o600), "wb") as stream:
         stream.write(content)
+
+
+# --- `sluicemq dlq …` -----------------------------------------------------------------------------
+#
+# A dead-letter queue is a queue: `messages` works on it as well. These commands also show the
+# reason of each dead letter.
+
+dlq = typer.Typer(
+    cls=Listing,
+    help="List, redrive and purge dead letters.",
+    pretty_exceptions_enable=False,
+)
+
+
+class DeadLetter(NamedTuple):
+    """A message of a dead-letter queue, and its origin; None if the message is gone."""
+
+    message: MessageItem
+    origin: DeadLetterView | None
+
+
+_DEAD_LETTER_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
+    Column("Name", address_in),
+    Column("Ready", lambda item: number(item.ready), right=True),
+    Column("Oldest", oldest, right=True),
+    Column("Reasons", lambda item: _reasons(item)),
+    Column("Dead letters of", lambda item: ", ".join(item.sources)),
+)
+_DEAD_LETTERS: Final[tuple[Column[DeadLetter], ...]] = (
+    Column("ID", lambda item: item.message.id, right=True),
+    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", whole=True),
+    Column("Reason", lambda item: item.origin.reason if item.origin else "-", whole=True),
+    Column("Original destination", lambda item: _original(item.origin)),
+    Column(
+        "Attempts",
+        lambda item: str(item.origin.attempts or "-") if item.origin else "-",
+        right=True,
+    ),
+    Column("Size", lambda item: size(item.message.size), right=True),
+    Column("Correlation ID", lambda item: item.message.correlation_id, optional=True),
+)
+
+
+@query_command(dlq, "list")
+def list_queues(
+    api: Api,
+    pattern: Annotated[
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
+    ] = "",
+) -> QueryResult:
+    """List the dead-letter queues with the reasons of their messages."""
+    found = [
+        item
+        for item in api.items(LIST_DEAD_LETTER_QUEUES, DeadLetterQuery())
+        if is_like(item.name, pattern)
+    ]
+    return listing(found, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them.")
+
+
+@query_command(dlq, "show")
+def show_dead_letters(
+    api: Api,
+    name: DestinationArgument,
+    selector: SelectorOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
+    ] = None,
+) -> QueryResult:
+    """List the dead letters in a queue with reason and original destination."""
+    address = address_of(name)
+    query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
+    page = api.call(LIST_MESSAGES, query)
+    items = [DeadLetter(each, _origin(api, address, each.id)) for each in page.items]
+    document = msgspec.to_builtins(page)
+    for entry, item in zip(document["items"], items, strict=True):
+        entry["dead_letter"] = item.origin
+    if not items:
+        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
+    found: RenderableType = table(_DEAD_LETTERS, items)
+    if following := page.next_cursor:
+        found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
+    return QueryResult(document, found)
+
+
+@action_command(dlq, "redrive")
+def redrive(
+    api: Api,
+    name: DestinationArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    limit: LimitOption = 0,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TARGET", help="Send to this destination instead of the original one."
+        ),
+    ] = None,
+    yes: YesFlag = False,
+) -> ActionResult:
+    """Redrive dead letters to their original destinations, or to another one."""
+    address, selection = address_of(name), message_options.select(ids, selector, everything)
+    target = address_of(to) if to is not None else None
+    if selection.ids is None:
+        where = f"to {display_name(target)}" if target else "to their original destinations"
+        confirm(
+            f"Redrive {message_options.describe(selection)} of {display_name(address)} {where}?",
+            yes,
+        )
+    return message_options.run_action(
+        api,
+        address,
+        "redrive" if target is None else "move",
+        selection,
+        "redriven" if target is None else "moved",
+        target=target,
+        limit=limit,
+    )
+
+
+@action_command(dlq, "purge")
+def purge(
+    api: Api,
+    name: DestinationArgument,
+    yes: YesFlag = False,
+) -> ActionResult:
+    """Purge all dead letters in a queue."""
+    address = address_of(name)
+    return destinations.purge(api, address.kind, address.name, yes=yes)
+
+
+def _reasons(item: DeadLetterItem) -> str:
+    ordered = sorted(item.reasons.items(), key=lambda each: -each[1])
+    return ", ".join(f"{reason} {number(count)}" for reason, count in ordered)
+
+
+def _origin(api: Api, address: Address, message_id: str) -> DeadLetterView | None:
+    """Return the origin of a message, which lists do not include."""
+    lookup = MessageLookup(address=address, id=message_id, max_body_bytes=0)
+    try:
+        return api.call(GET_MESSAGE, lookup).dead_letter
+    except HttpRefusal as error:
+        if error.code != "message-not-found":
+            raise
+        return None  # removed in the meantime
+
+
+def _original(origin: DeadLetterView | None) -> str:
+    address = origin.original_destination if origin is not None else None
+    return "-" if address is None else address_in(address)
