@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sluicemq.cli.api import Api, BrokerLocation, OperationCaller
-from sluicemq.cli.serve import load_flags
+from sluicemq.cli.api import Api, OperationCaller
+from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery
 from sluicemq.management.operation import AnswerT, ApiOperation, ParametersT, implementations
 from sluicemq.security.access import is_open

@@ -6,8 +6,8 @@ Without --url the command reads the files of a data directory, also while its br
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -15,8 +15,7 @@ import msgspec
 import typer
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
-from sluicemq.cli.api import Api, BrokerLocation
-from sluicemq.cli.command_helpers import broker_command
+from sluicemq.cli.api import Api, CommandResult, action_command, listing
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -27,11 +26,9 @@ from sluicemq.cli.console import (
     number,
     print_json,
     quantity,
-    show,
     size,
-    table,
 )
-from sluicemq.cli.serve import load_flags
+from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal.backup import create as create_backup
 from sluicemq.journal.backup_restore import restore as restore_backup
 from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, catalogue, read_manifest
@@ -73,7 +70,7 @@ BackupArgument = Annotated[
 ]
 
 
-@broker_command(app, "create", opening=nullcontext)
+@action_command(app, "create", opening=nullcontext)
 def create(
     place: BrokerLocation,
     directory: Annotated[
@@ -104,21 +101,18 @@ def create(
             "--max-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
         ),
     ] = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> CommandResult:
     """Back up the journal, the users and the configuration of a running or stopped broker."""
     limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
     if place.local:
         manifest = _create(place, directory, incremental_from, link, limit)
     else:
         manifest = _ask(place, directory, incremental_from, link, limit)
-    if as_json:
-        print_json(manifest)
-    else:
-        print(
-            f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
-            f"copied; everything up to number {manifest.last_sequence}"
-        )
+    return CommandResult(
+        manifest,
+        output=f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
+        f"copied; everything up to number {manifest.last_sequence}",
+    )
 
 
 @app.command()
@@ -134,7 +128,8 @@ def verify(
     Exits with code 1 if the backup is damaged.
     """
     manifest = read_manifest(directory)
-    with _progress("verifying", manifest.bytes) as advance:
+    with _progress("verifying", manifest.bytes) as bar:
+        advance = partial(bar.advance, bar.task_ids[0])
         verdict = verify_backup(directory, records=not quick, advance=advance)
     if as_json:
         print_json(verdict)
@@ -148,15 +143,14 @@ def verify(
         raise typer.Exit(Exit.REFUSED)
 
 
-@broker_command(app, "list", opening=nullcontext)
+@action_command(app, "list", opening=nullcontext)
 def list_backups(
     place: BrokerLocation,
     directory: Annotated[
         Path | None,
         typer.Argument(metavar="[DIR]", help="Where the backups are; default: the configured."),
     ] = None,
-    as_json: JsonFlag = False,
-) -> None:
+) -> CommandResult:
     """List the backups in a directory, or those that a broker has made in its own."""
     if place.local:
         where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
@@ -170,12 +164,7 @@ def list_backups(
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
             found = [each for page in api.pages(LIST_BACKUPS, PageQuery()) for each in page.items]
-    if as_json:
-        print_json(found)
-    elif found:
-        show(table(COLUMNS, found))
-    else:
-        err().print("There are no backups. sluicemq backup create DIR makes one.", markup=False)
+    return listing(found, COLUMNS, "There are no backups. sluicemq backup create DIR makes one.")
 
 
 restore_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
@@ -206,7 +195,8 @@ def restore(
 ) -> None:
     """Make a data directory of a backup, from which a broker can start."""
     manifest = read_manifest(directory)
-    with _progress("restoring", manifest.bytes) as advance:
+    with _progress("restoring", manifest.bytes) as bar:
+        advance = partial(bar.advance, bar.task_ids[0])
         restored = restore_backup(
             directory, data_dir, keep_broker_id=keep_broker_id, advance=advance
         )
@@ -251,14 +241,7 @@ def _create(
         users = Path(running.users_file)
         if users.exists():
             extras[USERS_NAME] = users.read_bytes()
-    with _progress("copying", 0) as advance:
-        done = 0
-
-        def report_progress(progress: tuple[int, int]) -> None:
-            nonlocal done
-            advance(progress[0] - done, progress[1])
-            done = progress[0]
-
+    with _progress("copying") as bar:
         return create_backup(
             config.broker.data_dir / JOURNAL_NAME,
             directory,
@@ -266,7 +249,7 @@ def _create(
             previous=previous,
             link=link,
             rate=rate,
-            on_progress=report_progress,
+            on_progress=lambda progress: _show(bar, *progress),
         )
 
 
@@ -280,33 +263,24 @@ def _ask(
         max_rate=rate,
         incremental_from=str(previous) if previous is not None else None,
     )
-    with Api(place.target()) as api, _progress("copying", 0) as advance:
-        done = 0
+    with Api(place.target()) as api, _progress("copying") as bar:
         for line in api.lines(CREATE_BACKUP, CreateBackup(body=body)):
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":
                 raise JournalError(line["error"]["detail"])
-            advance(line["processed"] - done, line["total"])
-            done = line["processed"]
+            _show(bar, line["processed"], line["total"])
     raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
 
 
-@contextmanager
-def _progress(what: str, total: int) -> Iterator[Callable[..., None]]:
-    """Show a progress bar on a terminal. The yielded function takes the bytes copied since its last
-    call and, optionally, the total."""
+def _progress(what: str, total: int = 0) -> Progress:
+    """Return a progress bar with one task, for a terminal; 0 = the number of bytes is unknown."""
     console = err()
-    if not console.is_terminal:
-        yield lambda count, total=0: None
-        return
     columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    with Progress(*columns, console=console, transient=True) as bar:
-        task = bar.add_task(what, total=total or None)
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar.add_task(what, total=total or None)
+    return bar
 
-        def advance(count: int, total: int = 0) -> None:
-            if total:
-                bar.update(task, total=total)
-            bar.advance(task, count)
 
-        yield advance
+def _show(bar: Progress, copied: int, total: int) -> None:
+    bar.update(bar.task_ids[0], completed=copied, total=total or None)

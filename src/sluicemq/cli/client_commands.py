@@ -8,10 +8,9 @@ from typing import Annotated, Final
 import typer
 from msgspec.structs import astuple
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
@@ -105,7 +104,7 @@ def list_connections(
         str | None,
         typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the connections of clients."""
     query = ConnectionQuery(filter=text or "", protocol=protocol or "")
     empty = "There are no connections." if text is None else f"No connection matches {text}."
@@ -120,7 +119,7 @@ def close(
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the log.")
     ] = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Close connections. Their unacknowledged messages are redelivered."""
     what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {what}?", yes)
@@ -133,7 +132,7 @@ def close(
         else:
             closed.append(each)
     code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
-    return ActionResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
+    return CommandResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
 
 
 # --- `sluicemq subscriptions …` and `sluicemq consumers` ------------------------------------------
@@ -171,7 +170,7 @@ def list_subscriptions(
         typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
     ] = None,
     topic: TopicOption = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the subscriptions of topics."""
     name = _topic(topic) if topic is not None else ""
     query = SubscriptionQuery(destination=name, filter=text or "")
@@ -195,7 +194,7 @@ def delete(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
@@ -211,7 +210,7 @@ def delete(
     api.call(
         DELETE_SUBSCRIPTION, DeleteSubscription(name=chosen, destination=destination, force=force)
     )
-    return ActionResult(
+    return CommandResult(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",
     )
@@ -265,7 +264,7 @@ def list_consumers(
             autocompletion=complete_destination,
         ),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the consumers."""
     address = address_of(name) if name is not None else None
     query = ConsumerQuery()
@@ -311,7 +310,7 @@ def list_transactions(
     prepared: Annotated[
         bool, typer.Option("--prepared", help="Only prepared transactions.")
     ] = False,
-) -> QueryResult:
+) -> CommandResult:
     """List the transactions."""
     query = TransactionQuery(state="prepared" if prepared else "")
     empty = f"There are no {'prepared' if prepared else 'open'} transactions."
@@ -319,13 +318,13 @@ def list_transactions(
 
 
 @action_command(transactions, "commit")
-def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> CommandResult:
     """Commit a prepared transaction in place of its coordinator."""
     return _decide(api, COMMIT_TRANSACTION, transaction, "commit", "Committed", yes)
 
 
 @action_command(transactions, "rollback")
-def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> CommandResult:
     """Roll back a prepared transaction in place of its coordinator."""
     return _decide(api, ROLL_BACK_TRANSACTION, transaction, "rollback", "Rolled back", yes)
 
@@ -337,14 +336,14 @@ def _decide(
     verdict: str,
     done: str,
     yes: bool,
-) -> ActionResult:
+) -> CommandResult:
     confirm(
         f"Decide transaction {transaction} by hand ({verdict})? Its coordinator may have decided "
         "otherwise elsewhere.",
         yes,
     )
     api.call(operation, IdPath(id=transaction))
-    return ActionResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
+    return CommandResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
 
 
 def _xid(item: TransactionItem) -> str:
@@ -391,18 +390,19 @@ PositionOption = Annotated[
 
 
 @query_command(slots, "list")
-def list_slots(api: Api) -> QueryResult:
+def list_slots(api: Api) -> CommandResult:
     """List the slots."""
     empty = "There are no slots. A pipeline's first run creates one."
     return listing(api.items(LIST_SLOTS, PageQuery()), SLOT_COLUMNS, empty)
 
 
 @query_command(slots, "show")
-def show_slot(api: Api, name: NameArgument) -> QueryResult:
+def show_slot(api: Api, name: NameArgument) -> CommandResult:
     """Show one slot, and the number of records that its reader has not processed (lag)."""
     slot = api.call(GET_SLOT, NamePath(name=name))
-    return QueryResult(
-        slot, pairs([(column.title.lower(), str(column.of(slot))) for column in SLOT_COLUMNS])
+    return CommandResult(
+        slot,
+        output=pairs([(column.title.lower(), str(column.of(slot))) for column in SLOT_COLUMNS]),
     )
 
 
@@ -417,28 +417,28 @@ def create_slot(
             "--limit", metavar="SIZE", help="Maximum journal retained for it, such as 5GiB."
         ),
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Create a slot: the journal is retained from its position on."""
     body = SlotRequest(
         position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
     )
     slot = api.call(PUT_SLOT, PutSlot(name=name, body=body))
-    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
+    return CommandResult(slot, f"The slot {name} is at {slot.position}.")
 
 
 @action_command(slots, "advance")
-def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> ActionResult:
+def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> CommandResult:
     """Advance a slot; the journal before its position may be deleted."""
     slot = api.call(GET_SLOT, NamePath(name=name))
     if position < slot.position:
         raise UsageError(f"the slot {name} is at {slot.position} and cannot go back to {position}")
     slot = api.call(PUT_SLOT, PutSlot(name=name, body=SlotRequest(position)))
-    return ActionResult(slot, f"The slot {name} is at {slot.position}.")
+    return CommandResult(slot, f"The slot {name} is at {slot.position}.")
 
 
 @action_command(slots, "delete")
-def delete_slot(api: Api, name: NameArgument, yes: YesFlag = False) -> ActionResult:
+def delete_slot(api: Api, name: NameArgument, yes: YesFlag = False) -> CommandResult:
     """Remove a slot; its reader has to start over."""
     confirm(f"Remove the slot {name}?", yes)
     api.call(DELETE_SLOT, NamePath(name=name))
-    return ActionResult({"deleted": name}, f"Removed the slot {name}.")
+    return CommandResult({"deleted": name}, f"Removed the slot {name}.")

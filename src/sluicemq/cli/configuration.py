@@ -1,4 +1,5 @@
-"""`sluicemq config …`: show, check and document the configuration."""
+"""`sluicemq serve`: run a broker until it is stopped. `sluicemq config …`: show, check and document
+the configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from sluicemq.cli.api import (
-    Api,
-    AuthorityOption,
-    BrokerLocation,
-    PasswordFileOption,
-    TokenFileOption,
-    UrlOption,
-    UserOption,
-)
+from sluicemq.cli.api import Api
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -26,22 +19,59 @@ from sluicemq.cli.console import (
     complain,
     err,
     print_json,
+    report,
     show,
     table,
 )
-from sluicemq.cli.serve import (
+from sluicemq.cli.location import (
+    AuthorityOption,
+    BrokerLocation,
     ConfigOption,
     DataDirOption,
     EphemeralOption,
     InsecureOption,
     ListenOption,
     LogLevelOption,
+    PasswordFileOption,
+    TokenFileOption,
+    UrlOption,
+    UserOption,
     examine_flags,
     load_flags,
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.server.configuration_reference import describe, render, to_builtins
+from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.units import Unit, format_quantity
+
+
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    ephemeral: EphemeralOption = None,
+    log_level: LogLevelOption = None,
+    insecure_public: InsecureOption = None,
+) -> None:
+    """Run the broker. Without options: every protocol on its traditional loopback port."""
+    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded.check()
+    raise typer.Exit(_serve(loaded))
+
+
+def _serve(loaded: LoadedConfig) -> int:
+    # Imported here so that other commands start without the event loop and the protocols.
+    from sluicemq.server.run import EXIT_JOURNAL
+    from sluicemq.server.run import serve as run_broker
+
+    try:
+        return run_broker(loaded.config, loaded.origins)
+    except JournalDamaged as error:
+        # same exit code as for a later failure: a supervisor must not retry it
+        report(error)
+        return EXIT_JOURNAL
+
 
 app = typer.Typer(
     help="Show, check and explain the configuration.",

@@ -15,13 +15,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluicemq.cli.api import Api, BrokerLocation
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
 from sluicemq.cli.console import (
@@ -37,8 +37,8 @@ from sluicemq.cli.console import (
     rate,
     size,
     sparkline,
-    table,
 )
+from sluicemq.cli.location import BrokerLocation
 from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
@@ -276,7 +276,7 @@ def list_destinations(
             "--temporary/--no-temporary", help="Only temporary destinations, or without them."
         ),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List destinations with their statistics."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
@@ -291,40 +291,40 @@ def list_destinations(
         word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
-        return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
+        return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
     columns = (name, *COLUMNS)
-    return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
+    return listing(found, columns, _NOTHING_YET[kind])
 
 
-def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
+def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Show the statistics, settings and recent rates of one destination."""
     item = api.call(GET_DESTINATION, DestinationPath(address=Address(kind, name)))
     query = HistoryQuery(destination=name, kind=kind_name(kind), minutes=5)
     history = api.call(GET_HISTORY, query)
-    return QueryResult(item, _details(item, history))
+    return CommandResult(item, output=_details(item, history))
 
 
 def create(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> ActionResult:
+) -> CommandResult:
     """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
     body = _settings(settings)
     item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="new", body=body))
-    return ActionResult(item, f"Made {display_name(address)}.")
+    return CommandResult(item, f"Made {display_name(address)}.")
 
 
 def alter(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> ActionResult:
+) -> CommandResult:
     """Change settings of a destination; others keep their values."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
     body = _settings(settings)
     item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="existing", body=body))
-    return ActionResult(item, f"Changed {display_name(address)}.")
+    return CommandResult(item, f"Changed {display_name(address)}.")
 
 
 def delete(
@@ -335,14 +335,14 @@ def delete(
         bool, typer.Option("--force", help="Even if it has messages, consumers or subscriptions.")
     ] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Delete a destination."""
     address = Address(kind, name)
     if not yes:
         ready = api.call(GET_DESTINATION, DestinationPath(address=address)).ready
         confirm(f"Remove {display_name(address)} with {number(ready)} messages?", yes)
     api.call(DELETE_DESTINATION, DeleteDestination(address=address, force=force))
-    return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
+    return CommandResult({"deleted": name}, f"Removed {display_name(address)}.")
 
 
 def purge(
@@ -351,7 +351,7 @@ def purge(
     name: NameArgument,
     unacked: Annotated[bool, typer.Option("--unacked", help="Include unacked messages.")] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Purge the ready messages of a destination."""
     address = Address(kind, name)
     if not yes:
@@ -360,23 +360,23 @@ def purge(
         confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
     purging = PurgeDestination(address=address, body=PurgeRequest(unacked=unacked))
     answer = api.call(PURGE_DESTINATION, purging)
-    return ActionResult(
+    return CommandResult(
         answer, f"{number(answer.purged)} messages of {display_name(address)} have been purged."
     )
 
 
-def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
+def pause(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
     answer = api.call(PAUSE_DESTINATION, DestinationPath(address=address))
-    return ActionResult(answer, f"Delivery of {display_name(address)} is paused.")
+    return CommandResult(answer, f"Delivery of {display_name(address)} is paused.")
 
 
-def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
+def resume(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Resume delivery."""
     address = Address(kind, name)
     answer = api.call(RESUME_DESTINATION, DestinationPath(address=address))
-    return ActionResult(
+    return CommandResult(
         answer, f"{display_name(address)[0].upper()}{display_name(address)[1:]} delivers again."
     )
 

@@ -34,7 +34,7 @@ from sluicemq.cli.console import (
     size,
     table,
 )
-from sluicemq.cli.serve import load_flags
+from sluicemq.cli.location import load_flags
 from sluicemq.journal import FileJournal
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered

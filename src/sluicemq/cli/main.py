@@ -38,7 +38,7 @@ _BROKER: Final = "The broker"
 _DATA: Final = "The data"
 
 COMMANDS: Final = {
-    "serve": LazyCommand("sluicemq.cli.serve", "serve", _RUN),
+    "serve": LazyCommand("sluicemq.cli.configuration", "serve", _RUN),
     "demo": LazyCommand("sluicemq.cli.demo", "demo", _RUN),
     "bench": LazyCommand("sluicemq.cli.bench", "bench", _RUN),
     "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),

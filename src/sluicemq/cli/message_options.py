@@ -12,8 +12,7 @@ from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import ActionResult
+from sluicemq.cli.api import Api, CommandResult
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -118,7 +117,7 @@ def run_action(
     subscription: str | None = None,
     state: MessageState = "ready",
     limit: int = 0,
-) -> ActionResult:
+) -> CommandResult:
     """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
     past participle, such as "moved".
 
@@ -156,7 +155,7 @@ def run_action(
     if failed:
         text += f", {number(len(failed))} not"
     document = {"processed": done, "failed": failed}
-    return ActionResult(
+    return CommandResult(
         document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
     )
 

@@ -18,10 +18,9 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from sluicemq.cli import destinations, message_options
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
@@ -108,7 +107,7 @@ def list_messages(
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="Show the beginning of the bodies.")] = False,
-) -> QueryResult:
+) -> CommandResult:
     """List messages in the order of delivery."""
     address = address_of(name)
     query = MessageQuery(
@@ -123,14 +122,14 @@ def list_messages(
     )
     document = api.call(LIST_MESSAGES, query)
     if not document.items:
-        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
+        return CommandResult(document, f"There is no such message in {display_name(address)}.")
     columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
     output: RenderableType = table(columns, document.items)
     if following := document.next_cursor:
         of = f" of {number(document.total)}" if document.total is not None else ""
         more = f"The next ones{of}: --after {following}"
         output = Group(output, Text(more, style="dim"))
-    return QueryResult(document, output)
+    return CommandResult(document, output=output)
 
 
 @query_command(app, "show")
@@ -141,11 +140,11 @@ def show_message(
     max_body: Annotated[
         int, typer.Option("--max-body", min=0, help="Maximum bytes of the body to show.")
     ] = MAX_BODY,
-) -> QueryResult:
+) -> CommandResult:
     """Show one message with its headers, properties and body."""
     lookup = MessageLookup(address=address_of(name), id=message, max_body_bytes=max_body)
     item = api.call(GET_MESSAGE, lookup)
-    return QueryResult(item, details(item))
+    return CommandResult(item, output=details(item))
 
 
 @action_command(app, "save")
@@ -157,7 +156,7 @@ def save(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Save the body of a message to a file, unchanged."""
     path = MessagePath(address=address_of(name), id=message)
     if file != Path("-") and file.exists() and not overwrite:
@@ -166,9 +165,9 @@ def save(
     if file == Path("-"):
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-        return ActionResult(None, "")
+        return CommandResult(None, "")
     _write(file, content, overwrite)
-    return ActionResult(
+    return CommandResult(
         {"id": message, "file": str(file), "bytes": len(content)},
         f"Wrote {size(len(content))} to {file}.",
     )
@@ -208,7 +207,7 @@ def publish(
     durability: Annotated[
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Send messages from the arguments, from files, or standard input as one message. Prints their
     ids."""
     address = address_of(name)
@@ -231,7 +230,7 @@ def publish(
         answer = api.call(PUBLISH_MESSAGE, PublishMessage(address=address, body=message))
         ids.append(answer.id)
     summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
-    return ActionResult(
+    return CommandResult(
         {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)
     )
 
@@ -247,7 +246,7 @@ def delete(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Delete messages."""
     address, selection = address_of(name), message_options.select(ids, selector, everything)
     confirm(
@@ -278,7 +277,7 @@ def move(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Move messages to another queue or topic."""
     address, to = address_of(name), address_of(target)
     selection = message_options.select(ids, selector, everything)
@@ -312,7 +311,7 @@ def copy(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> ActionResult:
+) -> CommandResult:
     """Copy messages to another queue or topic."""
     return message_options.run_action(
         api,
@@ -337,7 +336,7 @@ def redeliver(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> ActionResult:
+) -> CommandResult:
     """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
     return message_options.run_action(
         api,
@@ -423,7 +422,7 @@ def list_queues(
     pattern: Annotated[
         str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
-) -> QueryResult:
+) -> CommandResult:
     """List the dead-letter queues with the reasons of their messages."""
     found = [
         item
@@ -442,7 +441,7 @@ def show_dead_letters(
     after: Annotated[
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the dead letters in a queue with reason and original destination."""
     address = address_of(name)
     query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
@@ -452,11 +451,11 @@ def show_dead_letters(
     for entry, item in zip(document["items"], items, strict=True):
         entry["dead_letter"] = item.origin
     if not items:
-        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
+        return CommandResult(document, f"There is no such message in {display_name(address)}.")
     found: RenderableType = table(_DEAD_LETTERS, items)
     if following := page.next_cursor:
         found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
-    return QueryResult(document, found)
+    return CommandResult(document, output=found)
 
 
 @action_command(dlq, "redrive")
@@ -474,7 +473,7 @@ def redrive(
         ),
     ] = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Redrive dead letters to their original destinations, or to another one."""
     address, selection = address_of(name), message_options.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
@@ -500,7 +499,7 @@ def purge(
     api: Api,
     name: DestinationArgument,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Purge all dead letters in a queue."""
     address = address_of(name)
     return destinations.purge(api, address.kind, address.name, yes=yes)

@@ -68,11 +68,11 @@ class QueueClient(ABC):
     grace: ClassVar[float] = GRACE
     """Minimum number of seconds to wait for the first of them."""
 
-    own_options: ClassVar[tuple[str, ...]] = ()
-    """Options of the URL that this class applies."""
+    url_options: ClassVar[tuple[str, ...]] = ()
+    """Names of the options of the URL, besides those of TLS."""
 
     client_options: ClassVar[dict[str, str | None]] = {}
-    """Options of the URL that the client's own URL has as well, with their defaults."""
+    """Those that the client's own URL has as well, with their defaults."""
 
     def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
         self.client = client
@@ -88,7 +88,7 @@ class QueueClient(ABC):
             raise ConfigurationError(f"{url}: name the queue, as in {example}")
         if not url.path and not url.port:
             raise ConfigurationError(f"{url}: nothing can be reached at port 0")
-        names = [*_TLS_OPTIONS, *cls.own_options, *cls.client_options]
+        names = [*_TLS_OPTIONS, *cls.url_options]
         for name in options:
             if name not in names:
                 raise unknown(str(url), name, names)
@@ -190,6 +190,7 @@ def connect(url: Url, timeout: float, count: int = 0) -> Iterator[BlockingClient
 
 class _Phpmq(QueueClient):
     _subscribed = False
+    url_options = ("dispatch_version",)
     # "auto": a released PHP consumer cannot read a message that was sent with a TTL
     client_options: ClassVar = {"dispatch_version": "auto"}
 
@@ -230,6 +231,7 @@ class _Vibemq(QueueClient):
     to its text, so bodies survive a round trip."""
 
     _messages: Any = None
+    url_options = ("token",)
     client_options: ClassVar = {"token": None}
 
     async def _send(self, body: bytes, ttl: int) -> None:
@@ -261,7 +263,7 @@ class _Jmq(QueueClient):
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
-    own_options = ("topic", "durable", "selector")
+    url_options = ("topic", "durable", "client_id", "selector", "direct")
     client_options: ClassVar = {"client_id": None, "direct": None}
     _consumer: Any = None
     _producer: Any = None

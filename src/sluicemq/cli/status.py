@@ -27,8 +27,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sluicemq.cli import client_commands, destinations
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import QueryResult, broker_command, query_command
+from sluicemq.cli.api import Api, CommandResult, action_command, query_command
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -98,14 +97,14 @@ _LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
 
 
 @query_command(status_app, "status")
-def status(api: Api) -> QueryResult:
+def status(api: Api) -> CommandResult:
     """Show load, memory, protocols, listeners, journal and alarms of the broker."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
-    return QueryResult(overview, details(overview))
+    return CommandResult(overview, output=details(overview))
 
 
 @query_command(health_app, "health")
-def health(api: Api) -> QueryResult:
+def health(api: Api) -> CommandResult:
     """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
         document = api.call(GET_READINESS, NoParameters())
@@ -114,8 +113,8 @@ def health(api: Api) -> QueryResult:
             raise
         problem = msgspec.json.decode(error.answer, type=dict[str, Any])
         words = [(name, str(value)) for name, value in problem.items()]
-        return QueryResult(problem, pairs(words), code=Exit.REFUSED)
-    return QueryResult(document, pairs([("state", document.state)]))
+        return CommandResult(problem, output=pairs(words), code=Exit.REFUSED)
+    return CommandResult(document, output=pairs([("state", document.state)]))
 
 
 def recent_rates(overview: OverviewView) -> tuple[list[float], list[float]]:
@@ -197,12 +196,12 @@ def audit(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of lines.")
     ] = 50,
-) -> QueryResult:
+) -> CommandResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
     if not found:
-        return QueryResult([], None, "The audit log is empty since the broker started.")
-    return QueryResult(found, table(AUDIT_COLUMNS, reversed(found)))
+        return CommandResult([], "The audit log is empty since the broker started.")
+    return CommandResult(found, output=table(AUDIT_COLUMNS, reversed(found)))
 
 
 def _rest(item: AuditEntry) -> str:
@@ -437,7 +436,7 @@ def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     return TopData(overview, found.items, found.total or 0, choice.page)
 
 
-@broker_command(app, "top")
+@action_command(app, "top", options={})
 def top(
     api: Api,
     pattern: Annotated[
@@ -455,7 +454,7 @@ def top(
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
     ] = 0,
-) -> None:
+) -> CommandResult:
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
     view = VIEWS["1"]
     if sort not in view.sorts:
@@ -469,13 +468,14 @@ def top(
             look = fetch_top_data(api, choice, MOST_ROWS)
             show(Group(_head(look.overview), _list(look, choice)))
             sys.stdout.flush()
-        return
+        return CommandResult(None)
     with (
         suppress(KeyboardInterrupt),
         Keyboard() as keyboard,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         _run(api, choice, count, keyboard, live)
+    return CommandResult(None)
 
 
 def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live) -> None:

@@ -17,10 +17,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict
 
 from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
-from sluicemq.cli.api import LoginPasswordFileOption
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
@@ -29,6 +27,7 @@ from sluicemq.cli.command_helpers import (
 )
 from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity, table
 from sluicemq.cli.destinations import Listing
+from sluicemq.cli.location import LoginPasswordFileOption
 from sluicemq.management.operation import ApiOperation, NamePath, Page
 from sluicemq.management.users import (
     ASSIGN_ROLE,
@@ -112,7 +111,7 @@ _TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
 
 
 @query_command(app, "list", opening=accounts_at)
-def list_users(accounts: Accounts) -> QueryResult:
+def list_users(accounts: Accounts) -> CommandResult:
     """List the users without their secrets."""
     return listing(
         accounts.items(LIST_USERS, AccountQuery()),
@@ -144,7 +143,7 @@ def add(
             help="Keep what JMS digest logins need, too: it is as good as the password.",
         ),
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Add a user. Without permissions it may do nothing; see `sluicemq permissions grant`."""
     if no_password and (password_stdin or new_password_file or allow_digest):
         raise UsageError("--no-password leaves nothing for the other options to set")
@@ -158,7 +157,7 @@ def add(
     )
     accounts.call(PUT_USER, PutUser(name=user, expect="new", body=body))
     if not first:
-        return ActionResult({"added": user}, f"Added {user}.")
+        return CommandResult({"added": user}, f"Added {user}.")
     policy = accounts.login_policy()
     document = {
         "added": user,
@@ -166,7 +165,7 @@ def add(
         "login_required": policy.required != "never",
         "open_listeners": policy.open_listeners,
     }
-    return ActionResult(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
+    return CommandResult(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
 
 
 @action_command(app, "remove", opening=accounts_at)
@@ -177,7 +176,7 @@ def remove(
         bool, typer.Option("--force", help="Also remove the last superuser or the last user.")
     ] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Remove a user and its tokens. Its existing connections stay open."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
@@ -186,7 +185,7 @@ def remove(
         if " is the last " in str(error):
             error.add_note("--force removes it all the same.")
         raise
-    return ActionResult({"removed": user}, f"Removed {user}.")
+    return CommandResult({"removed": user}, f"Removed {user}.")
 
 
 @action_command(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
@@ -202,13 +201,13 @@ def passwd(
             help="Keep what JMS digest logins need, or no longer (default: as it was).",
         ),
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Set a user's password."""
     password = read_password(password_stdin, new_password_file)
     digest = UNSET if allow_digest is None else allow_digest
     body = UserRequest(password=password, allow_digest=digest)
     accounts.call(PUT_USER, PutUser(name=user, expect="existing", body=body))
-    return ActionResult({"changed": user}, f"{user} has a new password.")
+    return CommandResult({"changed": user}, f"{user} has a new password.")
 
 
 @action_command(tokens, "add", opening=accounts_at)
@@ -220,21 +219,21 @@ def add_token(
         str | None,
         typer.Option("--expires", metavar="TIME", help="Validity, such as 90d or 12h."),
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
     body = TokenRequest(label=label, expires=until)
     token = accounts.call(CREATE_TOKEN, CreateToken(name=user, body=body))
     document = {"user": user, **asdict(token)}
     text = f"This is token {token.id} of {user}. It is not shown again."
-    return ActionResult(document, text, output=token.token)
+    return CommandResult(document, text, output=token.token)
 
 
 @query_command(tokens, "list", opening=accounts_at)
 def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the tokens of one user or of all, without their secrets."""
     users = list(accounts.items(LIST_USERS, AccountQuery()))
     if user is not None and user not in {each.name for each in users}:
@@ -243,9 +242,9 @@ def list_tokens(
         (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
     ]
     if not found:
-        return QueryResult([], None, "There are no tokens.")
+        return CommandResult([], "There are no tokens.")
     document = [{"user": name, **asdict(token)} for name, token in found]
-    return QueryResult(document, table(_TOKENS, found))
+    return CommandResult(document, output=table(_TOKENS, found))
 
 
 @action_command(tokens, "remove", opening=accounts_at)
@@ -254,11 +253,11 @@ def remove_token(
     user: UserArgument,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Token id, as listed.")],
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Revoke a token."""
     confirm(f"Make token {token} of {user} void?", yes)
     accounts.call(DELETE_TOKEN, TokenPath(name=user, id=token))
-    return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
+    return CommandResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
 def _effect(policy: LoginPolicy) -> list[str]:
@@ -419,7 +418,7 @@ def grant(
         bool,
         typer.Option("--ignore-case", help="Match names case-insensitively, as in VibeMQ."),
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
     chosen = _operations(operation)
     body = PermissionRequest(pattern=pattern, operations=chosen, ignore_case=ignore_case)
@@ -428,7 +427,7 @@ def grant(
     )
     accounts.call(granting, GrantPermission(name=who, body=body))
     words = list(map(str, chosen))
-    return ActionResult(
+    return CommandResult(
         {
             "who": who,
             "role": role,
@@ -443,7 +442,7 @@ def grant(
 @action_command(permissions_app, "revoke", opening=accounts_at)
 def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
-) -> ActionResult:
+) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
     listing: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
     for each in accounts.items(listing, AccountQuery()):
@@ -451,7 +450,7 @@ def revoke(
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
     accounts.call(revoking, RevokePermission(name=who, pattern=pattern))
-    return ActionResult(
+    return CommandResult(
         {"who": who, "role": role, "pattern": pattern},
         f"{who} has no permission for {pattern} any more.",
     )
@@ -465,7 +464,7 @@ def list_permissions(
         typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
     ] = None,
     role: RoleFlag = False,
-) -> QueryResult:
+) -> CommandResult:
     """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
     query = AccountQuery()
     of_roles = {each.name: each.permissions for each in accounts.items(LIST_ROLES, query)}
@@ -485,37 +484,37 @@ def list_permissions(
 
 
 @query_command(roles, "list", opening=accounts_at)
-def list_roles(accounts: Accounts) -> QueryResult:
+def list_roles(accounts: Accounts) -> CommandResult:
     """List the roles and their users."""
     return listing(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
 
 
 @action_command(roles, "add", opening=accounts_at)
-def add_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+def add_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Create a role without permissions."""
     accounts.call(PUT_ROLE, PutRole(name=role, expect="new"))
-    return ActionResult({"added": role}, f"Added the role {role}.")
+    return CommandResult({"added": role}, f"Added the role {role}.")
 
 
 @action_command(roles, "remove", opening=accounts_at)
-def remove_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+def remove_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Remove a role that is assigned to no user."""
     accounts.call(DELETE_ROLE, NamePath(name=role))
-    return ActionResult({"removed": role}, f"Removed the role {role}.")
+    return CommandResult({"removed": role}, f"Removed the role {role}.")
 
 
 @action_command(roles, "assign", opening=accounts_at)
-def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Assign a role to a user."""
     accounts.call(ASSIGN_ROLE, AssignedRole(name=user, role=role))
-    return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
+    return CommandResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
 @action_command(roles, "unassign", opening=accounts_at)
-def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Remove a role from a user."""
     accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))
-    return ActionResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
+    return CommandResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> list[Operation]:
