@@ -12,7 +12,7 @@ import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -45,6 +45,7 @@ ORDERS: Final = 200
 BACKLOG: Final = 500
 ACKED: Final = 120
 FLOOD: Final = 50_000
+PAYMENTS: Final = [b"payment %d" % number for number in range(BACKLOG)]
 PRICES: Final = 100
 PATIENCE: Final = 10.0
 """Timeout for each message, in seconds."""
@@ -96,7 +97,7 @@ class Demonstration:
     def __init__(self, console: Console, broker: LocalBroker, keep: Path) -> None:
         self._console = console
         self._broker = broker
-        self._lake = keep / "lake"
+        self._keep = keep
         self._report = keep / "report.html"
         self._spark = find_spec("pyspark") is not None
         self._table = Table(
@@ -129,7 +130,11 @@ class Demonstration:
                 ("draw the report", self._draw),
             ]
         for title, action in steps:
-            self._step(title, action)
+            before = time.perf_counter()
+            with self._console.status(title):
+                result = action()
+            elapsed = (time.perf_counter() - before) * 1000
+            self._table.add_row(title, result, f"{elapsed:,.0f}")
 
     def summary(self) -> None:
         """Print the table and the commands to try next."""
@@ -146,17 +151,10 @@ class Demonstration:
             )
         )
         if self._spark:
-            self._console.print(f"The tables are in {self._lake}, the journal beside it.")
+            self._console.print(f"The tables are in {self._keep / 'lake'}, the journal beside it.")
             self._console.print(f"The report: {self._report.absolute().as_uri()}")
         else:
             self._console.print("For tables and a report: pip install 'sluicemq[pipeline]'")
-
-    def _step(self, what: str, action: Callable[[], str]) -> None:
-        before = time.perf_counter()
-        with self._console.status(what):
-            result = action()
-        elapsed = (time.perf_counter() - before) * 1000
-        self._table.add_row(what, result, f"{elapsed:,.0f}")
 
     # --- the steps ---------------------------------------------------------------------------
 
@@ -166,56 +164,50 @@ class Demonstration:
         return ", ".join(f"{name} on {self._broker.port(key)}" for name, key in names.items())
 
     def _msglite_to_phpmq(self) -> str:
-        with self._msglite() as sender, self._phpmq() as consumer:
+        bodies = [b"order %d" % number for number in range(ORDERS)]
+        with self._connect("msglite") as sender, self._connect("phpmq") as consumer:
             consumer.subscribe("orders", window=50)
-            for number in range(ORDERS):
-                sender.send("orders", b"order %d" % number, timeout=60)
-            for number in range(ORDERS):
-                message = consumer.receive(PATIENCE)
-                _expect(message.body, b"order %d" % number)
-                message.ack()
+            for body in bodies:
+                sender.send("orders", body, timeout=60)
+            _receive(consumer, bodies)
         return "all, in order, acknowledged"
 
     def _phpmq_to_msglite(self) -> str:
-        with self._phpmq() as sender, self._msglite() as receiver:
-            for number in range(ORDERS):
-                sender.send("invoices", b"invoice %d" % number)
-            for number in range(ORDERS):
+        bodies = [b"invoice %d" % number for number in range(ORDERS)]
+        with self._connect("phpmq") as sender, self._connect("msglite") as receiver:
+            for body in bodies:
+                sender.send("invoices", body)
+            for body in bodies:
                 message = receiver.ready("invoices", timeout=int(PATIENCE))
-                _expect(message.body if message else None, b"invoice %d" % number)
+                _expect(message.body if message else None, body)
         return "all, in order"
 
     def _query(self) -> str:
         def work() -> None:
-            with self._msglite() as worker:
+            with self._connect("msglite") as worker:
                 request = worker.ready("capitals", timeout=int(PATIENCE))
                 if request is not None and request.reply_to is not None:
                     worker.send(request.reply_to, b"Ouagadougou", timeout=10)
 
         thread = threading.Thread(target=work, daemon=True)
         thread.start()
-        with self._msglite() as client:
+        with self._connect("msglite") as client:
             reply = client.query("capitals", b"Burkina Faso?", timeout=int(PATIENCE))
         _expect(reply.body if reply else None, b"Ouagadougou")
         thread.join(PATIENCE)
         return "Burkina Faso? Ouagadougou."
 
     def _dead_letter(self) -> str:
-        with self._phpmq() as client:
+        with self._connect("phpmq") as client:
             client.send("letters", b"cannot be read")
             client.subscribe("letters", 1)
             client.receive(PATIENCE).dead_letter()
             client.subscribe("letters.dlq", 1)
-            message = client.receive(PATIENCE)
-            _expect(message.body, b"cannot be read")
-            message.ack()
+            _receive(client, [b"cannot be read"])
         return "found in its dead-letter queue"
 
     def _jms(self) -> str:
-        with (
-            self._jmq() as client,
-            self._phpmq() as consumer,
-        ):
+        with self._connect("jmq") as client, self._connect("phpmq") as consumer:
             session = client.session(transacted=True)
             producer = session.producer("shipments")
             producer.send("not to be shipped")
@@ -223,16 +215,11 @@ class Demonstration:
             producer.send({"order": 7, "weight": 2.5}, properties={"urgent": True})
             session.commit()
             consumer.subscribe("shipments", 2)
-            message = consumer.receive(PATIENCE)
-            _expect(message.body, b'{"order":7,"weight":2.5}')
-            message.ack()
+            _receive(consumer, [b'{"order":7,"weight":2.5}'])
         return "what was committed came, a MapMessage as JSON"
 
     def _vibemq_to_jms(self) -> str:
-        with (
-            connect(f"vibemq://127.0.0.1:{self._broker.port('vibemq')}") as sender,
-            self._jmq() as client,
-        ):
+        with self._connect("vibemq") as sender, self._connect("jmq") as client:
             consumer = client.session().consumer("prices")
             for number in range(PRICES):
                 sender.publish("prices", {"article": number, "price": number / 4})
@@ -242,17 +229,14 @@ class Demonstration:
         return "all, in order, as JSON text"
 
     def _backlog_and_kill(self) -> str:
-        with self._phpmq() as client:
-            for number in range(BACKLOG):
-                client.send("payments", b"payment %d" % number)
+        with self._connect("phpmq") as client:
+            for body in PAYMENTS:
+                client.send("payments", body)
             client.subscribe("payments", 200)
-            for number in range(ACKED):
-                message = client.receive(PATIENCE)
-                _expect(message.body, b"payment %d" % number)
-                message.ack()
-        self._until(lambda: self._waiting("payments") == BACKLOG - ACKED)
+            _receive(client, PAYMENTS[:ACKED])
+        self._wait_until_left("payments", BACKLOG - ACKED)
         # a message of its own that is written to the journal after the acknowledgements
-        with self._phpmq() as client:
+        with self._connect("phpmq") as client:
             client.send("fence", b"")
             client.subscribe("fence", 1)
             client.receive(PATIENCE)
@@ -264,12 +248,9 @@ class Demonstration:
         return f"serves after {self._broker.started_in * 1000:.0f} ms"
 
     def _consume_rest(self) -> str:
-        with self._phpmq() as client:
+        with self._connect("phpmq") as client:
             client.subscribe("payments", 100)
-            for number in range(ACKED, BACKLOG):
-                message = client.receive(PATIENCE)
-                _expect(message.body, b"payment %d" % number)
-                message.ack()
+            _receive(client, PAYMENTS[ACKED:])
             with suppress(RequestTimeout):
                 surplus = client.receive(0.3)
                 raise StepFailed(f"{surplus.body!r} came although all messages had been consumed")
@@ -281,7 +262,7 @@ class Demonstration:
         return f"{result.messages / result.seconds:,.0f}/s, sent to acknowledged"
 
     def _check(self) -> str:
-        self._until(lambda: self._waiting("bench") == 0)
+        self._wait_until_left("bench", 0)
         report = check(self._broker.directory / "journal")
         if report.problems:
             raise StepFailed(f"the journal is damaged: {report.problems[0]}")
@@ -289,54 +270,63 @@ class Demonstration:
 
     def _tables(self) -> str:
         # imported here so that the other steps run without Spark
-        from sluicemq.cli import demo_lake
+        from sluicemq.pipeline.jobs.lake import Lake
+        from sluicemq.pipeline.jobs.maintain import find_anomalies
+        from sluicemq.pipeline.jobs.run import PipelineJob, Supervisor
+        from sluicemq.pipeline.session import SHORT_JOB, session
 
-        events = demo_lake.fill(self._broker.directory, self._lake)
+        self._lake = Lake(self._keep / "lake")
+        settings = {"spark.driver.extraJavaOptions": SHORT_JOB}
+        self._session = session("sluicemq-demo", settings, self._lake.log)
+        job = PipelineJob(source={"path": str(self._broker.directory)}, lake=self._lake)
+        events = Supervisor(self._session, job).run(interval=None)
+        find_anomalies(self._session, self._lake)
         return f"{events:,} events"
 
     def _look(self) -> str:
-        from sluicemq.cli import demo_lake
-
-        traffic = demo_lake.traffic(self._lake)
-        _expect(traffic.get("orders"), (ORDERS, ORDERS))
-        _expect(traffic.get("payments"), (BACKLOG, BACKLOG))
-        _expect(traffic.get("prices"), (PRICES, PRICES))
-        _expect(traffic.get("bench"), (FLOOD, FLOOD))
-        states = demo_lake.states(self._lake)
+        traffic = self._lake.gold.read(self._session).groupBy("destination")
+        sums = traffic.sum("published", "acknowledged").collect()
+        found = {row[0]: (row[1], row[2]) for row in sums}
+        sent = {"orders": ORDERS, "payments": BACKLOG, "prices": PRICES, "bench": FLOOD}
+        for destination, count in sent.items():
+            _expect(found.get(destination), (count, count))
+        messages = self._lake.silver.read(self._session).groupBy("state").count().collect()
+        states = {row[0]: row[1] for row in messages}
         _expect(states.get("dead-lettered"), 1)
-        messages = sum(states.values())
-        return f"{messages:,} messages, each once; {states['acknowledged']:,} acknowledged"
+        total = sum(states.values())
+        return f"{total:,} messages, each once; {states['acknowledged']:,} acknowledged"
 
     def _draw(self) -> str:
-        from sluicemq.cli import demo_lake
+        from sluicemq.pipeline.report import report_lake
 
-        demo_lake.draw(self._lake, self._report)
-        demo_lake.stop()
+        report_lake(self._session, self._lake, self._report, title="The demonstration")
+        self._session.stop()
         return f"{self._report.stat().st_size // 1024:,} KB, one file"
 
     # --- helpers -----------------------------------------------------------------------------
 
-    def _msglite(self) -> BlockingClient:
-        return connect(f"msglite://127.0.0.1:{self._broker.port('msglite')}")
+    def _connect(self, protocol: str) -> BlockingClient:
+        return connect(f"{protocol}://127.0.0.1:{self._broker.port(protocol)}")
 
-    def _phpmq(self) -> BlockingClient:
-        return connect(f"phpmq://127.0.0.1:{self._broker.port('phpmq')}")
-
-    def _jmq(self) -> BlockingClient:
-        return connect(f"jmq://127.0.0.1:{self._broker.port('jmq')}")
-
-    def _waiting(self, queue: str) -> int:
-        for destination in self._broker.status()["destinations"]:
-            if destination["name"] == queue:
-                return int(destination["ready"]) + int(destination["unacked"])
-        return 0
-
-    def _until(self, condition: Callable[[], bool]) -> None:
+    def _wait_until_left(self, queue: str, count: int) -> None:
+        """Wait until a queue has so many ready and unacked messages."""
         end = time.monotonic() + PATIENCE
-        while not condition():
+        while count != sum(
+            item["ready"] + item["unacked"]
+            for item in self._broker.status()["destinations"]
+            if item["name"] == queue
+        ):
             if time.monotonic() > end:
                 raise StepFailed(f"timed out after {PATIENCE:g} s")
             time.sleep(0.01)
+
+
+def _receive(consumer: BlockingClient, bodies: Iterable[bytes]) -> None:
+    """Receive and acknowledge messages with these bodies."""
+    for body in bodies:
+        message = consumer.receive(PATIENCE)
+        _expect(message.body, body)
+        message.ack()
 
 
 def _expect(found: object, expected: object) -> None:

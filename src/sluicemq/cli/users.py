@@ -1,24 +1,31 @@
-"""`sluicemq users …`: users, their passwords and tokens.
+"""`sluicemq users …`: users, their passwords and tokens. `sluicemq permissions …`: permissions of
+users and roles on destinations.
 
 Secrets are typed without echo, or read from standard input or a file, never from the command line,
-which every user of the machine can read.
+which every user of the machine can read. The commands use the API of a running broker or, if no
+broker runs, the file of the user database; both return the same results and raise the same errors.
 """
 
 from __future__ import annotations
 
 import getpass
+import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import typer
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
 from sluicemq.cli.api import (
+    Api,
     CommandResult,
+    OperationCaller,
     YesFlag,
     action_command,
     confirm,
@@ -27,8 +34,16 @@ from sluicemq.cli.api import (
 )
 from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity, table
 from sluicemq.cli.destinations import Listing
-from sluicemq.cli.location import LoginPasswordFileOption
-from sluicemq.management.operation import ApiOperation, NamePath, Page
+from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
+from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery
+from sluicemq.management.operation import (
+    AnswerT,
+    ApiOperation,
+    NamePath,
+    Page,
+    ParametersT,
+    implementations,
+)
 from sluicemq.management.users import (
     ASSIGN_ROLE,
     CREATE_TOKEN,
@@ -63,14 +78,161 @@ from sluicemq.management.users import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.security.access import is_open
+from sluicemq.security.changes import Preparation
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
+    hash_password,
     password_warnings,
     read_secret_file,
 )
+from sluicemq.security.records import Database
+from sluicemq.security.store import UserStore
+from sluicemq.security.user_service import UserService
+from sluicemq.server.address import Url
+from sluicemq.server.config import Config
+from sluicemq.server.listener_settings import WITH_LOGINS
 from sluicemq.server.units import Unit
+
+# --- Access to users and roles --------------------------------------------------------------------
+
+
+class LoginPolicy(NamedTuple):
+    """Listeners that require a login once the broker has users.
+
+    running         whether the broker runs
+    required        `auth.required`
+    open_listeners  URLs of the listeners of protocols without logins, whose clients have all
+                    permissions even if there are users
+    """
+
+    running: bool
+    required: str
+    open_listeners: list[str]
+
+
+@contextmanager
+def accounts_at(place: BrokerLocation) -> Iterator[ApiAccounts | FileAccounts]:
+    """Open the users of the broker at `place`. Their methods raise the API's errors or
+    AccessError."""
+    if place.local and not _answers(place.socket()):
+        yield FileAccounts(load_flags(place.config, place.data_dir).config)
+        return
+    with ApiAccounts(place.target()) as api:
+        yield api
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a process listens on the socket; a socket without access permission counts."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+class ApiAccounts(Api):
+    """Accounts that are managed through the API of a running broker."""
+
+    def login_policy(self) -> LoginPolicy:
+        """Return which listeners require a login."""
+        items = self.items(LIST_SETTINGS, ConfigurationQuery())
+        settings: dict[str, Any] = {item.name: item.value for item in items}
+        required, insecure = settings["auth.required"], settings["insecure_public"]
+        found: list[str] = []
+        for name, value in settings.items():
+            if name.startswith("listeners[") and name.endswith("].url"):
+                listener = name.removesuffix("url")
+                user = settings.get(f"{listener}user") or ""
+                certificate = settings.get(f"{listener}client_certificate")
+                if _stays_open(Url.parse(value), user, certificate, required, insecure):
+                    found.append(value)
+        return LoginPolicy(True, required, found)
+
+
+class FileAccounts(OperationCaller):
+    """Accounts in the user database of a stopped broker; implements `UserDirectory` and `UserCall`.
+    Changes are recorded under the system user's name."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._store = UserStore(config.users_file)
+        self._methods = dict(implementations(UserService(self)))
+        self.note = ""
+        self.status = 0
+
+    def login_policy(self) -> LoginPolicy:
+        """Return which listeners require a login."""
+        required, insecure = self._config.auth.required, self._config.insecure_public
+        found = [
+            str(each.url)
+            for each in self._config.listeners
+            if _stays_open(each.url, each.user, each.client_certificate, required, insecure)
+        ]
+        return LoginPolicy(False, required, found)
+
+    def call(
+        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
+    ) -> AnswerT:
+        # On the file, no operation waits, so that its coroutine ends at the first step and needs no
+        # event loop: the caller may be inside one.
+        steps = self._methods[operation](self, parameters).__await__()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: AnswerT = stop.value
+            return answer
+        raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
+
+    @property
+    def database(self) -> Database:
+        """Current users and roles."""
+        return self._store.read()
+
+    @property
+    def by(self) -> str:
+        """Author of the changes, for the audit log."""
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):
+            name = str(os.getuid())
+        return f"{name} on the command line"
+
+    def hash(self, password: str) -> str:
+        """Return the hash of a new password. Raises AccessError."""
+        return hash_password(password, self._config.auth.min_password_length)
+
+    def now(self) -> int:
+        """Return the time in seconds since the epoch."""
+        return int(time.time())
+
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        """Apply a change to the file. Raises AccessError."""
+        change = prepare()
+        self._store.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store.change(change, by)
+
+
+def _stays_open(
+    url: Url, user: str, certificate: str | None, required: str, insecure_public: bool
+) -> bool:
+    """Return whether all clients of a listener have all permissions although there are users."""
+    return (
+        url.protocol not in WITH_LOGINS
+        and certificate != "required"
+        and is_open(url, user, required, insecure_public)
+    )
+
+
+Accounts = ApiAccounts | FileAccounts
+
+
+# --- `sluicemq users …` ---------------------------------------------------------------------------
 
 app = typer.Typer(
     cls=Listing,
@@ -316,17 +478,14 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
 
 
 def _means(user: UserView) -> str:
+    # the default hash is not listed; the other marks users without a login since the migration
+    password = "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
     means = [
-        *([_password(user)] if user.has_password else []),
+        *([password] if user.has_password else []),
         *(["digest"] if user.allow_digest else []),
         *([f"{len(user.tokens)} tokens"] if user.tokens else []),
     ]
     return ", ".join(means) or "-"
-
-
-def _password(user: UserView) -> str:
-    # the default hash is not listed; the other marks users without a login since the migration
-    return "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
 
 
 def _rights(user: UserView) -> str:
@@ -346,8 +505,6 @@ def _expiry(token: TokenView) -> str:
 
 
 # --- `sluicemq permissions …` ---------------------------------------------------------------------
-#
-# `sluicemq permissions …`: permissions of users and roles on destinations.
 
 ALL: Final = "all"
 
@@ -475,10 +632,9 @@ def list_permissions(
     for name, user in users.items():
         if who in (None, name):
             rows += _permission_rows(user, of_roles)
-    if role or who is None:
-        for name, permissions in of_roles.items():
-            if who in (None, name):
-                rows += [_row(each, role=name) for each in permissions]
+    for name, permissions in of_roles.items():
+        if who is None or (role and who == name):
+            rows += [_row(each, role=name) for each in permissions]
     empty = "No permissions have been granted." if who is None else "Nothing."
     return listing(rows, _PERMISSIONS, empty)
 
@@ -518,16 +674,12 @@ def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Comm
 
 
 def _operations(words: list[str]) -> list[Operation]:
-    known = {str(operation): operation for operation in Operation}
-    found: set[Operation] = set()
-    for word in words:
-        if word.lower() == ALL:
-            found.update(Operation)
-        elif word.lower() in known:
-            found.add(known[word.lower()])
-        else:
-            raise no_such("OPERATION", "operation", word.lower(), [*known, ALL])
-    return [each for each in Operation if each in found]
+    known = [*map(str, Operation), ALL]
+    chosen = [word.lower() for word in words]
+    for word in chosen:
+        if word not in known:
+            raise no_such("OPERATION", "operation", word, known)
+    return [each for each in Operation if ALL in chosen or str(each) in chosen]
 
 
 def _permission_rows(
