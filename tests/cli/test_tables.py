@@ -105,7 +105,7 @@ def columns(text: str) -> tuple[Column[Any], ...]:
     "named",
     [
         "status:AUDIT_COLUMNS",
-        "backup:COLUMNS",
+        "journal:BACKUP_COLUMNS",
         "configuration:_LIVE",
         "client_commands:CONNECTION_COLUMNS",
         "client_commands:CONSUMER_COLUMNS",

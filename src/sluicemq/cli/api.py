@@ -175,31 +175,33 @@ class Api(OperationCaller):
 
 def _advice_for(error: SluiceError, target: HttpTarget) -> str:
     """Return what to do about an error of a request; "" if unknown."""
-    if isinstance(error, HttpRefusal):
-        return _ADVICE.get(error.code, "")
-    if isinstance(error, AuthenticationMissing | AuthenticationFailed):
-        return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
-    if isinstance(error, AccessDenied):
-        return _PERMIT if " may not " in str(error) else ""
     fault = error.__cause__
-    if not isinstance(error, ConnectionLost) or fault is None or isinstance(fault, TimeoutError):
-        return ""
-    if isinstance(fault, ssl.SSLCertVerificationError):
-        return "Name the file of the authority that made it with --ca FILE."
-    if isinstance(fault, PermissionError):
-        return (
-            "Only the owner of the broker's data may open this socket: run the command as that "
-            "user, or log in with --url http://… and --user."
-        )
-    if target.path:
-        return (
-            "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
-            "http://HOST:7680 selects another one."
-        )
-    return "Is it running with an http:// listener?"
+    match error:
+        case HttpRefusal():
+            return _ADVICE.get(error.code, "")
+        case AuthenticationMissing() | AuthenticationFailed():
+            return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
+        case AccessDenied() if " may not " in str(error):
+            return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
+        case ConnectionLost() if isinstance(fault, ssl.SSLCertVerificationError):
+            return "Name the file of the authority that made it with --ca FILE."
+        case ConnectionLost() if isinstance(fault, PermissionError):
+            return (
+                "Only the owner of the broker's data may open this socket: run the command as that "
+                "user, or log in with --url http://… and --user."
+            )
+        case ConnectionLost() if fault is None or isinstance(fault, TimeoutError):
+            return ""
+        case ConnectionLost() if target.path:
+            return (
+                "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
+                "http://HOST:7680 selects another one."
+            )
+        case ConnectionLost():
+            return "Is it running with an http:// listener?"
+    return ""
 
 
-_PERMIT: Final = "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
 _ADVICE: Final = {
     "destination-exists": "alter changes its settings.",
     "destination-in-use": "--force removes it all the same.",
@@ -386,20 +388,21 @@ def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) ->
                 sys.stdout.flush()
                 time.sleep(interval)
         return
-    first = look()
+    result = look()
+    shown = result.output or result.text
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        live.update(_screen(first.output or first.text, interval), refresh=True)
         while True:
+            live.update(_screen(shown, interval), refresh=True)
             time.sleep(interval)
             try:
                 result = look()
-                live.update(_screen(result.output or result.text, interval), refresh=True)
+                shown = result.output or result.text
             except ConnectionLost as lost:
                 # the broker may be restarting
-                live.update(_screen(printable(str(lost)), interval), refresh=True)
+                shown = printable(str(lost))
 
 
 def _screen(what: RenderableType, interval: float) -> Group:

@@ -112,15 +112,16 @@ def hint_for(error: Exception) -> str:
     """Return what to do about an error: its notes, or a hint by its class."""
     if notes := getattr(error, "__notes__", []):
         return "\n".join(notes)
-    if isinstance(error, JournalLocked):
-        return "Stop the other process first, or give another directory with --data-dir."
-    if isinstance(error, JournalDamaged):
-        return "sluicemq journal check finds all the damage; nothing has been changed."
-    if isinstance(error, ConnectionLost):
-        return "Is the broker running, and does it listen there? sluicemq serve starts one."
-    if isinstance(error, ConfigurationError) and not isinstance(error, UsageError):
-        return "sluicemq config docs explains every setting."
-    return ""
+    return next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+
+
+_HINTS: Final = {
+    JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
+    JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
+    ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
+    UsageError: "",
+    ConfigurationError: "sluicemq config docs explains every setting.",
+}
 
 
 def exit_code(error: Exception) -> Exit:

@@ -83,10 +83,13 @@ _OFFERED: Final = 100
 
 def address_of(text: str) -> Address:
     """Return the destination that a name refers to. Raises UsageError."""
-    for prefix, kind in _PREFIXES.items():
+    kind, name = Kind.QUEUE, text
+    for prefix, other in _PREFIXES.items():
         if text.startswith(prefix):
-            return _checked(Address(kind, text.removeprefix(prefix)))
-    return _checked(Address(Kind.QUEUE, text))
+            kind, name = other, text.removeprefix(prefix)
+    if not name:
+        raise UsageError("a destination has a name")
+    return Address(kind, name)
 
 
 def address_in(item: DestinationItem | AddressView) -> str:
@@ -142,12 +145,6 @@ DestinationArgument = Annotated[
         autocompletion=complete_destination,
     ),
 ]
-
-
-def _checked(address: Address) -> Address:
-    if not address.name:
-        raise UsageError("a destination has a name")
-    return address
 
 
 def _complete(ctx: typer.Context, incomplete: str, kind: KindName | None) -> Iterator[str]:

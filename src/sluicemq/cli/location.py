@@ -248,37 +248,38 @@ class BrokerLocation(NamedTuple):
         return found
 
     def _authorization(self, where: str) -> str:
-        environ = os.environ
         user, token_file = self.user, self.token_file
         if user is not None and token_file is not None:
             raise UsageError("a token identifies its user; leave out --user")
-        if user is None and token_file is None:
-            user = environ.get("SLUICEMQ_USER") or None
-            if token := environ.get("SLUICEMQ_TOKEN"):
-                return authorization("", "", token)
-            if named := environ.get("SLUICEMQ_TOKEN_FILE"):
-                token_file = Path(named)
         if token_file is not None:
             return authorization("", "", _secret(token_file))
         if user is None:
-            if self.password_file is not None:
-                raise UsageError("--password-file goes with --user")
-            return ""
-        return authorization(user, self._password(user, where), "")
+            if token := _secret_variable("SLUICEMQ_TOKEN"):
+                return authorization("", "", token)
+            user = os.environ.get("SLUICEMQ_USER") or None
+        if user is not None:
+            return authorization(user, self._password(user, where), "")
+        if self.password_file is not None:
+            raise UsageError("--password-file goes with --user")
+        return ""
 
     def _password(self, user: str, where: str) -> str:
         if self.password_file is not None:
             return _secret(self.password_file)
-        if password := os.environ.get("SLUICEMQ_PASSWORD"):
+        if password := _secret_variable("SLUICEMQ_PASSWORD"):
             return password
-        if named := os.environ.get("SLUICEMQ_PASSWORD_FILE"):
-            return _secret(Path(named))
         if sys.stdin.isatty():
             return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
         raise UsageError(
             f"there is no terminal to ask for the password of {user}; give --password-file, or set "
             "SLUICEMQ_PASSWORD"
         )
+
+
+def _secret_variable(name: str) -> str:
+    """Return the secret in an environment variable, or in the file that `<name>_FILE` names."""
+    file = os.environ.get(f"{name}_FILE")
+    return os.environ.get(name) or (_secret(Path(file)) if file else "")
 
 
 def _secret(path: Path) -> str:

@@ -39,7 +39,7 @@ _DATA: Final = "The data"
 
 COMMANDS: Final = {
     "serve": LazyCommand("sluicemq.cli.configuration", "serve", _RUN),
-    "demo": LazyCommand("sluicemq.cli.demo", "demo", _RUN),
+    "demo": LazyCommand("sluicemq.cli.bench", "demo", _RUN),
     "bench": LazyCommand("sluicemq.cli.bench", "bench", _RUN),
     "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
     "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
@@ -58,8 +58,8 @@ COMMANDS: Final = {
     "status": LazyCommand("sluicemq.cli.status", "status_app", _BROKER),
     "health": LazyCommand("sluicemq.cli.status", "health_app", _BROKER),
     "config": LazyCommand("sluicemq.cli.configuration", "app", _BROKER),
-    "backup": LazyCommand("sluicemq.cli.backup", "app", _DATA),
-    "restore": LazyCommand("sluicemq.cli.backup", "restore_app", _DATA),
+    "backup": LazyCommand("sluicemq.cli.journal", "backup", _DATA),
+    "restore": LazyCommand("sluicemq.cli.journal", "restore_app", _DATA),
     "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
     "slots": LazyCommand("sluicemq.cli.client_commands", "slots", _DATA),
     "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),

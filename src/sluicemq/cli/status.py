@@ -7,13 +7,15 @@ the cost does not grow with the number of destinations.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import select
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -216,7 +218,7 @@ def _rest(item: AuditEntry) -> str:
 #
 # Single key presses from a terminal while a live display is shown.
 
-_ESCAPED: Final = {
+_KEYS: Final = {
     "\x1b[A": "up",
     "\x1b[B": "down",
     "\x1b[C": "right",
@@ -229,14 +231,14 @@ _ESCAPED: Final = {
     "\x1bOB": "down",
     "\x1bOC": "right",
     "\x1bOD": "left",
-}
-_NAMED: Final = {
     "\x1b": "escape",
     "\r": "enter",
     "\n": "enter",
     "\x7f": "backspace",
     "\b": "backspace",
 }
+"""Names of keys by what they write; a longer text is before its beginning."""
+_KEY: Final = re.compile("|".join([*map(re.escape, _KEYS), "."]))
 _MOST: Final = 64
 """Number of bytes read at a time."""
 
@@ -281,17 +283,7 @@ class Keyboard:
 
 def named(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
-    keys = []
-    while text:
-        for sequence, name in _ESCAPED.items():
-            if text.startswith(sequence):
-                keys.append(name)
-                text = text[len(sequence) :]
-                break
-        else:
-            keys.append(_NAMED.get(text[0], text[0]))
-            text = text[1:]
-    return keys
+    return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
 
 app = typer.Typer(add_completion=False)
@@ -359,49 +351,51 @@ class ViewState:
         """Apply a key. Return whether the view needs new data."""
         if self.typing:
             return self._type(key)
-        if key in VIEWS:
-            self.view, self.page, self.ascending = VIEWS[key], 1, False
-            self.sort = self.view.sorts[0] if self.view.sorts else ""
-        elif key in ("s", "S", "left", "right") and self.view.sorts:
-            step = 1 if key in ("s", "right") else -1
-            at = self.view.sorts.index(self.sort) + step
-            self.sort = self.view.sorts[at % len(self.view.sorts)]
-            self.ascending, self.page = self.sort == "name", 1
-        elif key == "r" and self.view.sorts:
-            self.ascending, self.page = not self.ascending, 1
-        elif key == "/":
-            self.typing, self.filter, self.page = True, "", 1
-        elif key == "escape":
-            self.filter, self.page = "", 1
-        elif key in ("down", "page down"):
-            self.page += 1
-        elif key in ("up", "page up"):
-            self.page = max(1, self.page - 1)
-        elif key == "home":
-            self.page = 1
-        elif key == " ":
-            self.frozen = not self.frozen
-        elif key in ("+", "="):
-            self.interval = max(_FASTEST, self.interval / 2)
-        elif key == "-":
-            self.interval = min(_SLOWEST, self.interval * 2)
-        elif key in ("q", "Q", "\x04"):
-            self.over = True
-        else:
-            return False
+        sorts = self.view.sorts
+        match key:
+            case _ if key in VIEWS:
+                self.view, self.page, self.ascending = VIEWS[key], 1, False
+                self.sort = self.view.sorts[0] if self.view.sorts else ""
+            case "s" | "S" | "left" | "right" if sorts:
+                step = 1 if key in ("s", "right") else -1
+                self.sort = sorts[(sorts.index(self.sort) + step) % len(sorts)]
+                self.ascending, self.page = self.sort == "name", 1
+            case "r" if sorts:
+                self.ascending, self.page = not self.ascending, 1
+            case "/":
+                self.typing, self.filter, self.page = True, "", 1
+            case "escape":
+                self.filter, self.page = "", 1
+            case "down" | "page down":
+                self.page += 1
+            case "up" | "page up":
+                self.page = max(1, self.page - 1)
+            case "home":
+                self.page = 1
+            case " ":
+                self.frozen = not self.frozen
+            case "+" | "=":
+                self.interval = max(_FASTEST, self.interval / 2)
+            case "-":
+                self.interval = min(_SLOWEST, self.interval * 2)
+            case "q" | "Q" | "\x04":
+                self.over = True
+            case _:
+                return False
         return True
 
     def _type(self, key: str) -> bool:
-        if key in ("enter", "escape"):
-            self.typing = False
-            if key == "escape":
-                self.filter = ""
-        elif key == "backspace":
-            self.filter = self.filter[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.filter += key
-        else:
-            return False
+        match key:
+            case "enter":
+                self.typing = False
+            case "escape":
+                self.typing, self.filter = False, ""
+            case "backspace":
+                self.filter = self.filter[:-1]
+            case _ if len(key) == 1 and key.isprintable():
+                self.filter += key
+            case _:
+                return False
         return True
 
 
@@ -423,17 +417,13 @@ def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     if choice.sort:
         given |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
 
-    def fetch() -> Page[Any]:
+    while True:
         query = choice.view.query(**given, offset=(choice.page - 1) * rows)
-        page: Page[Any] = api.call(choice.view.list, query)
-        return page
-
-    found = fetch()
-    last = max(1, -(-(found.total or 0) // rows))
-    if choice.page > last:
+        found: Page[Any] = api.call(choice.view.list, query)
+        last = max(1, -(-(found.total or 0) // rows))
+        if choice.page <= last:
+            return TopData(overview, found.items, found.total or 0, choice.page)
         choice.page = last
-        found = fetch()
-    return TopData(overview, found.items, found.total or 0, choice.page)
 
 
 @action_command(app, "top", options={})
@@ -499,11 +489,8 @@ def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live
                 break
 
 
-def _times(count: int) -> Iterator[int]:
-    done = 0
-    while not count or done < count:
-        yield done
-        done += 1
+def _times(count: int) -> Iterable[int]:
+    return range(count) if count else itertools.count()
 
 
 def _rows(console: Console) -> int:
