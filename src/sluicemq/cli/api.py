@@ -48,17 +48,17 @@ from sluicemq.cli.console import (
     table,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
-from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.http import (
     TIMEOUT,
     HttpConnection,
     HttpRefusal,
     HttpResponse,
     HttpTarget,
+    answer_in,
     request_of,
     stranger,
 )
-from sluicemq.clients.management import ManagementClient, lost, refused
+from sluicemq.clients.management import exchange, lost, refused
 from sluicemq.management.operation import AnswerT, ApiOperation, Page, PageQuery, ParametersT
 from sluicemq.model.errors import (
     AccessDenied,
@@ -119,15 +119,15 @@ class Api(OperationCaller):
         seconds."""
         self._target = target
         self._patience = patience
-        self._client = BlockingClient(ManagementClient.open, target, patience)
+        self._connection = HttpConnection(target, patience)
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
         """Carry out an operation and return its response."""
         with self._advice():
-            answer: AnswerT = self._client.call(operation, parameters)
-            return answer
+            response = exchange(self._connection, self._target, request_of(operation, parameters))
+            return answer_in(operation, self._target, response)
 
     def lines(
         self, operation: ApiOperation[ParametersT, bytes], parameters: ParametersT
@@ -152,7 +152,7 @@ class Api(OperationCaller):
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self

@@ -70,7 +70,6 @@ from sluicemq.server.units import Unit
 connections = typer.Typer(
     cls=Listing,
     help="List and close client connections. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 CONNECTION_COLUMNS: Final[tuple[Column[ConnectionItem], ...]] = (
@@ -143,7 +142,6 @@ def close(
 subscriptions = typer.Typer(
     cls=Listing,
     help="List topic subscriptions, remove durable ones. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
@@ -157,9 +155,6 @@ SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
     Column("Consumers", lambda item: number(item.consumers), right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
-]
 
 
 @query_command(subscriptions, "list")
@@ -169,7 +164,10 @@ def list_subscriptions(
         str | None,
         typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
     ] = None,
-    topic: TopicOption = None,
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic."),
+    ] = None,
 ) -> CommandResult:
     """List the subscriptions of topics."""
     name = _topic(topic) if topic is not None else ""
@@ -225,14 +223,12 @@ def _topic(text: str) -> str:
 
 
 def _kind(item: SubscriptionItem) -> str:
-    words = ["durable"] if item.durable else ["while connected"]
-    return ", ".join([*words, *(["shared"] if item.shared else [])])
+    return f"{'durable' if item.durable else 'while connected'}{', shared' if item.shared else ''}"
 
 
 consumers = typer.Typer(
     cls=Listing,
     help="List the consumers of one destination or of all. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 
@@ -286,7 +282,6 @@ def _credit(item: ConsumerItem) -> str:
 transactions = typer.Typer(
     cls=Listing,
     help="List transactions, commit or roll back prepared ones by hand. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
@@ -358,7 +353,6 @@ def _xid(item: TransactionItem) -> str:
 slots = typer.Typer(
     cls=Listing,
     help="List, create, advance and remove retention slots. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
@@ -377,9 +371,7 @@ SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
 
 
 def _slot_state(item: SlotView) -> str:
-    if item.idle_expired:
-        return "lost (idle)"
-    return "lost" if item.lost else "held"
+    return "lost (idle)" if item.idle_expired else "lost" if item.lost else "held"
 
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]

@@ -76,7 +76,6 @@ def _serve(loaded: LoadedConfig) -> int:
 app = typer.Typer(
     help="Show, check and explain the configuration.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 

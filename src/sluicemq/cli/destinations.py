@@ -60,7 +60,7 @@ from sluicemq.management.destinations import (
     PurgeRequest,
     PutDestination,
 )
-from sluicemq.management.operation import KindName, kind_name
+from sluicemq.management.operation import KindName, is_utf_8, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import SluiceError
 from sluicemq.server.address import nearest
@@ -113,13 +113,8 @@ def is_like(name: str, pattern: str) -> bool:
 def filter_names(pattern: str) -> str:
     """Return a text by which the broker can filter the names, or "" if the pattern has no such
     text."""
-    if not pattern or pattern == "*" or set("?[") & set(pattern):
-        return ""
-    try:
-        pattern.encode()
-    except UnicodeEncodeError:
-        return ""
-    return pattern
+    useless = not pattern or pattern == "*" or set("?[") & set(pattern)
+    return "" if useless or not is_utf_8(pattern) else pattern
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -136,6 +131,8 @@ def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_name)
 ]
+
+
 DestinationArgument = Annotated[
     str,
     typer.Argument(
@@ -181,7 +178,7 @@ _SORTABLE: Final = (
         "dead_lettered",
     ),
 )
-_BARS: Final = 48
+BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 
 
@@ -190,12 +187,10 @@ class Listing(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `list` if the arguments name no command."""
-        if not ctx.resilient_parsing and (not args or self._is_no_command(args[0])):
+        known = args[:1] and args[0] in (*self.commands, "--help", "-h")
+        if not ctx.resilient_parsing and not known:
             args = ["list", *args]
         return super().parse_args(ctx, args)
-
-    def _is_no_command(self, word: str) -> bool:
-        return word not in self.commands and word not in ("--help", "-h")
 
 
 SettingsArgument = Annotated[
@@ -205,10 +200,6 @@ SettingsArgument = Annotated[
         help="As in the configuration file: max_messages=1000; NAME= restores the default.",
         show_default=False,
     ),
-]
-SortOption = Annotated[
-    str,
-    typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first."),
 ]
 
 
@@ -248,12 +239,10 @@ _COUNTERS: Final = (
 queues = typer.Typer(
     cls=Listing,
     help="List, show, create, alter, purge, pause and delete queues. Default: list.",
-    pretty_exceptions_enable=False,
 )
 topics = typer.Typer(
     cls=Listing,
     help="List, show, create, alter, purge, pause and delete topics. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 
@@ -263,7 +252,9 @@ def list_destinations(
     pattern: Annotated[
         str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
-    sort: SortOption = "name",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+    ] = "name",
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 = all.")
     ] = 0,
@@ -423,13 +414,13 @@ def _details(item: DestinationView, history: HistoryView) -> RenderableType:
         *([("subscriptions", number(item.subscriptions))] if item.kind == "topic" else []),
         (
             "publish rate",
-            f"{rate(item.publish_rate)}  {sparkline(history.publish_rate, _BARS)}",
+            f"{rate(item.publish_rate)}  {sparkline(history.publish_rate, BARS)}",
         ),
         (
             "deliver rate",
-            f"{rate(item.deliver_rate)}  {sparkline(history.deliver_rate, _BARS)}",
+            f"{rate(item.deliver_rate)}  {sparkline(history.deliver_rate, BARS)}",
         ),
-        ("ready, recently", sparkline(history.ready, _BARS)),
+        ("ready, recently", sparkline(history.ready, BARS)),
     ]
     rows += [
         (title, number(getattr(item, name))) for name, title in _COUNTERS if getattr(item, name)

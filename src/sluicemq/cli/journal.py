@@ -76,7 +76,6 @@ BODY_PREVIEW: Final = 60
 app = typer.Typer(
     help="Check, dump and compact the journal, manage retention slots.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 DirectoryArgument = Annotated[
@@ -367,7 +366,6 @@ backup = typer.Typer(
     help="Back up a broker, running or stopped; see what backups there are, and whether they are "
     "sound.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 BACKUP_COLUMNS: Final[tuple[Column[BackupView], ...]] = (
@@ -487,7 +485,7 @@ def list_backups(
     )
 
 
-restore_app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+restore_app = typer.Typer(add_completion=False)
 
 
 @restore_app.command("restore")

@@ -29,41 +29,54 @@ class LazyCommand(NamedTuple):
     panel: str
 
 
-_RUN: Final = "Run a broker"
-_MESSAGES: Final = "Messages"
-_DESTINATIONS: Final = "Queues and topics"
-_CLIENTS: Final = "Connections"
-_ACCESS: Final = "Users"
-_BROKER: Final = "The broker"
-_DATA: Final = "The data"
+_PANELS: Final = {
+    "Run a broker": {
+        "serve": ("configuration", "serve"),
+        "demo": ("bench", "demo"),
+        "bench": ("bench", "bench"),
+    },
+    "Messages": {
+        "send": ("send_receive", "send"),
+        "receive": ("send_receive", "receive"),
+        "messages": ("messages", "app"),
+        "dlq": ("messages", "dlq"),
+    },
+    "Queues and topics": {
+        "queues": ("destinations", "queues"),
+        "topics": ("destinations", "topics"),
+        "subscriptions": ("client_commands", "subscriptions"),
+        "top": ("status", "app"),
+    },
+    "Connections": {
+        "connections": ("client_commands", "connections"),
+        "consumers": ("client_commands", "consumers"),
+        "transactions": ("client_commands", "transactions"),
+    },
+    "Users": {
+        "users": ("users", "app"),
+        "permissions": ("users", "permissions_app"),
+        "audit": ("status", "audit_app"),
+    },
+    "The broker": {
+        "status": ("status", "status_app"),
+        "health": ("status", "health_app"),
+        "config": ("configuration", "app"),
+    },
+    "The data": {
+        "backup": ("journal", "backup"),
+        "restore": ("journal", "restore_app"),
+        "journal": ("journal", "app"),
+        "slots": ("client_commands", "slots"),
+        "pipeline": ("pipeline", "app"),
+        "migrate": ("migrate", "app"),
+    },
+}
+"""Names, modules and objects of the commands by their section of the help."""
 
 COMMANDS: Final = {
-    "serve": LazyCommand("sluicemq.cli.configuration", "serve", _RUN),
-    "demo": LazyCommand("sluicemq.cli.bench", "demo", _RUN),
-    "bench": LazyCommand("sluicemq.cli.bench", "bench", _RUN),
-    "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
-    "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
-    "messages": LazyCommand("sluicemq.cli.messages", "app", _MESSAGES),
-    "dlq": LazyCommand("sluicemq.cli.messages", "dlq", _MESSAGES),
-    "queues": LazyCommand("sluicemq.cli.destinations", "queues", _DESTINATIONS),
-    "topics": LazyCommand("sluicemq.cli.destinations", "topics", _DESTINATIONS),
-    "subscriptions": LazyCommand("sluicemq.cli.client_commands", "subscriptions", _DESTINATIONS),
-    "top": LazyCommand("sluicemq.cli.status", "app", _DESTINATIONS),
-    "connections": LazyCommand("sluicemq.cli.client_commands", "connections", _CLIENTS),
-    "consumers": LazyCommand("sluicemq.cli.client_commands", "consumers", _CLIENTS),
-    "transactions": LazyCommand("sluicemq.cli.client_commands", "transactions", _CLIENTS),
-    "users": LazyCommand("sluicemq.cli.users", "app", _ACCESS),
-    "permissions": LazyCommand("sluicemq.cli.users", "permissions_app", _ACCESS),
-    "audit": LazyCommand("sluicemq.cli.status", "audit_app", _ACCESS),
-    "status": LazyCommand("sluicemq.cli.status", "status_app", _BROKER),
-    "health": LazyCommand("sluicemq.cli.status", "health_app", _BROKER),
-    "config": LazyCommand("sluicemq.cli.configuration", "app", _BROKER),
-    "backup": LazyCommand("sluicemq.cli.journal", "backup", _DATA),
-    "restore": LazyCommand("sluicemq.cli.journal", "restore_app", _DATA),
-    "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
-    "slots": LazyCommand("sluicemq.cli.client_commands", "slots", _DATA),
-    "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),
-    "migrate": LazyCommand("sluicemq.cli.migrate", "app", _DATA),
+    name: LazyCommand(f"sluicemq.cli.{module}", object_name, panel)
+    for panel, commands in _PANELS.items()
+    for name, (module, object_name) in commands.items()
 }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -211,9 +212,16 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
     return found
 
 
-def read_standard_input() -> bytes:
-    """Return the message on standard input; prompts on a terminal. Raises UsageError if it is
-    empty: the program that should have written it has probably failed."""
+def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
+    """Yield the message bodies in the arguments and files or, without any, the one on standard
+    input; prompts on a terminal. Raises UsageError if that is empty: the program that should have
+    written it has probably failed."""
+    for text in arguments:
+        yield text.encode("utf-8", "surrogateescape")
+    for file in files:
+        yield file.read_bytes()
+    if arguments or files:
+        return
     if sys.stdin.isatty():
         err().print("[dim]Type the message; Ctrl-D ends it.[/]")
     content = sys.stdin.buffer.read()
@@ -221,7 +229,7 @@ def read_standard_input() -> bytes:
         raise UsageError(
             "standard input is empty, so nothing was sent; an empty message is the argument ''"
         )
-    return content
+    yield content
 
 
 def parse_milliseconds(option: str, text: str | None) -> int | None:

@@ -51,7 +51,7 @@ from sluicemq.cli.message_options import (
     details,
     parse_milliseconds,
     parse_properties,
-    read_standard_input,
+    read_bodies,
 )
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.destinations import (
@@ -82,7 +82,6 @@ MAX_BODY: Final = 65_536
 app = typer.Typer(
     help="Browse, publish, delete, move, copy, redeliver and save messages.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 IdArgument = Annotated[
@@ -225,7 +224,8 @@ def publish(
     }
     common = {field: value for field, value in common.items() if value not in (None, {})}
     ids = []
-    for content in _contents(bodies or [], file or []):
+    # all files are read before the first message is published
+    for content in list(read_bodies(bodies or [], file or [])):
         message = PublishRequest(**common, **_body(content, kind))
         answer = api.call(PUBLISH_MESSAGE, PublishMessage(address=address, body=message))
         ids.append(answer.id)
@@ -350,13 +350,6 @@ def redeliver(
     )
 
 
-def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:
-    if arguments or files:
-        given = [text.encode("utf-8", "surrogateescape") for text in arguments]
-        return given + [file.read_bytes() for file in files]
-    return [read_standard_input()]
-
-
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:
     if kind == "json":
         try:
@@ -383,7 +376,6 @@ def _write(file: Path, content: bytes, overwrite: bool) -> None:
 dlq = typer.Typer(
     cls=Listing,
     help="List, redrive and purge dead letters.",
-    pretty_exceptions_enable=False,
 )
 
 

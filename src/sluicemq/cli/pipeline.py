@@ -48,7 +48,6 @@ ANOMALIES_SECONDS: Final = 60.0
 app = typer.Typer(
     help="Write the journal's traffic to tables; replay, report and decode it.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 JournalOption = Annotated[
@@ -431,9 +430,7 @@ def _first_line(error: Exception) -> str:
 
 _SAMPLE: Final = 10_000
 
-schema = typer.Typer(
-    help="Schemas of typed tables.", no_args_is_help=True, pretty_exceptions_enable=False
-)
+schema = typer.Typer(help="Schemas of typed tables.", no_args_is_help=True)
 app.add_typer(schema, name="schema")
 
 

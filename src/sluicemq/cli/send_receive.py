@@ -19,7 +19,7 @@ import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json
-from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_standard_input
+from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.server.address import Url
 from sluicemq.server.settings import unknown
@@ -38,10 +38,6 @@ LONG: Final = 10 * 365 * 86_400
 
 WINDOW: Final = 100
 """Maximum number of unacknowledged messages of a PHPMQ or JMQ consumer."""
-
-GRACE: Final = 0.25
-"""Seconds to wait for ready messages of a PHPMQ, VibeMQ or JMQ broker: these protocols do not
-report that a queue is empty."""
 
 
 class ReceivedMessage(NamedTuple):
@@ -65,8 +61,9 @@ class QueueClient(ABC):
     most: ClassVar[int] = 64
     """Maximum number of messages that `receive` returns."""
 
-    grace: ClassVar[float] = GRACE
-    """Minimum number of seconds to wait for the first of them."""
+    grace: ClassVar[float] = 0.25
+    """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
+    that a queue is empty."""
 
     url_options: ClassVar[tuple[str, ...]] = ()
     """Names of the options of the URL, besides those of TLS."""
@@ -418,8 +415,9 @@ def send(
         _progress("sending", total) as progress,
     ):
         task = progress.tasks[0].id
-        for given_bodies in _bodies(bodies or [], file or [], lines):
-            for batch in _batches(given_bodies, count):
+        given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
+        for group in _lines() if lines else given_bodies:
+            for batch in _batches(group, count):
                 connection.send(batch, life)
                 sent += len(batch)
                 size += sum(map(len, batch))
@@ -499,23 +497,11 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream.flush()
 
 
-def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[list[bytes]]:
-    """Return the messages to send, lines of standard input as soon as they have been read."""
-    if arguments:
-        yield [text.encode("utf-8", "surrogateescape") for text in arguments]
-    for file in files:
-        yield [file.read_bytes()]
-    if arguments or files:
-        return
-    if lines:
-        if sys.stdin.isatty():
-            err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
-        yield from _lines(cast(BufferedReader, sys.stdin.buffer))
-    else:
-        yield [read_standard_input()]
-
-
-def _lines(stream: BufferedReader) -> Iterator[list[bytes]]:
+def _lines() -> Iterator[list[bytes]]:
+    """Yield the lines of standard input as soon as they have been read."""
+    if sys.stdin.isatty():
+        err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
+    stream = cast(BufferedReader, sys.stdin.buffer)
     parts: list[bytes] = []
     while data := stream.read1(READ_BYTES):
         complete, newline, rest = data.rpartition(b"\n")

@@ -84,8 +84,6 @@ from sluicemq.model.errors import ConnectionLost
 status_app = typer.Typer(add_completion=False)
 health_app = typer.Typer(add_completion=False)
 
-_STATUS_BARS: Final = 48
-"""Number of samples in a sparkline; one sample covers 5 s."""
 _PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
     Column("Protocol", lambda item: item[0]),
     Column("Connections", lambda item: number(item[1].connections), right=True),
@@ -145,8 +143,8 @@ def details(overview: OverviewView) -> RenderableType:
             f"{number(totals.ready)} ready, {number(totals.unacked)} unacked, in "
             f"{number(totals.queues)} queues and {number(totals.topics)} topics",
         ),
-        ("publish rate", f"{rate(totals.publish_rate)}  {sparkline(published, _STATUS_BARS)}"),
-        ("deliver rate", f"{rate(totals.deliver_rate)}  {sparkline(delivered, _STATUS_BARS)}"),
+        ("publish rate", f"{rate(totals.publish_rate)}  {sparkline(published, destinations.BARS)}"),
+        ("deliver rate", f"{rate(totals.deliver_rate)}  {sparkline(delivered, destinations.BARS)}"),
         (
             "clients",
             f"{number(totals.connections)} connections, {number(totals.consumers)} consumers",
@@ -182,7 +180,6 @@ def _journal(journal: JournalStatsView) -> str:
 
 audit_app = typer.Typer(add_completion=False)
 
-_ELSEWHERE: Final = ("time", "event", "user", "peer")
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("Time", lambda item: moment(item.time), whole=True),
     Column("Event", lambda item: str(item.event)),
@@ -210,7 +207,7 @@ def _rest(item: AuditEntry) -> str:
     return ", ".join(
         f"{name}: {value}"
         for name, value in msgspec.to_builtins(item).items()
-        if name not in _ELSEWHERE
+        if name not in ("time", "event", "user", "peer")
     )
 
 

@@ -237,12 +237,10 @@ Accounts = ApiAccounts | FileAccounts
 app = typer.Typer(
     cls=Listing,
     help="Add, remove and list users, their passwords and tokens. Default: list.",
-    pretty_exceptions_enable=False,
 )
 tokens = typer.Typer(
     cls=Listing,
     help="Create, list and revoke access tokens. Default: list.",
-    pretty_exceptions_enable=False,
 )
 app.add_typer(tokens, name="token")
 
@@ -511,12 +509,10 @@ ALL: Final = "all"
 permissions_app = typer.Typer(
     cls=Listing,
     help="Permissions of users and roles on destinations. Default: list.",
-    pretty_exceptions_enable=False,
 )
 roles = typer.Typer(
     cls=Listing,
     help="Named sets of permissions for several users. Default: list.",
-    pretty_exceptions_enable=False,
 )
 permissions_app.add_typer(roles, name="role")
 

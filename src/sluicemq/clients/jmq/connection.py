@@ -17,8 +17,7 @@ from sluicemq.clients.jmq.request_channel import RequestChannel
 from sluicemq.clients.jmq.requests import Requests
 from sluicemq.clients.jmq.session import Session
 from sluicemq.clients.jmq.target import DEFAULT_PORT, Target
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.clients.transport import ALWAYS, Backoff, ReconnectingClient
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import GUEST

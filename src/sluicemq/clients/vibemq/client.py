@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Self
 
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.clients.transport import ALWAYS, Backoff, ReconnectingClient
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
