@@ -309,7 +309,7 @@ def action_command(
             with opening(location_of(given)) as opened:
                 call = partial(command, opened, *known, **given)
                 if interval is None:
-                    _print_result(call(), as_json)
+                    print_result(call(), as_json)
                 else:
                     _watch(call, interval, as_json)
 
@@ -364,7 +364,8 @@ def _signed(
     return run
 
 
-def _print_result(result: CommandResult, as_json: bool) -> None:
+def print_result(result: CommandResult, as_json: bool) -> None:
+    """Print the result of a command and end the command if its exit code is not 0."""
     if as_json:
         print_json(result.document)
     else:
@@ -384,7 +385,7 @@ def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) ->
         with suppress(KeyboardInterrupt):
             while True:
                 result = look()
-                _print_result(result._replace(code=Exit.OK), as_json)
+                print_result(result._replace(code=Exit.OK), as_json)
                 sys.stdout.flush()
                 time.sleep(interval)
         return

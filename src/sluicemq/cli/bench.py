@@ -34,7 +34,8 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.table import Table
 
-from sluicemq.cli.console import Column, Exit, JsonFlag, err, number, out, print_json, show, table
+from sluicemq.cli.api import listing, print_result
+from sluicemq.cli.console import Column, Exit, JsonFlag, err, number, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
@@ -133,10 +134,7 @@ def bench(
             ):
                 target = Url(protocol, port=broker.port(protocol), queue="bench")
                 results.append(_measure(target, durability, size, seconds, broker.pid))
-    if as_json:
-        print_json(results)
-    else:
-        show(table(_COLUMNS, results))
+    print_result(listing(results, _COLUMNS), as_json)
 
 
 def _measure(url: Url, durability: str, size: int, seconds: float, pid: int | None) -> Measurement:

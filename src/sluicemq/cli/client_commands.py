@@ -172,8 +172,8 @@ def list_subscriptions(
     """List the subscriptions of topics."""
     name = _topic(topic) if topic is not None else ""
     query = SubscriptionQuery(destination=name, filter=text or "")
-    found = api.items(LIST_SUBSCRIPTIONS, query)
-    return listing(found, SUBSCRIPTION_COLUMNS, "There are no such subscriptions.")
+    empty = "There are no such subscriptions."
+    return listing(api.items(LIST_SUBSCRIPTIONS, query), SUBSCRIPTION_COLUMNS, empty)
 
 
 @action_command(subscriptions, "delete")
@@ -232,18 +232,17 @@ consumers = typer.Typer(
 )
 
 
-def _destination(item: ConsumerItem) -> str:
-    return f"topic:{item.destination}" if item.kind == "topic" else str(item.destination)
-
-
 CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
     Column("ID", lambda item: str(item.id), right=True),
-    Column("Destination", _destination),
+    Column(
+        "Destination",
+        lambda item: f"topic:{item.destination}" if item.kind == "topic" else item.destination,
+    ),
     Column("Subscription", lambda item: str(item.subscription or "-")),
     Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
     Column("Connection", lambda item: str(item.connection or "-"), right=True),
     Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Credit", lambda item: _credit(item), right=True),
+    Column("Credit", lambda item: number(item.credit) if item.active else "stands by", right=True),
     Column("Delivered", lambda item: number(item.delivered), right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
@@ -270,10 +269,6 @@ def list_consumers(
     return listing(api.items(LIST_CONSUMERS, query), CONSUMER_COLUMNS, empty)
 
 
-def _credit(item: ConsumerItem) -> str:
-    return number(item.credit) if item.active else "stands by"
-
-
 # --- `sluicemq transactions …` --------------------------------------------------------------------
 #
 # `sluicemq transactions …`: list transactions, and commit or roll back prepared ones whose
@@ -292,7 +287,7 @@ TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
     Column("Publishes", lambda item: number(item.publishes), right=True),
     Column("Acks", lambda item: number(item.acks), right=True),
     Column("Created", lambda item: moment(item.started or 0), whole=True),
-    Column("XID", lambda item: _xid(item)),
+    Column("XID", lambda item: " ".join(map(str, astuple(item.xid))) if item.xid else "-"),
 )
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)
@@ -339,10 +334,6 @@ def _decide(
     )
     api.call(operation, IdPath(id=transaction))
     return CommandResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
-
-
-def _xid(item: TransactionItem) -> str:
-    return " ".join(map(str, astuple(item.xid))) if item.xid else "-"
 
 
 # --- `sluicemq slots …` ---------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from sluicemq.cli.api import Api
+from sluicemq.cli.api import Api, listing, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -20,8 +20,6 @@ from sluicemq.cli.console import (
     err,
     print_json,
     report,
-    show,
-    table,
 )
 from sluicemq.cli.location import (
     AuthorityOption,
@@ -104,7 +102,10 @@ def show_configuration(
     """Print the configuration that results from file, environment and options, as a file."""
     place = BrokerLocation(url, user, password_file, token_file, ca, config, data_dir)
     if live:
-        _show_live(place, explain, as_json)
+        meaning: Column[SettingView] = Column("Meaning", lambda item: item.description)
+        with Api(place.target()) as api:
+            items = api.items(LIST_SETTINGS, ConfigurationQuery())
+            print_result(listing(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
         return
     if any((url, user, password_file, token_file, ca)):
         raise UsageError("a broker is asked with --live; without, this is about a file")
@@ -164,18 +165,6 @@ def docs(
         sys.stdout.write(describe())
     else:
         write.write_text(describe(), encoding="utf-8")
-
-
-def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
-    with Api(place.target()) as api:
-        found = list(api.items(LIST_SETTINGS, ConfigurationQuery()))
-    if as_json:
-        print_json(found)
-        return
-    columns: tuple[Column[SettingView], ...] = (
-        (*_LIVE, Column("Meaning", lambda item: item.description)) if explain else _LIVE
-    )
-    show(table(columns, found))
 
 
 def _value(value: object, unit: str) -> str:

@@ -281,8 +281,7 @@ def list_destinations(
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
-    columns = (name, *COLUMNS)
-    return listing(found, columns, _NOTHING_YET[kind])
+    return listing(found, (name, *COLUMNS), _NOTHING_YET[kind])
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
@@ -298,8 +297,8 @@ def create(
 ) -> CommandResult:
     """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
-    body = _settings(settings)
-    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="new", body=body))
+    put = PutDestination(address=address, expect="new", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, put)
     return CommandResult(item, f"Made {display_name(address)}.")
 
 
@@ -310,8 +309,8 @@ def alter(
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
-    body = _settings(settings)
-    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="existing", body=body))
+    put = PutDestination(address=address, expect="existing", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, put)
     return CommandResult(item, f"Changed {display_name(address)}.")
 
 

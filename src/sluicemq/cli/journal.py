@@ -22,7 +22,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from sluicemq.broker import Broker, describe, recover, snapshot
-from sluicemq.cli.api import Api, CommandResult, action_command, listing
+from sluicemq.cli.api import Api, CommandResult, action_command, listing, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -36,9 +36,7 @@ from sluicemq.cli.console import (
     print_json,
     printable,
     quantity,
-    show,
     size,
-    table,
 )
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
@@ -149,12 +147,13 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     place = locate(directory)
     with err().status(f"compacting {escape(str(place))}"):
         before, after = compact_journal(place, load_flags(None, None).config.journal, _adopt)
-    if as_json:
-        print_json({"before": before, "after": after})
-    else:
-        print(f"{size(before.bytes)} before, {size(after.bytes)} now")
-        if after.bytes >= before.bytes:
-            err().print("No space could be reclaimed: all records are live or retained by a slot.")
+    hint = "No space could be reclaimed: all records are live or retained by a slot."
+    result = CommandResult(
+        {"before": before, "after": after},
+        hint if after.bytes >= before.bytes else "",
+        output=f"{size(before.bytes)} before, {size(after.bytes)} now",
+    )
+    print_result(result, as_json)
 
 
 def _adopt(journal: FileJournal) -> None:
@@ -199,12 +198,8 @@ def slots(
     elif delete is not None:
         kept.drop(delete)
     found = kept.list()
-    if as_json:
-        print_json(found)
-    elif found:
-        show(table(_SLOTS, found.items()))
-    else:
-        err().print("There are no slots.")
+    result = listing(found.items(), _SLOTS, "There are no slots.")
+    print_result(result._replace(document=found), as_json)
 
 
 _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
@@ -445,8 +440,9 @@ def verify(
     """
     manifest = read_manifest(directory)
     with _progress("verifying", manifest.bytes) as bar:
-        advance = partial(bar.advance, bar.task_ids[0])
-        verdict = verify_backup(directory, records=not quick, advance=advance)
+        verdict = verify_backup(
+            directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
+        )
     if as_json:
         print_json(verdict)
     else:
@@ -514,33 +510,29 @@ def restore(
     """Make a data directory of a backup, from which a broker can start."""
     manifest = read_manifest(directory)
     with _progress("restoring", manifest.bytes) as bar:
-        advance = partial(bar.advance, bar.task_ids[0])
         restored = restore_backup(
-            directory, data_dir, keep_broker_id=keep_broker_id, advance=advance
+            directory,
+            data_dir,
+            keep_broker_id=keep_broker_id,
+            advance=partial(bar.advance, bar.task_ids[0]),
         )
-    if as_json:
-        print_json(
-            {
-                "data_dir": str(data_dir),
-                "broker_id": restored.identity,
-                "last_sequence": manifest.last_sequence,
-                "next_sequence": restored.next_sequence,
-            }
-        )
-        return
-    print(f"{data_dir} has everything up to number {manifest.last_sequence}")
+    hints = []
     if not keep_broker_id:
-        err().print(
+        hints.append(
             "It has an identity of its own: pipelines that read the old journal need new "
-            "checkpoints.",
-            markup=False,
+            "checkpoints."
         )
     configuration = data_dir / CONFIGURATION_NAME
     if configuration.exists():
-        err().print(
-            f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}",
-            markup=False,
-        )
+        hints.append(f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}")
+    document = {
+        "data_dir": str(data_dir),
+        "broker_id": restored.identity,
+        "last_sequence": manifest.last_sequence,
+        "next_sequence": restored.next_sequence,
+    }
+    done = f"{data_dir} has everything up to number {manifest.last_sequence}"
+    print_result(CommandResult(document, "\n".join(hints), output=done), as_json)
 
 
 def _create(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -18,16 +18,6 @@ from typer.main import get_command, get_group
 import sluicemq
 from sluicemq.cli.console import Exit, report
 from sluicemq.model.errors import SluiceError
-
-
-class LazyCommand(NamedTuple):
-    """Location of a command: a function or a Typer application in a module; `panel` is its section
-    of the help. An application whose single command has the application's name is that command."""
-
-    module: str
-    name: str
-    panel: str
-
 
 _PANELS: Final = {
     "Run a broker": {
@@ -71,10 +61,11 @@ _PANELS: Final = {
         "migrate": ("migrate", "app"),
     },
 }
-"""Names, modules and objects of the commands by their section of the help."""
+"""Commands by their section of the help: a module and in it a function or a Typer application. An
+application whose single command has the application's name is that command."""
 
 COMMANDS: Final = {
-    name: LazyCommand(f"sluicemq.cli.{module}", object_name, panel)
+    name: (f"sluicemq.cli.{module}", object_name, panel)
     for panel, commands in _PANELS.items()
     for name, (module, object_name) in commands.items()
 }
@@ -90,7 +81,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Load a command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.commands[cmd_name] = _load(cmd_name, COMMANDS[cmd_name])
+            self.commands[cmd_name] = _load(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
@@ -154,8 +145,9 @@ def run() -> None:
     sys.exit(main())
 
 
-def _load(name: str, place: LazyCommand) -> Any:
-    found = getattr(import_module(place.module), place.name)
+def _load(name: str) -> Any:
+    module, object_name, panel = COMMANDS[name]
+    found = getattr(import_module(module), object_name)
     if isinstance(found, typer.Typer):
         only = [command.name for command in found.registered_commands] == [name]
         command: Any = get_command(found) if only else get_group(found)
@@ -164,5 +156,5 @@ def _load(name: str, place: LazyCommand) -> Any:
         single.command(name)(found)
         command = get_command(single)
     command.name = name
-    command.rich_help_panel = place.panel
+    command.rich_help_panel = panel
     return command

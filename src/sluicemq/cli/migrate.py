@@ -9,13 +9,12 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import (
     JsonFlag,
     UsageError,
     complain,
     err,
-    out,
-    print_json,
     printable,
 )
 from sluicemq.journal.writer import write_whole
@@ -389,14 +388,9 @@ def _run(
         outcome=outcome,
         dry_run=dry_run,
     )
-    if as_json:
-        print_json(as_data(report))
-    else:
-        console = out()
-        for line in as_text(report):
-            console.print(printable(line), markup=False)
-        if not dry_run:
-            err().print(f"Next: sluicemq serve --config {file}", markup=False)
+    following = "" if dry_run else f"Next: sluicemq serve --config {file}"
+    text_output = "\n".join(map(printable, as_text(report)))
+    print_result(CommandResult(as_data(report), following, output=text_output), as_json)
 
 
 def _configured(file: Path) -> Collection[Address]:

@@ -19,6 +19,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from sluicemq.broker import compile_selector
+from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, quantity
 from sluicemq.cli.pipeline_helpers import (
     CatalogOption,
@@ -333,7 +334,8 @@ def replay(
             try:
                 frame = frame.where(where)
             except (AnalysisException, ParseException) as error:
-                raise ConfigurationError(f"--where: {_first_line(error)}") from None
+                reason = str(error).strip().split("\n")[0]
+                raise ConfigurationError(f"--where: {reason}") from None
         columns = (
             TextColumn("messages"),
             BarColumn(),
@@ -353,14 +355,13 @@ def replay(
                 progress=lambda sent, all: bar.update(task, completed=sent, total=all),
                 **secrets,
             )
-    if as_json:
-        print_json(done._asdict())
-        return
-    out().print(f"{done.written:,} messages sent", markup=False)
+    hints = []
     if done.already:
-        err().print(f"{done.already:,} had been sent before.")
+        hints.append(f"{done.already:,} had been sent before.")
     if done.bad:
-        err().print(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
+        hints.append(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
+    sent = f"{done.written:,} messages sent"
+    print_result(CommandResult(done._asdict(), "\n".join(hints), output=sent), as_json)
 
 
 @app.command()
@@ -420,10 +421,6 @@ def decode(
     if summary.errors:
         complain(f"{summary.errors:,} errors")
         raise typer.Exit(Exit.REFUSED)
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0]
 
 
 # --- `sluicemq pipeline schema …` -----------------------------------------------------------------
@@ -580,13 +577,13 @@ def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool)
 
 
 def _report_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:
-    if as_json:
-        print_json({"rows": rows, "lake": str(lake), "anomalies": anomalies})
-        return
     suffix = f"; {anomalies} anomalies" if anomalies else ""
-    out().print(f"{rows:,} events written to {lake}{suffix}", markup=False)
-    if anomalies:
-        err().print(f"sluicemq pipeline report --lake {lake} shows them.", markup=False)
+    result = CommandResult(
+        {"rows": rows, "lake": str(lake), "anomalies": anomalies},
+        f"sluicemq pipeline report --lake {lake} shows them." if anomalies else "",
+        output=f"{rows:,} events written to {lake}{suffix}",
+    )
+    print_result(result, as_json)
 
 
 def _moment(option: str, text: str | None) -> datetime | None:

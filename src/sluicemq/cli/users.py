@@ -382,11 +382,10 @@ def add_token(
 ) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
-    body = TokenRequest(label=label, expires=until)
-    token = accounts.call(CREATE_TOKEN, CreateToken(name=user, body=body))
-    document = {"user": user, **asdict(token)}
+    request = CreateToken(name=user, body=TokenRequest(label=label, expires=until))
+    token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
-    return CommandResult(document, text, output=token.token)
+    return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
 
 
 @query_command(tokens, "list", opening=accounts_at)
