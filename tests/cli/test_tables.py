@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from sluicemq.cli.console import Column, moment, number, rate, show, table
+from sluicemq.cli.console import Column, ItemTable, moment, number, rate, show
 from sluicemq.cli.messages import DeadLetter
 from sluicemq.management.broker import AuditEntry
 from sluicemq.management.clients import XidView
@@ -132,7 +132,7 @@ def test_a_table_with_long_values_fits_80_columns(
     listed = columns(named)
     if named == "destinations:COLUMNS":
         listed = (Column("Name", lambda item: str(item.name)), *listed)
-    show(table(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
+    show(ItemTable(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -151,7 +151,7 @@ def test_optional_columns_appear_if_the_width_permits(
     heads = []
     for width in ("20", "30", "80"):
         monkeypatch.setenv("COLUMNS", width)
-        show(table(listed, [item]))
+        show(ItemTable(listed, [item]))
         heads.append(capsys.readouterr().out.split("aaaa")[0].split())
     assert heads == [
         ["Publish", "Name", "rate"],

@@ -38,6 +38,7 @@ from typer.core import TyperCommand
 from sluicemq.cli.console import (
     Column,
     Exit,
+    ItemTable,
     JsonFlag,
     UsageError,
     err,
@@ -45,7 +46,6 @@ from sluicemq.cli.console import (
     print_json,
     printable,
     show,
-    table,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
@@ -246,7 +246,7 @@ def listing(
     found = list(items)
     if not found:
         return CommandResult(found, empty)
-    return CommandResult(found, output=table(columns, found))
+    return CommandResult(found, output=ItemTable(columns, found))
 
 
 WatchOption = Annotated[

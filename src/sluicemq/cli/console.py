@@ -168,10 +168,11 @@ class Column(NamedTuple, Generic[ItemT]):
 
 
 class ItemTable:
-    """Table with a row per item, which omits optional columns where the width is too small."""
+    """Table with a row per item, which omits optional columns where the width is too small. `cut`
+    truncates each cell to one line."""
 
     def __init__(
-        self, columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool
+        self, columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool = False
     ) -> None:
         self._columns = columns
         rows = [[cell(column.of(item)) for column in columns] for item in items]
@@ -231,13 +232,6 @@ class ItemTable:
     def _natural(self, index: int, titles: Sequence[str]) -> int:
         cells = max((text.cell_len for text in self._cells[index]), default=0)
         return max(cells, *map(len, titles[index].split("\n")))
-
-
-def table(
-    columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool = False
-) -> ItemTable:
-    """Return a table with a row per item. `cut` truncates each cell to one line."""
-    return ItemTable(columns, items, cut=cut)
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:

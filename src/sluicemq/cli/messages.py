@@ -27,7 +27,7 @@ from sluicemq.cli.api import (
     listing,
     query_command,
 )
-from sluicemq.cli.console import Column, UsageError, body_fields, number, size, table
+from sluicemq.cli.console import Column, ItemTable, UsageError, body_fields, number, size
 from sluicemq.cli.destinations import (
     DestinationArgument,
     Listing,
@@ -73,6 +73,7 @@ from sluicemq.management.messages import (
     PublishMessage,
     PublishRequest,
 )
+from sluicemq.management.operation import Page
 from sluicemq.model.destination import Address
 
 PRIORITIES: Final = 9
@@ -120,15 +121,9 @@ def list_messages(
         body=body,
     )
     document = api.call(LIST_MESSAGES, query)
-    if not document.items:
-        return CommandResult(document, f"There is no such message in {display_name(address)}.")
     columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
-    output: RenderableType = table(columns, document.items)
-    if following := document.next_cursor:
-        of = f" of {number(document.total)}" if document.total is not None else ""
-        more = f"The next ones{of}: --after {following}"
-        output = Group(output, Text(more, style="dim"))
-    return CommandResult(document, output=output)
+    of = f" of {number(document.total)}" if document.total is not None else ""
+    return _page_result(address, document, document, ItemTable(columns, document.items), of)
 
 
 @query_command(app, "show")
@@ -350,6 +345,22 @@ def redeliver(
     )
 
 
+def _page_result(
+    address: Address,
+    document: object,
+    page: Page[MessageItem],
+    output: RenderableType,
+    of: str = "",
+) -> CommandResult:
+    """Return a page of a destination's messages; `of` states their total number."""
+    if not page.items:
+        return CommandResult(document, f"There is no such message in {display_name(address)}.")
+    if page.next_cursor:
+        more = Text(f"The next ones{of}: --after {page.next_cursor}", style="dim")
+        output = Group(output, more)
+    return CommandResult(document, output=output)
+
+
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:
     if kind == "json":
         try:
@@ -442,12 +453,7 @@ def show_dead_letters(
     document = msgspec.to_builtins(page)
     for entry, item in zip(document["items"], items, strict=True):
         entry["dead_letter"] = item.origin
-    if not items:
-        return CommandResult(document, f"There is no such message in {display_name(address)}.")
-    found: RenderableType = table(_DEAD_LETTERS, items)
-    if following := page.next_cursor:
-        found = Group(found, Text(f"The next ones: --after {following}", style="dim"))
-    return CommandResult(document, output=found)
+    return _page_result(address, document, page, ItemTable(_DEAD_LETTERS, items))
 
 
 @action_command(dlq, "redrive")

@@ -33,6 +33,7 @@ from sluicemq.cli.api import Api, CommandResult, action_command, query_command
 from sluicemq.cli.console import (
     Column,
     Exit,
+    ItemTable,
     age,
     moment,
     no_such,
@@ -44,7 +45,6 @@ from sluicemq.cli.console import (
     show,
     size,
     sparkline,
-    table,
 )
 from sluicemq.cli.destinations import address_in
 from sluicemq.clients.http import HttpRefusal
@@ -159,9 +159,9 @@ def details(overview: OverviewView) -> RenderableType:
             *(Text(f"! {each.message}", style="bold red") for each in overview.alarms),
         ]
     if overview.protocols:
-        parts += [Text(), table(_PROTOCOLS, overview.protocols.items())]
+        parts += [Text(), ItemTable(_PROTOCOLS, overview.protocols.items())]
     if overview.listeners:
-        parts += [Text(), table(_LISTENERS, overview.listeners)]
+        parts += [Text(), ItemTable(_LISTENERS, overview.listeners)]
     return Group(*parts)
 
 
@@ -200,7 +200,7 @@ def audit(
     found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
     if not found:
         return CommandResult([], "The audit log is empty since the broker started.")
-    return CommandResult(found, output=table(AUDIT_COLUMNS, reversed(found)))
+    return CommandResult(found, output=ItemTable(AUDIT_COLUMNS, reversed(found)))
 
 
 def _rest(item: AuditEntry) -> str:
@@ -538,4 +538,4 @@ def _about(look: TopData, choice: ViewState) -> Text:
 def _list(look: TopData, choice: ViewState, *, cut: bool = False) -> RenderableType:
     if not look.items:
         return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
-    return table(choice.view.columns, look.items, cut=cut)
+    return ItemTable(choice.view.columns, look.items, cut=cut)

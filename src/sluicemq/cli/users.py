@@ -16,7 +16,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from msgspec import UNSET
@@ -32,10 +32,10 @@ from sluicemq.cli.api import (
     listing,
     query_command,
 )
-from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity, table
+from sluicemq.cli.console import Column, ItemTable, UsageError, err, moment, no_such, quantity
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
-from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery
+from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.management.operation import (
     AnswerT,
     ApiOperation,
@@ -43,6 +43,7 @@ from sluicemq.management.operation import (
     Page,
     ParametersT,
     implementations,
+    implements,
 )
 from sluicemq.management.users import (
     ASSIGN_ROLE,
@@ -93,34 +94,21 @@ from sluicemq.security.store import UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config
+from sluicemq.server.effective_configuration import EffectiveConfiguration
 from sluicemq.server.listener_settings import WITH_LOGINS
 from sluicemq.server.units import Unit
 
 # --- Access to users and roles --------------------------------------------------------------------
 
 
-class LoginPolicy(NamedTuple):
-    """Listeners that require a login once the broker has users.
-
-    running         whether the broker runs
-    required        `auth.required`
-    open_listeners  URLs of the listeners of protocols without logins, whose clients have all
-                    permissions even if there are users
-    """
-
-    running: bool
-    required: str
-    open_listeners: list[str]
-
-
 @contextmanager
-def accounts_at(place: BrokerLocation) -> Iterator[ApiAccounts | FileAccounts]:
+def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
     """Open the users of the broker at `place`. Their methods raise the API's errors or
     AccessError."""
     if place.local and not _answers(place.socket()):
         yield FileAccounts(load_flags(place.config, place.data_dir).config)
         return
-    with ApiAccounts(place.target()) as api:
+    with Api(place.target()) as api:
         yield api
 
 
@@ -136,45 +124,23 @@ def _answers(path: Path) -> bool:
     return True
 
 
-class ApiAccounts(Api):
-    """Accounts that are managed through the API of a running broker."""
-
-    def login_policy(self) -> LoginPolicy:
-        """Return which listeners require a login."""
-        items = self.items(LIST_SETTINGS, ConfigurationQuery())
-        settings: dict[str, Any] = {item.name: item.value for item in items}
-        required, insecure = settings["auth.required"], settings["insecure_public"]
-        found: list[str] = []
-        for name, value in settings.items():
-            if name.startswith("listeners[") and name.endswith("].url"):
-                listener = name.removesuffix("url")
-                user = settings.get(f"{listener}user") or ""
-                certificate = settings.get(f"{listener}client_certificate")
-                if _stays_open(Url.parse(value), user, certificate, required, insecure):
-                    found.append(value)
-        return LoginPolicy(True, required, found)
-
-
 class FileAccounts(OperationCaller):
-    """Accounts in the user database of a stopped broker; implements `UserDirectory` and `UserCall`.
-    Changes are recorded under the system user's name."""
+    """Accounts in the user database of a stopped broker, and its settings. Implements
+    `UserDirectory` and `UserCall`; changes are recorded under the system user's name."""
 
     def __init__(self, config: Config) -> None:
         self._config = config
         self._store = UserStore(config.users_file)
-        self._methods = dict(implementations(UserService(self)))
+        service = UserService(self)
+        self._methods = dict([*implementations(service), *implementations(self)])
         self.note = ""
         self.status = 0
 
-    def login_policy(self) -> LoginPolicy:
-        """Return which listeners require a login."""
-        required, insecure = self._config.auth.required, self._config.insecure_public
-        found = [
-            str(each.url)
-            for each in self._config.listeners
-            if _stays_open(each.url, each.user, each.client_certificate, required, insecure)
-        ]
-        return LoginPolicy(False, required, found)
+    @implements(LIST_SETTINGS)
+    async def settings(self, call: object, query: ConfigurationQuery) -> Page[SettingView]:
+        """Return a page of the settings with which the broker would start."""
+        found = EffectiveConfiguration(self._config, {}).settings()
+        return query.page([each for each in found if query.filter in each.name])
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
@@ -218,18 +184,28 @@ class FileAccounts(OperationCaller):
         self._store.change(change, by)
 
 
-def _stays_open(
-    url: Url, user: str, certificate: str | None, required: str, insecure_public: bool
-) -> bool:
-    """Return whether all clients of a listener have all permissions although there are users."""
-    return (
-        url.protocol not in WITH_LOGINS
-        and certificate != "required"
-        and is_open(url, user, required, insecure_public)
-    )
+Accounts = Api | FileAccounts
 
 
-Accounts = ApiAccounts | FileAccounts
+def login_policy(accounts: Accounts) -> tuple[str, list[str]]:
+    """Return `auth.required`, and the URLs of the listeners of protocols without logins whose
+    clients have all permissions even if there are users."""
+    settings = {
+        item.name: item.value for item in accounts.items(LIST_SETTINGS, ConfigurationQuery())
+    }
+    required, insecure = str(settings["auth.required"]), bool(settings["insecure_public"])
+    found = []
+    for name, value in settings.items():
+        if name.startswith("listeners[") and name.endswith("].url"):
+            listener, url = name.removesuffix("url"), Url.parse(str(value))
+            user = str(settings.get(f"{listener}user") or "")
+            needs_login = (
+                url.protocol in WITH_LOGINS
+                or settings.get(f"{listener}client_certificate") == "required"
+            )
+            if not needs_login and is_open(url, user, required, insecure):
+                found.append(str(value))
+    return required, found
 
 
 # --- `sluicemq users …` ---------------------------------------------------------------------------
@@ -318,14 +294,15 @@ def add(
     accounts.call(PUT_USER, PutUser(name=user, expect="new", body=body))
     if not first:
         return CommandResult({"added": user}, f"Added {user}.")
-    policy = accounts.login_policy()
+    required, open_listeners = login_policy(accounts)
     document = {
         "added": user,
         "first": True,
-        "login_required": policy.required != "never",
-        "open_listeners": policy.open_listeners,
+        "login_required": required != "never",
+        "open_listeners": open_listeners,
     }
-    return CommandResult(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
+    effect = _effect(isinstance(accounts, Api), required, open_listeners)
+    return CommandResult(document, "\n".join([f"Added {user}, the first user.", *effect]))
 
 
 @action_command(app, "remove", opening=accounts_at)
@@ -403,7 +380,7 @@ def list_tokens(
     if not found:
         return CommandResult([], "There are no tokens.")
     document = [{"user": name, **asdict(token)} for name, token in found]
-    return CommandResult(document, output=table(_TOKENS, found))
+    return CommandResult(document, output=ItemTable(_TOKENS, found))
 
 
 @action_command(tokens, "remove", opening=accounts_at)
@@ -419,24 +396,24 @@ def remove_token(
     return CommandResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
-def _effect(policy: LoginPolicy) -> list[str]:
+def _effect(running: bool, required: str, open_listeners: list[str]) -> list[str]:
     """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
-    if policy.required == "never":
+    if required == "never":
         lines.append("Clients still need no login: auth.required is never.")
-    elif not policy.running:
+    elif not running:
         lines.append(
             "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
         )
-    elif policy.required == "auto":
+    elif required == "auto":
         lines.append(
             "VibeMQ, JMQ and HTTP require a login from now on. Clients of theirs that were "
             "connected without one are disconnected."
         )
-    if policy.open_listeners:
+    if open_listeners:
         lines.append(
             "Protocols without logins stay open to anyone who reaches these listeners: "
-            f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
+            f"{', '.join(open_listeners)}. To close one, give it the rights of a user "
             '(?user=NAME in its URL) or set auth.required = "always".'
         )
     return lines
