@@ -23,7 +23,7 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar, get_type_hints
 
@@ -135,7 +135,7 @@ class Api(OperationCaller):
         """Carry out an operation with a streamed response; yield the JSON document of each line as
         it arrives."""
         connection = HttpConnection(self._target, self._patience)
-        with self._advice():
+        with self._advice(), closing(connection):
             try:
                 connection.send(*request_of(operation, parameters))
                 status, lines = connection.receive_lines()
@@ -147,8 +147,6 @@ class Api(OperationCaller):
                 raise lost(self._target, fault) from fault
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise stranger(self._target) from None
-            finally:
-                connection.close()
 
     def close(self) -> None:
         """Close the connection."""

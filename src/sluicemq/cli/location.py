@@ -254,7 +254,7 @@ class BrokerLocation(NamedTuple):
         if token_file is not None:
             return authorization("", "", _secret(token_file))
         if user is None:
-            if token := _secret_variable("SLUICEMQ_TOKEN"):
+            if token := _secret_variable("SLUICEMQ_TOKEN", "SLUICEMQ_TOKEN_FILE"):
                 return authorization("", "", token)
             user = os.environ.get("SLUICEMQ_USER") or None
         if user is not None:
@@ -266,7 +266,7 @@ class BrokerLocation(NamedTuple):
     def _password(self, user: str, where: str) -> str:
         if self.password_file is not None:
             return _secret(self.password_file)
-        if password := _secret_variable("SLUICEMQ_PASSWORD"):
+        if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
             return password
         if sys.stdin.isatty():
             return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
@@ -276,9 +276,9 @@ class BrokerLocation(NamedTuple):
         )
 
 
-def _secret_variable(name: str) -> str:
-    """Return the secret in an environment variable, or in the file that `<name>_FILE` names."""
-    file = os.environ.get(f"{name}_FILE")
+def _secret_variable(name: str, file_name: str) -> str:
+    """Return the secret in an environment variable, or in the file that another one names."""
+    file = os.environ.get(file_name)
     return os.environ.get(name) or (_secret(Path(file)) if file else "")
 
 

@@ -322,12 +322,9 @@ def replay(
     with require_pipeline():
         from pyspark.errors import AnalysisException, ParseException
 
-        from sluicemq.pipeline.jobs.lake import Lake
         from sluicemq.pipeline.replay import replay as send
-
-        place = Lake(lake, catalog=catalog)
-        place.expect("silver.messages")
-    settings = spark_settings(master, conf)
+    place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
+    place.expect("silver.messages")
     with spark_session("sluicemq replay", settings, place) as spark:
         frame = place.silver.read(spark)
         if where is not None:
