@@ -92,7 +92,7 @@ def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> N
 
 
 DECLARATIONS = [path.stem for path in (ROOT / "src/sluicemq/management").glob("[!_]*.py")]
-COMMANDS = ["client_commands", "destinations", "messages", "slots", "status", "users"]
+COMMANDS = ["client_commands", "destinations", "messages", "send_receive", "status", "users"]
 
 
 @pytest.mark.parametrize(

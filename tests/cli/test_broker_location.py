@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.cli.api import BrokerLocation
+from sluicemq.cli.location import BrokerLocation
 from sluicemq.model.errors import ConfigurationError
 from tests.cli.conftest import Run
 

@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from sluicemq.cli.console import Column, moment, number, rate, show, table
-from sluicemq.cli.dead_letters import DeadLetter
+from sluicemq.cli.console import Column, ItemTable, moment, number, rate, show
+from sluicemq.cli.messages import DeadLetter
 from sluicemq.management.broker import AuditEntry
 from sluicemq.management.clients import XidView
 from sluicemq.management.destinations import AddressView
@@ -77,7 +77,7 @@ class Account(Values):
 
 ITEMS: dict[str, Any] = {
     "status:AUDIT_COLUMNS": AuditEntry(time=TIME, event=LONG, user=LONG, peer=LONG, operation=LONG),
-    "dead_letters:_MESSAGES": DeadLetter(
+    "messages:_DEAD_LETTERS": DeadLetter(
         cast(MessageItem, Message()),
         DeadLetterView(
             reason="max-deliveries",
@@ -105,17 +105,17 @@ def columns(text: str) -> tuple[Column[Any], ...]:
     "named",
     [
         "status:AUDIT_COLUMNS",
-        "backup:COLUMNS",
+        "journal:BACKUP_COLUMNS",
         "configuration:_LIVE",
         "client_commands:CONNECTION_COLUMNS",
         "client_commands:CONSUMER_COLUMNS",
-        "dead_letters:_QUEUES",
-        "dead_letters:_MESSAGES",
+        "messages:_DEAD_LETTER_QUEUES",
+        "messages:_DEAD_LETTERS",
         "destinations:COLUMNS",
         "message_options:MESSAGE_COLUMNS",
         "users:_PERMISSIONS",
         "users:_ROLES",
-        "slots:COLUMNS",
+        "client_commands:SLOT_COLUMNS",
         "status:_PROTOCOLS",
         "status:_LISTENERS",
         "client_commands:SUBSCRIPTION_COLUMNS",
@@ -132,7 +132,7 @@ def test_a_table_with_long_values_fits_80_columns(
     listed = columns(named)
     if named == "destinations:COLUMNS":
         listed = (Column("Name", lambda item: str(item.name)), *listed)
-    show(table(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
+    show(ItemTable(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -151,7 +151,7 @@ def test_optional_columns_appear_if_the_width_permits(
     heads = []
     for width in ("20", "30", "80"):
         monkeypatch.setenv("COLUMNS", width)
-        show(table(listed, [item]))
+        show(ItemTable(listed, [item]))
         heads.append(capsys.readouterr().out.split("aaaa")[0].split())
     assert heads == [
         ["Publish", "Name", "rate"],

@@ -185,7 +185,7 @@ def test_watching_in_a_pipe(
         if len(times) == 2:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("sluicemq.cli.command_helpers.time.sleep", sleep)
+    monkeypatch.setattr("sluicemq.cli.api.time.sleep", sleep)
     result = run("queues", "none*", "--watch", "--json", *broker.where)
     assert result.code == 0
     assert [json.loads(line) for line in result.out.splitlines()] == [[], []]

@@ -22,6 +22,7 @@ from sluicemq.admin.metrics.exposition import ALL, Shape
 from sluicemq.admin.openapi import document
 from sluicemq.broker import BatchPart, describe
 from sluicemq.broker.codec import encode
+from sluicemq.cli.console import body_fields
 from sluicemq.cli.main import app
 from sluicemq.journal.format import Cause, RecordType
 from sluicemq.management.operation import ApiOperation
@@ -196,6 +197,8 @@ def dump_fields() -> Uses:
     described = [
         *describe(RecordType.BATCH_PART, part),
         *describe(RecordType.CLOCK_STEP, bytes(8)),
+        *body_fields(b"text"),
+        *body_fields(b"\xff"),
     ]
     return _plain([*(name for groups in found for name in groups if name), *described])
 

@@ -1,269 +1,72 @@
-"""Access of the commands to the broker's management API over TCP, TLS or a Unix socket.
+"""Commands that use the broker's management API over TCP, TLS or a Unix socket.
 
 with Api(place.target()) as api:
     for queue in api.items(LIST_DESTINATIONS, DestinationQuery(kind="queue")):
         ...
+
+Decorators define the commands: a command receives an `Api` and returns its result; the decorators
+handle broker location, output format and --watch.
+
+    @query_command(app, "list")
+    def list_queues(api: Api, pattern: PatternArgument = "") -> CommandResult: ...
+
+    @action_command(app, "purge")
+    def purge(api: Api, name: NameArgument, yes: YesFlag = False) -> CommandResult: ...
 """
 
 from __future__ import annotations
 
-import getpass
 import http.client
-import ipaddress
-import os
+import inspect
 import ssl
 import sys
+import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from functools import partial
+from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar, get_type_hints
 
 import msgspec
 import typer
 from msgspec.structs import replace
+from rich.console import Group, RenderableType
+from rich.live import Live
+from rich.text import Text
+from typer.core import TyperCommand
 
-from sluicemq.cli.console import UsageError, err
-from sluicemq.cli.serve import load_flags
-from sluicemq.clients.blocking import BlockingClient
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    ItemTable,
+    JsonFlag,
+    UsageError,
+    err,
+    out,
+    print_json,
+    printable,
+    show,
+)
+from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
     TIMEOUT,
     HttpConnection,
     HttpRefusal,
     HttpResponse,
     HttpTarget,
-    authorization,
+    answer_in,
     request_of,
     stranger,
-    target,
 )
-from sluicemq.clients.management import ManagementClient, lost, refused
+from sluicemq.clients.management import exchange, lost, refused
 from sluicemq.management.operation import AnswerT, ApiOperation, Page, PageQuery, ParametersT
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
     AuthenticationMissing,
-    ConfigurationError,
     ConnectionLost,
     SluiceError,
 )
-from sluicemq.server.loading import CONFIG_VARIABLE
-
-# --- Location of the broker -----------------------------------------------------------------------
-#
-# Location of the broker that a command uses, and the credentials for it.
-#
-#     --url, else --data-dir or --config, else $SLUICEMQ_URL, else the configured data directory
-#
-# A URL (http://, https://, http+unix://) requires a password or a token, as any listener does.
-# Without a URL the command opens the socket `admin.sock` in the broker's data directory. Anyone who
-# can open the socket already has access to the data, so no login is required.
-
-PANEL: Final = "Broker and login"
-
-UrlOption = Annotated[
-    str | None,
-    typer.Option(
-        "--url",
-        metavar="URL",
-        help="HTTP listener of the broker: http://host:7680 or https://… (or $SLUICEMQ_URL)",
-        rich_help_panel=PANEL,
-    ),
-]
-UserOption = Annotated[
-    str | None,
-    typer.Option(
-        "--user",
-        metavar="NAME",
-        help="User name; prompts for the password. (or $SLUICEMQ_USER)",
-        rich_help_panel=PANEL,
-    ),
-]
-PasswordFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--password-file",
-        metavar="FILE",
-        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
-        rich_help_panel=PANEL,
-    ),
-]
-LoginPasswordFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--login-password-file",
-        metavar="FILE",
-        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
-        rich_help_panel=PANEL,
-    ),
-]
-TokenFileOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--token-file",
-        metavar="FILE",
-        help="Log in with the token in its first line. (or $SLUICEMQ_TOKEN)",
-        rich_help_panel=PANEL,
-    ),
-]
-AuthorityOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--ca",
-        metavar="FILE",
-        help="Certificate authorities to trust for https. (or $SLUICEMQ_CA)",
-        rich_help_panel=PANEL,
-    ),
-]
-_DATA_DIR = Annotated[
-    Path | None,
-    typer.Option(
-        "--data-dir",
-        "-d",
-        metavar="DIR",
-        help="Data directory of a local broker; not with --url.",
-        rich_help_panel=PANEL,
-    ),
-]
-_CONFIG = Annotated[
-    Path | None,
-    typer.Option(
-        "--config",
-        "-c",
-        metavar="FILE",
-        envvar=CONFIG_VARIABLE,
-        help="Configuration file of a local broker.",
-        rich_help_panel=PANEL,
-    ),
-]
-
-
-class BrokerLocation(NamedTuple):
-    """Values of the location options; those not given are None."""
-
-    url: str | None = None
-    user: str | None = None
-    password_file: Path | None = None
-    token_file: Path | None = None
-    ca: Path | None = None
-    config: Path | None = None
-    data_dir: Path | None = None
-
-    def target(self) -> HttpTarget:
-        """Return the broker's address and credentials; prompts for a missing password. Raises
-        UsageError."""
-        url = self.url
-        if url is not None and self.data_dir is not None:
-            raise UsageError("give either --url or --data-dir, not both")
-        if url is None and self.data_dir is None and self.config is None:
-            url = os.environ.get("SLUICEMQ_URL") or None
-        if url is not None:
-            return self._by_url(url)
-        for option in ("user", "password_file", "token_file", "ca"):
-            if getattr(self, option) is not None:
-                raise UsageError(
-                    f"--{option.replace('_', '-')} goes with --url; the socket in the data "
-                    "directory requires no login"
-                )
-        return HttpTarget("localhost", 0, path=str(self.socket()))
-
-    @property
-    def local(self) -> bool:
-        """True if the broker is that of a local data directory; it may be stopped."""
-        named = self.data_dir is not None or self.config is not None
-        return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
-
-    def socket(self) -> Path:
-        """Return the path of the admin socket in the broker's data directory."""
-        return load_flags(self.config, self.data_dir).config.admin_socket
-
-    def _by_url(self, url: str) -> HttpTarget:
-        try:
-            found = target({"url": url})
-        except ConfigurationError as error:
-            raise UsageError(f"--url: {error}") from None
-        if ca := self.ca or os.environ.get("SLUICEMQ_CA"):
-            if not found.secure:
-                raise UsageError("--ca has a meaning only with https://")
-            found = found._replace(ca=str(ca))
-        if not found.authorization:
-            found = found._replace(authorization=self._authorization(str(found)))
-        elif self.user is not None or self.token_file is not None:
-            raise UsageError("the URL contains the user; leave out --user and --token-file")
-        if found.authorization and not found.secure and not found.path and _is_far(found.host):
-            err().print(
-                f"warning: the password is sent to {found.host} unencrypted; use https://",
-                style="yellow",
-                markup=False,
-            )
-        return found
-
-    def _authorization(self, where: str) -> str:
-        environ = os.environ
-        user, token_file = self.user, self.token_file
-        if user is not None and token_file is not None:
-            raise UsageError("a token identifies its user; leave out --user")
-        if user is None and token_file is None:
-            user = environ.get("SLUICEMQ_USER") or None
-            if token := environ.get("SLUICEMQ_TOKEN"):
-                return authorization("", "", token)
-            if named := environ.get("SLUICEMQ_TOKEN_FILE"):
-                token_file = Path(named)
-        if token_file is not None:
-            return authorization("", "", _secret(token_file))
-        if user is None:
-            if self.password_file is not None:
-                raise UsageError("--password-file goes with --user")
-            return ""
-        return authorization(user, self._password(user, where), "")
-
-    def _password(self, user: str, where: str) -> str:
-        if self.password_file is not None:
-            return _secret(self.password_file)
-        if password := os.environ.get("SLUICEMQ_PASSWORD"):
-            return password
-        if named := os.environ.get("SLUICEMQ_PASSWORD_FILE"):
-            return _secret(Path(named))
-        if sys.stdin.isatty():
-            return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
-        raise UsageError(
-            f"there is no terminal to ask for the password of {user}; give --password-file, or set "
-            "SLUICEMQ_PASSWORD"
-        )
-
-
-def _secret(path: Path) -> str:
-    # imported here because the password hashes that come along are slow to load
-    from sluicemq.security.passwords import read_secret_file
-
-    return read_secret_file(path)
-
-
-def _is_far(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
-
-
-def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
-    """Return the location options by parameter; `login` declares the password option."""
-    return {
-        "url": UrlOption,
-        "user_name": UserOption,
-        "password_file": login,
-        "token_file": TokenFileOption,
-        "ca": AuthorityOption,
-        "data_dir": _DATA_DIR,
-        "config": _CONFIG,
-    }
-
-
-def location_of(given: dict[str, Any]) -> BrokerLocation:
-    """Remove the values of `location_options` from a command's arguments and return them."""
-    found = {name: given.pop(name) for name in location_options()}
-    return BrokerLocation(user=found.pop("user_name"), **found)
-
 
 PAGE_SIZE: Final = 500
 """Number of items requested per page."""
@@ -316,15 +119,15 @@ class Api(OperationCaller):
         seconds."""
         self._target = target
         self._patience = patience
-        self._client = BlockingClient(ManagementClient.open, target, patience)
+        self._connection = HttpConnection(target, patience)
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
         """Carry out an operation and return its response."""
         with self._advice():
-            answer: AnswerT = self._client.call(operation, parameters)
-            return answer
+            response = exchange(self._connection, self._target, request_of(operation, parameters))
+            return answer_in(operation, self._target, response)
 
     def lines(
         self, operation: ApiOperation[ParametersT, bytes], parameters: ParametersT
@@ -332,7 +135,7 @@ class Api(OperationCaller):
         """Carry out an operation with a streamed response; yield the JSON document of each line as
         it arrives."""
         connection = HttpConnection(self._target, self._patience)
-        with self._advice():
+        with self._advice(), closing(connection):
             try:
                 connection.send(*request_of(operation, parameters))
                 status, lines = connection.receive_lines()
@@ -344,12 +147,10 @@ class Api(OperationCaller):
                 raise lost(self._target, fault) from fault
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise stranger(self._target) from None
-            finally:
-                connection.close()
 
     def close(self) -> None:
         """Close the connection."""
-        self._client.close()
+        self._connection.close()
 
     def __enter__(self) -> Self:
         return self
@@ -372,31 +173,33 @@ class Api(OperationCaller):
 
 def _advice_for(error: SluiceError, target: HttpTarget) -> str:
     """Return what to do about an error of a request; "" if unknown."""
-    if isinstance(error, HttpRefusal):
-        return _ADVICE.get(error.code, "")
-    if isinstance(error, AuthenticationMissing | AuthenticationFailed):
-        return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
-    if isinstance(error, AccessDenied):
-        return _PERMIT if " may not " in str(error) else ""
     fault = error.__cause__
-    if not isinstance(error, ConnectionLost) or fault is None or isinstance(fault, TimeoutError):
-        return ""
-    if isinstance(fault, ssl.SSLCertVerificationError):
-        return "Name the file of the authority that made it with --ca FILE."
-    if isinstance(fault, PermissionError):
-        return (
-            "Only the owner of the broker's data may open this socket: run the command as that "
-            "user, or log in with --url http://… and --user."
-        )
-    if target.path:
-        return (
-            "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
-            "http://HOST:7680 selects another one."
-        )
-    return "Is it running with an http:// listener?"
+    match error:
+        case HttpRefusal():
+            return _ADVICE.get(error.code, "")
+        case AuthenticationMissing() | AuthenticationFailed():
+            return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
+        case AccessDenied() if " may not " in str(error):
+            return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
+        case ConnectionLost() if isinstance(fault, ssl.SSLCertVerificationError):
+            return "Name the file of the authority that made it with --ca FILE."
+        case ConnectionLost() if isinstance(fault, PermissionError):
+            return (
+                "Only the owner of the broker's data may open this socket: run the command as that "
+                "user, or log in with --url http://… and --user."
+            )
+        case ConnectionLost() if fault is None or isinstance(fault, TimeoutError):
+            return ""
+        case ConnectionLost() if target.path:
+            return (
+                "Is it running? sluicemq serve starts one; --data-dir DIR or --url "
+                "http://HOST:7680 selects another one."
+            )
+        case ConnectionLost():
+            return "Is it running with an http:// listener?"
+    return ""
 
 
-_PERMIT: Final = "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
 _ADVICE: Final = {
     "destination-exists": "alter changes its settings.",
     "destination-in-use": "--force removes it all the same.",
@@ -411,3 +214,200 @@ _ADVICE: Final = {
     "not-found": "Is the broker older than this program? sluicemq status shows its version.",
     "stopping": "The broker is stopping; ask again when it runs.",
 }
+
+
+# --- Commands -------------------------------------------------------------------------------------
+
+USUAL_SECONDS: Final = 2.0
+"""Default refresh interval of --watch, in seconds."""
+
+
+class CommandResult(NamedTuple):
+    """Result of a command.
+
+    document  output of --json
+    text      message for the terminal, on standard error
+    code      exit code
+    output    table, or text for pipes, on standard output
+    """
+
+    document: Any
+    text: str = ""
+    code: Exit = Exit.OK
+    output: RenderableType | None = None
+
+
+def listing(
+    items: Iterable[ItemT], columns: Sequence[Column[ItemT]], empty: str = ""
+) -> CommandResult:
+    """Return the items of a list with their table; `empty` is shown if there are none."""
+    found = list(items)
+    if not found:
+        return CommandResult(found, empty)
+    return CommandResult(found, output=ItemTable(columns, found))
+
+
+WatchOption = Annotated[
+    float | None,
+    typer.Option(
+        "--watch",
+        metavar="[SECONDS]",
+        min=0.1,
+        help=f"Refresh at this interval ({USUAL_SECONDS:g} s), until Ctrl-C.",
+    ),
+]
+ACTION_OPTIONS: Final = {"as_json": JsonFlag}
+QUERY_OPTIONS: Final = {"watch": WatchOption, "as_json": JsonFlag}
+YesFlag = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
+
+
+class WatchableCommand(TyperCommand):
+    """Command class whose --watch option has an optional value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Insert the default interval if --watch has no value."""
+        complete: list[str] = []
+        for at, argument in enumerate(args):
+            complete.append(argument)
+            if argument == "--":
+                complete += args[at + 1 :]
+                break
+            if argument == "--watch" and not _is_number(args[at + 1 : at + 2]):
+                complete.append(str(USUAL_SECONDS))
+        return super().parse_args(ctx, complete)
+
+
+@contextmanager
+def open_api(place: BrokerLocation) -> Iterator[Api]:
+    """Open the API of the broker at `place`."""
+    with Api(place.target()) as api:
+        yield api
+
+
+def action_command(
+    app: typer.Typer,
+    name: str,
+    *known: object,
+    opening: Callable[[BrokerLocation], AbstractContextManager[Any]] = open_api,
+    login: Any = PasswordFileOption,
+    about: str = "",
+    options: Mapping[str, Any] = ACTION_OPTIONS,
+) -> Callable[[Callable[..., CommandResult]], Callable[..., None]]:
+    """Register a function that returns a CommandResult as a command. The function receives the
+    object that `opening` opens, the `known` arguments, and the arguments and options that its other
+    parameters declare. The help text is `about`, else the function's docstring.
+
+    `login` is the option for the password of the user that runs the command, for commands whose
+    --password-file means another password. `options` are those for the output.
+    """
+
+    def made(command: Callable[..., CommandResult]) -> Callable[..., None]:
+        def run(**given: Any) -> None:
+            as_json, interval = given.pop("as_json", False), given.pop("watch", None)
+            with opening(location_of(given)) as opened:
+                call = partial(command, opened, *known, **given)
+                if interval is None:
+                    print_result(call(), as_json)
+                else:
+                    _watch(call, interval, as_json)
+
+        signed = _signed(run, command, 1 + len(known), {**options, **location_options(login)})
+        kind = WatchableCommand if "watch" in options else None
+        app.command(name, cls=kind, help=about or None)(signed)
+        return run
+
+    return made
+
+
+query_command = partial(action_command, options=QUERY_OPTIONS)
+"""As `action_command`, for commands that change nothing: they have the option --watch."""
+
+
+def confirm(question: str, yes: bool) -> None:
+    """Ask for confirmation before an irreversible action. Raises UsageError without a terminal,
+    typer.Exit if the answer is no."""
+    if yes:
+        return
+    if not (sys.stdin.isatty() and sys.stderr.isatty()):
+        raise UsageError(f"{question} There is no terminal to answer that; say --yes to do it")
+    err().print(f"{printable(question)} [y/N] ", end="", markup=False)
+    if sys.stdin.readline().strip().lower() not in ("y", "yes"):
+        err().print("Nothing has been changed.")
+        raise typer.Exit(Exit.REFUSED)
+
+
+def _signed(
+    run: Callable[..., None], command: Callable[..., object], first: int, more: Mapping[str, Any]
+) -> Callable[..., None]:
+    """Return `run` with the signature of `command`: `first`, its own parameters, and `more`."""
+    hints = get_type_hints(command, include_extras=True)
+    own = list(inspect.signature(command).parameters.values())[first:]
+    parameters = [
+        parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
+        for parameter in own
+    ]
+    parameters += [
+        inspect.Parameter(
+            name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=False if annotation is JsonFlag else None,
+            annotation=annotation,
+        )
+        for name, annotation in more.items()
+    ]
+    run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__doc__ = command.__doc__
+    run.__name__ = getattr(command, "__name__", "command")
+    return run
+
+
+def print_result(result: CommandResult, as_json: bool) -> None:
+    """Print the result of a command and end the command if its exit code is not 0."""
+    if as_json:
+        print_json(result.document)
+    else:
+        if isinstance(result.output, str):
+            sys.stdout.write(result.output + "\n")
+        elif result.output is not None:
+            show(result.output)
+        if result.text:
+            err().print(printable(result.text), markup=False)
+    if result.code:
+        raise typer.Exit(result.code)
+
+
+def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) -> None:
+    console = out()
+    if as_json or not console.is_terminal:
+        with suppress(KeyboardInterrupt):
+            while True:
+                result = look()
+                print_result(result._replace(code=Exit.OK), as_json)
+                sys.stdout.flush()
+                time.sleep(interval)
+        return
+    result = look()
+    shown = result.output or result.text
+    with (
+        suppress(KeyboardInterrupt),
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            live.update(_screen(shown, interval), refresh=True)
+            time.sleep(interval)
+            try:
+                result = look()
+                shown = result.output or result.text
+            except ConnectionLost as lost:
+                # the broker may be restarting
+                shown = printable(str(lost))
+
+
+def _screen(what: RenderableType, interval: float) -> Group:
+    now = time.strftime("%H:%M:%S%z")
+    return Group(Text(f"{now}, every {interval:g} s; Ctrl-C ends", style="dim"), what)
+
+
+def _is_number(arguments: Iterable[str]) -> bool:
+    return any(argument.replace(".", "", 1).isdecimal() for argument in arguments)

@@ -1,5 +1,5 @@
-"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers` and
-`transactions …`."""
+"""Commands about what clients hold: `sluicemq connections …`, `subscriptions …`, `consumers`,
+`transactions …` and `slots …`."""
 
 from __future__ import annotations
 
@@ -8,17 +8,26 @@ from typing import Annotated, Final
 import typer
 from msgspec.structs import astuple
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
     listing,
     query_command,
 )
-from sluicemq.cli.console import Column, Exit, UsageError, complain, moment, number, size
+from sluicemq.cli.console import (
+    Column,
+    Exit,
+    UsageError,
+    complain,
+    moment,
+    number,
+    pairs,
+    quantity,
+    size,
+)
 from sluicemq.cli.destinations import Listing, address_of, complete_destination
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.clients import (
@@ -41,8 +50,18 @@ from sluicemq.management.clients import (
     TransactionItem,
     TransactionQuery,
 )
-from sluicemq.management.operation import ApiOperation, IdPath, kind_name
+from sluicemq.management.journal import (
+    DELETE_SLOT,
+    GET_SLOT,
+    LIST_SLOTS,
+    PUT_SLOT,
+    PutSlot,
+    SlotRequest,
+    SlotView,
+)
+from sluicemq.management.operation import ApiOperation, IdPath, NamePath, PageQuery, kind_name
 from sluicemq.model.destination import Kind
+from sluicemq.server.settings import Unit
 
 # --- `sluicemq connections …` ---------------------------------------------------------------------
 #
@@ -51,7 +70,6 @@ from sluicemq.model.destination import Kind
 connections = typer.Typer(
     cls=Listing,
     help="List and close client connections. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 CONNECTION_COLUMNS: Final[tuple[Column[ConnectionItem], ...]] = (
@@ -85,7 +103,7 @@ def list_connections(
         str | None,
         typer.Option("--protocol", metavar="NAME", help="Only this protocol: phpmq, jmq, ..."),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the connections of clients."""
     query = ConnectionQuery(filter=text or "", protocol=protocol or "")
     empty = "There are no connections." if text is None else f"No connection matches {text}."
@@ -100,7 +118,7 @@ def close(
         str | None, typer.Option("--reason", metavar="TEXT", help="Reason, recorded in the log.")
     ] = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Close connections. Their unacknowledged messages are redelivered."""
     what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
     confirm(f"Close {what}?", yes)
@@ -113,7 +131,7 @@ def close(
         else:
             closed.append(each)
     code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
-    return ActionResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
+    return CommandResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
 
 
 # --- `sluicemq subscriptions …` and `sluicemq consumers` ------------------------------------------
@@ -124,7 +142,6 @@ def close(
 subscriptions = typer.Typer(
     cls=Listing,
     help="List topic subscriptions, remove durable ones. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
@@ -138,9 +155,6 @@ SUBSCRIPTION_COLUMNS: Final[tuple[Column[SubscriptionItem], ...]] = (
     Column("Consumers", lambda item: number(item.consumers), right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
-TopicOption = Annotated[
-    str | None, typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic.")
-]
 
 
 @query_command(subscriptions, "list")
@@ -150,13 +164,16 @@ def list_subscriptions(
         str | None,
         typer.Argument(metavar="[TEXT]", help="Only subscriptions with TEXT in the name."),
     ] = None,
-    topic: TopicOption = None,
-) -> QueryResult:
+    topic: Annotated[
+        str | None,
+        typer.Option("--topic", metavar="NAME", help="Only subscriptions of this topic."),
+    ] = None,
+) -> CommandResult:
     """List the subscriptions of topics."""
     name = _topic(topic) if topic is not None else ""
     query = SubscriptionQuery(destination=name, filter=text or "")
-    found = api.items(LIST_SUBSCRIPTIONS, query)
-    return listing(found, SUBSCRIPTION_COLUMNS, "There are no such subscriptions.")
+    empty = "There are no such subscriptions."
+    return listing(api.items(LIST_SUBSCRIPTIONS, query), SUBSCRIPTION_COLUMNS, empty)
 
 
 @action_command(subscriptions, "delete")
@@ -175,7 +192,7 @@ def delete(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Even if it has consumers.")] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
@@ -191,7 +208,7 @@ def delete(
     api.call(
         DELETE_SUBSCRIPTION, DeleteSubscription(name=chosen, destination=destination, force=force)
     )
-    return ActionResult(
+    return CommandResult(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",
     )
@@ -206,29 +223,26 @@ def _topic(text: str) -> str:
 
 
 def _kind(item: SubscriptionItem) -> str:
-    words = ["durable"] if item.durable else ["while connected"]
-    return ", ".join([*words, *(["shared"] if item.shared else [])])
+    return f"{'durable' if item.durable else 'while connected'}{', shared' if item.shared else ''}"
 
 
 consumers = typer.Typer(
     cls=Listing,
     help="List the consumers of one destination or of all. Default: list.",
-    pretty_exceptions_enable=False,
 )
-
-
-def _destination(item: ConsumerItem) -> str:
-    return f"topic:{item.destination}" if item.kind == "topic" else str(item.destination)
 
 
 CONSUMER_COLUMNS: Final[tuple[Column[ConsumerItem], ...]] = (
     Column("ID", lambda item: str(item.id), right=True),
-    Column("Destination", _destination),
+    Column(
+        "Destination",
+        lambda item: f"topic:{item.destination}" if item.kind == "topic" else item.destination,
+    ),
     Column("Subscription", lambda item: str(item.subscription or "-")),
     Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
     Column("Connection", lambda item: str(item.connection or "-"), right=True),
     Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Credit", lambda item: _credit(item), right=True),
+    Column("Credit", lambda item: number(item.credit) if item.active else "stands by", right=True),
     Column("Delivered", lambda item: number(item.delivered), right=True),
     Column("Selector", lambda item: str(item.selector or ""), optional=True),
 )
@@ -245,7 +259,7 @@ def list_consumers(
             autocompletion=complete_destination,
         ),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the consumers."""
     address = address_of(name) if name is not None else None
     query = ConsumerQuery()
@@ -253,10 +267,6 @@ def list_consumers(
         query = ConsumerQuery(destination=address.name, kind=kind_name(address.kind))
     empty = f"There are no consumers{f' of {name}' if name else ''}."
     return listing(api.items(LIST_CONSUMERS, query), CONSUMER_COLUMNS, empty)
-
-
-def _credit(item: ConsumerItem) -> str:
-    return number(item.credit) if item.active else "stands by"
 
 
 # --- `sluicemq transactions …` --------------------------------------------------------------------
@@ -267,7 +277,6 @@ def _credit(item: ConsumerItem) -> str:
 transactions = typer.Typer(
     cls=Listing,
     help="List transactions, commit or roll back prepared ones by hand. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
@@ -278,7 +287,7 @@ TRANSACTION_COLUMNS: Final[tuple[Column[TransactionItem], ...]] = (
     Column("Publishes", lambda item: number(item.publishes), right=True),
     Column("Acks", lambda item: number(item.acks), right=True),
     Column("Created", lambda item: moment(item.started or 0), whole=True),
-    Column("XID", lambda item: _xid(item)),
+    Column("XID", lambda item: " ".join(map(str, astuple(item.xid))) if item.xid else "-"),
 )
 IdArgument = Annotated[
     str, typer.Argument(metavar="ID", help="Transaction id, as listed.", show_default=False)
@@ -291,7 +300,7 @@ def list_transactions(
     prepared: Annotated[
         bool, typer.Option("--prepared", help="Only prepared transactions.")
     ] = False,
-) -> QueryResult:
+) -> CommandResult:
     """List the transactions."""
     query = TransactionQuery(state="prepared" if prepared else "")
     empty = f"There are no {'prepared' if prepared else 'open'} transactions."
@@ -299,13 +308,13 @@ def list_transactions(
 
 
 @action_command(transactions, "commit")
-def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+def commit(api: Api, transaction: IdArgument, yes: YesFlag = False) -> CommandResult:
     """Commit a prepared transaction in place of its coordinator."""
     return _decide(api, COMMIT_TRANSACTION, transaction, "commit", "Committed", yes)
 
 
 @action_command(transactions, "rollback")
-def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> ActionResult:
+def rollback(api: Api, transaction: IdArgument, yes: YesFlag = False) -> CommandResult:
     """Roll back a prepared transaction in place of its coordinator."""
     return _decide(api, ROLL_BACK_TRANSACTION, transaction, "rollback", "Rolled back", yes)
 
@@ -317,15 +326,102 @@ def _decide(
     verdict: str,
     done: str,
     yes: bool,
-) -> ActionResult:
+) -> CommandResult:
     confirm(
         f"Decide transaction {transaction} by hand ({verdict})? Its coordinator may have decided "
         "otherwise elsewhere.",
         yes,
     )
     api.call(operation, IdPath(id=transaction))
-    return ActionResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
+    return CommandResult({"id": transaction, "state": verdict}, f"{done} {transaction}.")
 
 
-def _xid(item: TransactionItem) -> str:
-    return " ".join(map(str, astuple(item.xid))) if item.xid else "-"
+# --- `sluicemq slots …` ---------------------------------------------------------------------------
+#
+# `sluicemq slots …`: retention slots of a running broker. `sluicemq journal slots` manages those of
+# a stopped broker's journal.
+
+slots = typer.Typer(
+    cls=Listing,
+    help="List, create, advance and remove retention slots. Default: list.",
+)
+
+SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
+    Column("Slot", lambda item: str(item.name)),
+    Column("Position", lambda item: str(item.position), right=True),
+    Column("Lag", lambda item: number(item.lag_records), right=True),
+    Column("Limit", lambda item: size(item.limit_bytes), right=True),
+    Column("Created", lambda item: moment(item.created), whole=True, optional=True),
+    Column(
+        "Moved",
+        lambda item: moment(item.last_advanced) if item.last_advanced else "never",
+        whole=True,
+    ),
+    Column("State", lambda item: _slot_state(item), whole=True),
+)
+
+
+def _slot_state(item: SlotView) -> str:
+    return "lost (idle)" if item.idle_expired else "lost" if item.lost else "held"
+
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", show_default=False)]
+PositionOption = Annotated[
+    int,
+    typer.Option("--position", min=0, help="Last sequence number that the reader has processed."),
+]
+
+
+@query_command(slots, "list")
+def list_slots(api: Api) -> CommandResult:
+    """List the slots."""
+    empty = "There are no slots. A pipeline's first run creates one."
+    return listing(api.items(LIST_SLOTS, PageQuery()), SLOT_COLUMNS, empty)
+
+
+@query_command(slots, "show")
+def show_slot(api: Api, name: NameArgument) -> CommandResult:
+    """Show one slot, and the number of records that its reader has not processed (lag)."""
+    slot = api.call(GET_SLOT, NamePath(name=name))
+    return CommandResult(
+        slot,
+        output=pairs([(column.title.lower(), str(column.of(slot))) for column in SLOT_COLUMNS]),
+    )
+
+
+@action_command(slots, "create")
+def create_slot(
+    api: Api,
+    name: NameArgument,
+    position: PositionOption = 0,
+    limit: Annotated[
+        str | None,
+        typer.Option(
+            "--limit", metavar="SIZE", help="Maximum journal retained for it, such as 5GiB."
+        ),
+    ] = None,
+) -> CommandResult:
+    """Create a slot: the journal is retained from its position on."""
+    body = SlotRequest(
+        position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
+    )
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=body))
+    return CommandResult(slot, f"The slot {name} is at {slot.position}.")
+
+
+@action_command(slots, "advance")
+def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> CommandResult:
+    """Advance a slot; the journal before its position may be deleted."""
+    slot = api.call(GET_SLOT, NamePath(name=name))
+    if position < slot.position:
+        raise UsageError(f"the slot {name} is at {slot.position} and cannot go back to {position}")
+    slot = api.call(PUT_SLOT, PutSlot(name=name, body=SlotRequest(position)))
+    return CommandResult(slot, f"The slot {name} is at {slot.position}.")
+
+
+@action_command(slots, "delete")
+def delete_slot(api: Api, name: NameArgument, yes: YesFlag = False) -> CommandResult:
+    """Remove a slot; its reader has to start over."""
+    confirm(f"Remove the slot {name}?", yes)
+    api.call(DELETE_SLOT, NamePath(name=name))
+    return CommandResult({"deleted": name}, f"Removed the slot {name}.")

@@ -1,4 +1,5 @@
-"""`sluicemq config …`: show, check and document the configuration."""
+"""`sluicemq serve`: run a broker until it is stopped. `sluicemq config …`: show, check and document
+the configuration."""
 
 from __future__ import annotations
 
@@ -9,15 +10,7 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from sluicemq.cli.api import (
-    Api,
-    AuthorityOption,
-    BrokerLocation,
-    PasswordFileOption,
-    TokenFileOption,
-    UrlOption,
-    UserOption,
-)
+from sluicemq.cli.api import Api, listing, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -26,27 +19,61 @@ from sluicemq.cli.console import (
     complain,
     err,
     print_json,
-    show,
-    table,
+    report,
 )
-from sluicemq.cli.serve import (
+from sluicemq.cli.location import (
+    AuthorityOption,
+    BrokerLocation,
     ConfigOption,
     DataDirOption,
     EphemeralOption,
     InsecureOption,
     ListenOption,
     LogLevelOption,
+    PasswordFileOption,
+    TokenFileOption,
+    UrlOption,
+    UserOption,
     examine_flags,
     load_flags,
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
+from sluicemq.model.errors import JournalDamaged
 from sluicemq.server.configuration_reference import describe, render, to_builtins
+from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.settings import Unit, format_quantity
+
+
+def serve(
+    config: ConfigOption = None,
+    data_dir: DataDirOption = None,
+    listen: ListenOption = None,
+    ephemeral: EphemeralOption = None,
+    log_level: LogLevelOption = None,
+    insecure_public: InsecureOption = None,
+) -> None:
+    """Run the broker. Without options: every protocol on its traditional loopback port."""
+    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded.check()
+    raise typer.Exit(_serve(loaded))
+
+
+def _serve(loaded: LoadedConfig) -> int:
+    # Imported here so that other commands start without the event loop and the protocols.
+    from sluicemq.server.run import EXIT_JOURNAL
+    from sluicemq.server.run import serve as run_broker
+
+    try:
+        return run_broker(loaded.config, loaded.origins)
+    except JournalDamaged as error:
+        # same exit code as for a later failure: a supervisor must not retry it
+        report(error)
+        return EXIT_JOURNAL
+
 
 app = typer.Typer(
     help="Show, check and explain the configuration.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 
@@ -75,7 +102,10 @@ def show_configuration(
     """Print the configuration that results from file, environment and options, as a file."""
     place = BrokerLocation(url, user, password_file, token_file, ca, config, data_dir)
     if live:
-        _show_live(place, explain, as_json)
+        meaning: Column[SettingView] = Column("Meaning", lambda item: item.description)
+        with Api(place.target()) as api:
+            items = api.items(LIST_SETTINGS, ConfigurationQuery())
+            print_result(listing(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
         return
     if any((url, user, password_file, token_file, ca)):
         raise UsageError("a broker is asked with --live; without, this is about a file")
@@ -135,18 +165,6 @@ def docs(
         sys.stdout.write(describe())
     else:
         write.write_text(describe(), encoding="utf-8")
-
-
-def _show_live(place: BrokerLocation, explain: bool, as_json: bool) -> None:
-    with Api(place.target()) as api:
-        found = list(api.items(LIST_SETTINGS, ConfigurationQuery()))
-    if as_json:
-        print_json(found)
-        return
-    columns: tuple[Column[SettingView], ...] = (
-        (*_LIVE, Column("Meaning", lambda item: item.description)) if explain else _LIVE
-    )
-    show(table(columns, found))
 
 
 def _value(value: object, unit: str) -> str:

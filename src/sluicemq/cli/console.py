@@ -6,6 +6,7 @@ the terminal go to standard error.
 
 from __future__ import annotations
 
+import base64
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -83,6 +84,14 @@ def printable(text: str) -> str:
     return "".join(c if c == "\n" or c.isprintable() else f"\\x{ord(c):02x}" for c in escaped)
 
 
+def body_fields(body: bytes) -> dict[str, str]:
+    """Return a message body for JSON: as `body` if it is UTF-8 text, else as `body_base64`."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
 def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
     words = list(known)
@@ -103,15 +112,16 @@ def hint_for(error: Exception) -> str:
     """Return what to do about an error: its notes, or a hint by its class."""
     if notes := getattr(error, "__notes__", []):
         return "\n".join(notes)
-    if isinstance(error, JournalLocked):
-        return "Stop the other process first, or give another directory with --data-dir."
-    if isinstance(error, JournalDamaged):
-        return "sluicemq journal check finds all the damage; nothing has been changed."
-    if isinstance(error, ConnectionLost):
-        return "Is the broker running, and does it listen there? sluicemq serve starts one."
-    if isinstance(error, ConfigurationError) and not isinstance(error, UsageError):
-        return "sluicemq config docs explains every setting."
-    return ""
+    return next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+
+
+_HINTS: Final = {
+    JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
+    JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
+    ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
+    UsageError: "",
+    ConfigurationError: "sluicemq config docs explains every setting.",
+}
 
 
 def exit_code(error: Exception) -> Exit:
@@ -156,16 +166,21 @@ class Column(NamedTuple, Generic[ItemT]):
     whole: bool = False
     optional: bool = False
 
+    @property
+    def folds(self) -> bool:
+        """True if cells may be folded."""
+        return not (self.right or self.whole)
+
 
 class ItemTable:
-    """Table with a row per item, which omits optional columns where the width is too small."""
+    """Table with a row per item, which omits optional columns where the width is too small. `cut`
+    truncates each cell to one line."""
 
     def __init__(
-        self, columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool
+        self, columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool = False
     ) -> None:
         self._columns = columns
-        rows = [[cell(column.of(item)) for column in columns] for item in items]
-        self._cells = [[row[index] for row in rows] for index in range(len(columns))]
+        self._rows = [[cell(column.of(item)) for column in columns] for item in items]
         self._cut = cut
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
@@ -173,15 +188,16 @@ class ItemTable:
         indexes = list(range(len(self._columns)))
         titles = [column.title for column in self._columns]
         optional = [index for index in indexes if self._columns[index].optional]
-        if self._width(indexes, titles) > options.max_width:
+        if self._least_width(indexes, self._natural(titles)) > options.max_width:
             titles = [title.replace(" ", "\n") for title in titles]
-        while optional and self._width(indexes, titles) > options.max_width:
+        natural = self._natural(titles)
+        while optional and self._least_width(indexes, natural) > options.max_width:
             indexes.remove(optional.pop())
-        widths = self._widths(indexes, titles, options.max_width)
+        widths = self._widths(indexes, natural, options.max_width)
         made = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
         for index in indexes:
             column = self._columns[index]
-            single = column.right or column.whole or self._cut
+            single = self._cut or not column.folds
             made.add_column(
                 titles[index],
                 justify="right" if column.right else "left",
@@ -189,45 +205,41 @@ class ItemTable:
                 overflow="ellipsis" if single else "fold",
                 width=widths.get(index),
             )
-        for number_of_row in range(len(self._cells[0]) if self._cells else 0):
-            made.add_row(*(self._cells[index][number_of_row] for index in indexes))
+        for row in self._rows:
+            made.add_row(*(row[index] for index in indexes))
         yield made
 
-    def _width(self, indexes: Sequence[int], titles: Sequence[str]) -> int:
+    def _natural(self, titles: Sequence[str]) -> list[int]:
+        """Return the widths in which no cell of a column is folded."""
+        widths = [max(map(len, title.split("\n"))) for title in titles]
+        for row in self._rows:
+            widths = [max(width, text.cell_len) for width, text in zip(widths, row, strict=True)]
+        return widths
+
+    def _least_width(self, indexes: Sequence[int], natural: Sequence[int]) -> int:
         """Return the smallest width in which no name is folded to less than `_FOLDED`."""
-        width = len(indexes) - 1
-        for index in indexes:
-            natural = self._natural(index, titles)
-            width += min(natural, _FOLDED) if self._folds(index) else natural
-        return width
+        return (
+            len(indexes)
+            - 1
+            + sum(
+                min(natural[index], _FOLDED) if self._columns[index].folds else natural[index]
+                for index in indexes
+            )
+        )
 
     def _widths(
-        self, indexes: Sequence[int], titles: Sequence[str], available: int
+        self, indexes: Sequence[int], natural: Sequence[int], available: int
     ) -> dict[int, int]:
         """Return the widths of the columns that fold: narrow ones first get what they need."""
-        natural = {index: self._natural(index, titles) for index in indexes}
-        folding = sorted(filter(self._folds, indexes), key=natural.__getitem__)
-        fixed = sum(width for index, width in natural.items() if not self._folds(index))
+        folding = [index for index in indexes if self._columns[index].folds]
+        folding.sort(key=natural.__getitem__)
+        fixed = sum(natural[index] for index in indexes if not self._columns[index].folds)
         left = available - (len(indexes) - 1) - fixed
         widths = {}
         for position, index in enumerate(folding):
             widths[index] = max(1, min(natural[index], left // (len(folding) - position)))
             left -= widths[index]
         return widths
-
-    def _folds(self, index: int) -> bool:
-        return not (self._columns[index].right or self._columns[index].whole)
-
-    def _natural(self, index: int, titles: Sequence[str]) -> int:
-        cells = max((text.cell_len for text in self._cells[index]), default=0)
-        return max(cells, *map(len, titles[index].split("\n")))
-
-
-def table(
-    columns: Sequence[Column[ItemT]], items: Iterable[ItemT], *, cut: bool = False
-) -> ItemTable:
-    """Return a table with a row per item. `cut` truncates each cell to one line."""
-    return ItemTable(columns, items, cut=cut)
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:

@@ -15,13 +15,13 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 from typer.core import TyperGroup
 
-from sluicemq.cli.api import Api, BrokerLocation
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
 from sluicemq.cli.console import (
@@ -37,8 +37,8 @@ from sluicemq.cli.console import (
     rate,
     size,
     sparkline,
-    table,
 )
+from sluicemq.cli.location import BrokerLocation
 from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
@@ -60,7 +60,7 @@ from sluicemq.management.destinations import (
     PurgeRequest,
     PutDestination,
 )
-from sluicemq.management.operation import KindName, kind_name
+from sluicemq.management.operation import KindName, is_utf_8, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import SluiceError
 from sluicemq.server.address import nearest
@@ -82,10 +82,13 @@ _OFFERED: Final = 100
 
 def address_of(text: str) -> Address:
     """Return the destination that a name refers to. Raises UsageError."""
-    for prefix, kind in _PREFIXES.items():
+    kind, name = Kind.QUEUE, text
+    for prefix, other in _PREFIXES.items():
         if text.startswith(prefix):
-            return _checked(Address(kind, text.removeprefix(prefix)))
-    return _checked(Address(Kind.QUEUE, text))
+            kind, name = other, text.removeprefix(prefix)
+    if not name:
+        raise UsageError("a destination has a name")
+    return Address(kind, name)
 
 
 def address_in(item: DestinationItem | AddressView) -> str:
@@ -109,13 +112,8 @@ def is_like(name: str, pattern: str) -> bool:
 def filter_names(pattern: str) -> str:
     """Return a text by which the broker can filter the names, or "" if the pattern has no such
     text."""
-    if not pattern or pattern == "*" or set("?[") & set(pattern):
-        return ""
-    try:
-        pattern.encode()
-    except UnicodeEncodeError:
-        return ""
-    return pattern
+    useless = not pattern or pattern == "*" or set("?[") & set(pattern)
+    return "" if useless or not is_utf_8(pattern) else pattern
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -132,6 +130,8 @@ def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
 NameArgument = Annotated[
     str, typer.Argument(metavar="NAME", show_default=False, autocompletion=complete_name)
 ]
+
+
 DestinationArgument = Annotated[
     str,
     typer.Argument(
@@ -141,12 +141,6 @@ DestinationArgument = Annotated[
         autocompletion=complete_destination,
     ),
 ]
-
-
-def _checked(address: Address) -> Address:
-    if not address.name:
-        raise UsageError("a destination has a name")
-    return address
 
 
 def _complete(ctx: typer.Context, incomplete: str, kind: KindName | None) -> Iterator[str]:
@@ -183,7 +177,7 @@ _SORTABLE: Final = (
         "dead_lettered",
     ),
 )
-_BARS: Final = 48
+BARS: Final = 48
 """Number of samples in a sparkline; one sample covers 5 s."""
 
 
@@ -192,12 +186,10 @@ class Listing(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `list` if the arguments name no command."""
-        if not ctx.resilient_parsing and (not args or self._is_no_command(args[0])):
+        known = args[:1] and args[0] in (*self.commands, "--help", "-h")
+        if not ctx.resilient_parsing and not known:
             args = ["list", *args]
         return super().parse_args(ctx, args)
-
-    def _is_no_command(self, word: str) -> bool:
-        return word not in self.commands and word not in ("--help", "-h")
 
 
 SettingsArgument = Annotated[
@@ -207,10 +199,6 @@ SettingsArgument = Annotated[
         help="As in the configuration file: max_messages=1000; NAME= restores the default.",
         show_default=False,
     ),
-]
-SortOption = Annotated[
-    str,
-    typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first."),
 ]
 
 
@@ -250,12 +238,10 @@ _COUNTERS: Final = (
 queues = typer.Typer(
     cls=Listing,
     help="List, show, create, alter, purge, pause and delete queues. Default: list.",
-    pretty_exceptions_enable=False,
 )
 topics = typer.Typer(
     cls=Listing,
     help="List, show, create, alter, purge, pause and delete topics. Default: list.",
-    pretty_exceptions_enable=False,
 )
 
 
@@ -265,7 +251,9 @@ def list_destinations(
     pattern: Annotated[
         str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
     ] = "",
-    sort: SortOption = "name",
+    sort: Annotated[
+        str, typer.Option("--sort", metavar="COLUMN", help="Column to sort by, largest first.")
+    ] = "name",
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=0, help="Maximum number of rows; 0 = all.")
     ] = 0,
@@ -275,7 +263,7 @@ def list_destinations(
             "--temporary/--no-temporary", help="Only temporary destinations, or without them."
         ),
     ] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List destinations with their statistics."""
     if sort not in _SORTABLE:
         raise no_such("--sort", "column", sort, _SORTABLE)
@@ -290,40 +278,39 @@ def list_destinations(
         word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
-        return QueryResult([], None, f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
+        return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
-    columns = (name, *COLUMNS)
-    return QueryResult(found, table(columns, found) if found else None, _NOTHING_YET[kind])
+    return listing(found, (name, *COLUMNS), _NOTHING_YET[kind])
 
 
-def show_destination(api: Api, kind: Kind, name: NameArgument) -> QueryResult:
+def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Show the statistics, settings and recent rates of one destination."""
     item = api.call(GET_DESTINATION, DestinationPath(address=Address(kind, name)))
     query = HistoryQuery(destination=name, kind=kind_name(kind), minutes=5)
     history = api.call(GET_HISTORY, query)
-    return QueryResult(item, _details(item, history))
+    return CommandResult(item, output=_details(item, history))
 
 
 def create(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> ActionResult:
+) -> CommandResult:
     """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
-    body = _settings(settings)
-    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="new", body=body))
-    return ActionResult(item, f"Made {display_name(address)}.")
+    put = PutDestination(address=address, expect="new", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, put)
+    return CommandResult(item, f"Made {display_name(address)}.")
 
 
 def alter(
     api: Api, kind: Kind, name: NameArgument, settings: SettingsArgument = None
-) -> ActionResult:
+) -> CommandResult:
     """Change settings of a destination; others keep their values."""
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
-    body = _settings(settings)
-    item = api.call(PUT_DESTINATION, PutDestination(address=address, expect="existing", body=body))
-    return ActionResult(item, f"Changed {display_name(address)}.")
+    put = PutDestination(address=address, expect="existing", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, put)
+    return CommandResult(item, f"Changed {display_name(address)}.")
 
 
 def delete(
@@ -334,14 +321,14 @@ def delete(
         bool, typer.Option("--force", help="Even if it has messages, consumers or subscriptions.")
     ] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Delete a destination."""
     address = Address(kind, name)
     if not yes:
         ready = api.call(GET_DESTINATION, DestinationPath(address=address)).ready
         confirm(f"Remove {display_name(address)} with {number(ready)} messages?", yes)
     api.call(DELETE_DESTINATION, DeleteDestination(address=address, force=force))
-    return ActionResult({"deleted": name}, f"Removed {display_name(address)}.")
+    return CommandResult({"deleted": name}, f"Removed {display_name(address)}.")
 
 
 def purge(
@@ -350,7 +337,7 @@ def purge(
     name: NameArgument,
     unacked: Annotated[bool, typer.Option("--unacked", help="Include unacked messages.")] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Purge the ready messages of a destination."""
     address = Address(kind, name)
     if not yes:
@@ -359,23 +346,23 @@ def purge(
         confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
     purging = PurgeDestination(address=address, body=PurgeRequest(unacked=unacked))
     answer = api.call(PURGE_DESTINATION, purging)
-    return ActionResult(
+    return CommandResult(
         answer, f"{number(answer.purged)} messages of {display_name(address)} have been purged."
     )
 
 
-def pause(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
+def pause(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Pause delivery; the broker still accepts messages."""
     address = Address(kind, name)
     answer = api.call(PAUSE_DESTINATION, DestinationPath(address=address))
-    return ActionResult(answer, f"Delivery of {display_name(address)} is paused.")
+    return CommandResult(answer, f"Delivery of {display_name(address)} is paused.")
 
 
-def resume(api: Api, kind: Kind, name: NameArgument) -> ActionResult:
+def resume(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
     """Resume delivery."""
     address = Address(kind, name)
     answer = api.call(RESUME_DESTINATION, DestinationPath(address=address))
-    return ActionResult(
+    return CommandResult(
         answer, f"{display_name(address)[0].upper()}{display_name(address)[1:]} delivers again."
     )
 
@@ -425,13 +412,13 @@ def _details(item: DestinationView, history: HistoryView) -> RenderableType:
         *([("subscriptions", number(item.subscriptions))] if item.kind == "topic" else []),
         (
             "publish rate",
-            f"{rate(item.publish_rate)}  {sparkline(history.publish_rate, _BARS)}",
+            f"{rate(item.publish_rate)}  {sparkline(history.publish_rate, BARS)}",
         ),
         (
             "deliver rate",
-            f"{rate(item.deliver_rate)}  {sparkline(history.deliver_rate, _BARS)}",
+            f"{rate(item.deliver_rate)}  {sparkline(history.deliver_rate, BARS)}",
         ),
-        ("ready, recently", sparkline(history.ready, _BARS)),
+        ("ready, recently", sparkline(history.ready, BARS)),
     ]
     rows += [
         (title, number(getattr(item, name))) for name, title in _COUNTERS if getattr(item, name)

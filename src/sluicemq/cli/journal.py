@@ -1,50 +1,72 @@
-"""`sluicemq journal …`: check, dump and compact a journal, manage retention slots.
+"""`sluicemq journal …`: check, dump and compact a journal, manage retention slots. DIR is a data
+directory or the journal in it; the default is the configured data directory.
 
-DIR is a data directory or the journal in it; the default is the configured data directory.
+`sluicemq backup …` and `sluicemq restore`: create, verify, list and restore backups.
 """
 
 from __future__ import annotations
 
 import base64
 from collections.abc import Iterator
+from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 
 from sluicemq.broker import Broker, describe, recover, snapshot
+from sluicemq.cli.api import Api, CommandResult, action_command, listing, print_result
 from sluicemq.cli.console import (
     Column,
     Exit,
     JsonFlag,
+    body_fields,
     complain,
     err,
     moment,
+    number,
     out,
     print_json,
     printable,
     quantity,
-    show,
     size,
-    table,
 )
-from sluicemq.cli.serve import load_flags
+from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
+from sluicemq.journal.backup import create as create_backup
+from sluicemq.journal.backup_restore import restore as restore_backup
 from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
+from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, catalogue, read_manifest
+from sluicemq.journal.manifest import verify as verify_backup
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.management.journal import (
+    CREATE_BACKUP,
+    LIST_BACKUPS,
+    BackupRequest,
+    BackupView,
+    CreateBackup,
+)
+from sluicemq.management.operation import PageQuery
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
 from sluicemq.server.clock import SystemClock
+from sluicemq.server.configuration_reference import (
+    CONFIGURATION_NAME,
+    USERS_NAME,
+    EffectiveConfiguration,
+)
 from sluicemq.server.settings import Unit, unknown
 
 JOURNAL_DIRECTORY: Final = "journal"
@@ -55,7 +77,6 @@ BODY_PREVIEW: Final = 60
 app = typer.Typer(
     help="Check, dump and compact the journal, manage retention slots.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 DirectoryArgument = Annotated[
@@ -129,12 +150,13 @@ def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> N
     place = locate(directory)
     with err().status(f"compacting {escape(str(place))}"):
         before, after = compact_journal(place, load_flags(None, None).config.journal, _adopt)
-    if as_json:
-        print_json({"before": before, "after": after})
-    else:
-        print(f"{size(before.bytes)} before, {size(after.bytes)} now")
-        if after.bytes >= before.bytes:
-            err().print("No space could be reclaimed: all records are live or retained by a slot.")
+    hint = "No space could be reclaimed: all records are live or retained by a slot."
+    result = CommandResult(
+        {"before": before, "after": after},
+        hint if after.bytes >= before.bytes else "",
+        output=f"{size(before.bytes)} before, {size(after.bytes)} now",
+    )
+    print_result(result, as_json)
 
 
 def _adopt(journal: FileJournal) -> None:
@@ -179,12 +201,8 @@ def slots(
     elif delete is not None:
         kept.drop(delete)
     found = kept.list()
-    if as_json:
-        print_json(found)
-    elif found:
-        show(table(_SLOTS, found.items()))
-    else:
-        err().print("There are no slots.")
+    result = listing(found.items(), _SLOTS, "There are no slots.")
+    print_result(result._replace(document=found), as_json)
 
 
 _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
@@ -229,42 +247,36 @@ def describe_entry(entry: Entry) -> dict[str, Any]:
 
 def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
     record, message = entry.record, entry.message
-    if record.type == RecordType.COMPLETED:
-        yield "outcome", Cause(record.kind).label
-        yield "subscription", record.subscription
-        yield "sequences", record.sequences
-    elif record.type == RecordType.DELIVERED:
-        yield "subscription", record.subscription
-        yield "sequences", record.sequences
-    elif record.type == RecordType.REDELIVERED:
-        subscription, sequences, attempts = decode_redelivered(record.body)
-        yield "subscription", subscription
-        yield "sequences", sequences
-        yield "attempts", attempts
-    elif record.type == RecordType.DEPTH:
-        ready, unacked, consumers = decode_depth(record.body)
-        yield "ready", ready
-        yield "unacked", unacked
-        yield "consumers", consumers
-    elif fields := describe(record.type, record.body):
-        for name, value in fields.items():
-            yield name, _plain(value)
-    elif message is not None:
-        yield "protocol", message.origin.name.lower()
-        yield "body_kind", message.kind.name.lower()
-        yield "durability", message.durability.name.lower()
-        yield "priority", message.priority
-        for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
-            if value := getattr(message, name):
-                yield f"message_{name}" if name == "type" else name, _plain(value)
-        if message.reply_to is not None:
-            yield "reply_to", _text(str(message.reply_to))
-        if message.properties:
-            yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
-        try:
-            yield "body", message.body.decode()
-        except UnicodeDecodeError:
-            yield "body_base64", base64.b64encode(message.body).decode()
+    match record.type:
+        case RecordType.COMPLETED:
+            yield "outcome", Cause(record.kind).label
+            yield "subscription", record.subscription
+            yield "sequences", record.sequences
+        case RecordType.DELIVERED:
+            yield "subscription", record.subscription
+            yield "sequences", record.sequences
+        case RecordType.REDELIVERED:
+            names = ("subscription", "sequences", "attempts")
+            yield from zip(names, decode_redelivered(record.body), strict=True)
+        case RecordType.DEPTH:
+            names = ("ready", "unacked", "consumers")
+            yield from zip(names, decode_depth(record.body), strict=True)
+        case _ if fields := describe(record.type, record.body):
+            for name, value in fields.items():
+                yield name, _plain(value)
+        case _ if message is not None:
+            yield "protocol", message.origin.name.lower()
+            yield "body_kind", message.kind.name.lower()
+            yield "durability", message.durability.name.lower()
+            yield "priority", message.priority
+            for name in ("expiration", "deliver_at", "message_id", "correlation_id", "type"):
+                if value := getattr(message, name):
+                    yield f"message_{name}" if name == "type" else name, _plain(value)
+            if message.reply_to is not None:
+                yield "reply_to", _text(str(message.reply_to))
+            if message.properties:
+                yield "properties", {_text(k): _plain(v) for k, v in message.properties.items()}
+            yield from body_fields(message.body).items()
 
 
 def _line(entry: Entry) -> str:
@@ -275,25 +287,27 @@ def _line(entry: Entry) -> str:
     parts = [f"{record.sequence:>10}", time, f"{RecordType(record.type).name.lower():<20}"]
     if entry.address is not None:
         parts.append(printable(str(entry.address)))
-    if record.lists_messages:
-        cause = [Cause(record.kind).label] if record.type == RecordType.COMPLETED else []
-        numbers = ", ".join(map(str, record.sequences[:8]))
-        more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
-        parts.append(" ".join([*cause, f"{numbers}{more}"]))
-    elif record.type == RecordType.DEPTH:
-        ready, unacked, consumers = decode_depth(record.body)
-        parts.append(f"{ready} ready, {unacked} unacked, {consumers} consumers")
-    elif record.type == RecordType.CLOCK_STEP:
-        parts.append("wall clock set by {step_ms} ms".format(**describe(record.type, record.body)))
-    elif record.type == RecordType.BATCH_PART:
-        part = describe(record.type, record.body)
-        final = ", final" if part["final"] else ""
-        parts.append(
-            f"{printable(part['writer'])}, batch {part['batch']}, partition {part['partition']}, "
-            f"part {part['part']}{final}: {part['rows']} rows"
-        )
-    elif record.reference:
-        parts.append(f"about {record.reference}")
+    match record.type:
+        case _ if record.lists_messages:
+            cause = [Cause(record.kind).label] if record.type == RecordType.COMPLETED else []
+            numbers = ", ".join(map(str, record.sequences[:8]))
+            more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
+            parts.append(" ".join([*cause, f"{numbers}{more}"]))
+        case RecordType.DEPTH:
+            depth = decode_depth(record.body)
+            parts.append("{} ready, {} unacked, {} consumers".format(*depth))
+        case RecordType.CLOCK_STEP:
+            step = describe(record.type, record.body)
+            parts.append("wall clock set by {step_ms} ms".format(**step))
+        case RecordType.BATCH_PART:
+            part = describe(record.type, record.body)
+            final = ", final" if part["final"] else ""
+            parts.append(
+                f"{printable(part['writer'])}, batch {part['batch']}, partition "
+                f"{part['partition']}, part {part['part']}{final}: {part['rows']} rows"
+            )
+        case _ if record.reference:
+            parts.append(f"about {record.reference}")
     if message is not None:
         body = (
             message.body[: 4 * BODY_PREVIEW]
@@ -339,3 +353,244 @@ def _plain(value: Any) -> Any:
 
 def _text(text: str) -> str:
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+# --- `sluicemq backup …` and `sluicemq restore` ---------------------------------------------------
+#
+# Without --url the commands read the files of a data directory, also while its broker runs. With
+# --url the broker creates the backup itself in its configured backup directory.
+
+backup = typer.Typer(
+    help="Back up a broker, running or stopped; see what backups there are, and whether they are "
+    "sound.",
+    no_args_is_help=True,
+)
+
+BACKUP_COLUMNS: Final[tuple[Column[BackupView], ...]] = (
+    Column("Backup", lambda item: item.name),
+    Column(
+        "Created",
+        lambda item: moment(item.created) if item.complete else "unfinished",
+        whole=True,
+    ),
+    Column("Size", lambda item: size(item.bytes), right=True),
+    Column("Copied", lambda item: size(item.copied_bytes), right=True),
+    Column("Last sequence", lambda item: number(item.last_sequence), right=True),
+    Column("Broker ID", lambda item: item.broker_id[:16], whole=True, optional=True),
+)
+
+BackupArgument = Annotated[
+    Path, typer.Argument(metavar="DIR", help="Directory of the backup.", show_default=False)
+]
+
+
+@action_command(backup, "create", opening=nullcontext)
+def create(
+    place: BrokerLocation,
+    directory: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR",
+            help="Directory to be made; with --url a name within the broker's backup directory.",
+            show_default=False,
+        ),
+    ],
+    incremental_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--incremental-from",
+            metavar="DIR",
+            help="An earlier backup: what it has is not copied again but shared with it.",
+        ),
+    ] = None,
+    link: Annotated[
+        bool,
+        typer.Option(
+            "--hard-links", help="Share what does not change with the data directory, too."
+        ),
+    ] = False,
+    rate: Annotated[
+        str | None,
+        typer.Option(
+            "--max-rate", metavar="SIZE", help="Maximum bytes copied per second, such as 50MB."
+        ),
+    ] = None,
+) -> CommandResult:
+    """Back up the journal, the users and the configuration of a running or stopped broker."""
+    limit = int(quantity("--max-rate", rate, Unit.BYTES)) if rate is not None else 0
+    if place.local:
+        manifest = _create(place, directory, incremental_from, link, limit)
+    else:
+        manifest = _ask(place, directory, incremental_from, link, limit)
+    return CommandResult(
+        manifest,
+        output=f"{directory}: {size(manifest.bytes)}, of which {size(manifest.copied_bytes)} were "
+        f"copied; everything up to number {manifest.last_sequence}",
+    )
+
+
+@backup.command()
+def verify(
+    directory: BackupArgument,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only compare checksums; do not read records.")
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Compare a backup with its checksums and check that a broker can start from it.
+
+    Exits with code 1 if the backup is damaged.
+    """
+    manifest = read_manifest(directory)
+    with _progress("verifying", manifest.bytes) as bar:
+        verdict = verify_backup(
+            directory, records=not quick, advance=partial(bar.advance, bar.task_ids[0])
+        )
+    if as_json:
+        print_json(verdict)
+    else:
+        for problem in verdict.problems:
+            complain(problem)
+        looked = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
+        if not verdict.problems:
+            print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{looked}. No damage.")
+    if verdict.problems:
+        raise typer.Exit(Exit.REFUSED)
+
+
+@action_command(backup, "list", opening=nullcontext)
+def list_backups(
+    place: BrokerLocation,
+    directory: Annotated[
+        Path | None,
+        typer.Argument(metavar="[DIR]", help="Where the backups are; default: the configured."),
+    ] = None,
+) -> CommandResult:
+    """List the backups in a directory, or those that a broker has made in its own."""
+    if place.local:
+        where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
+        if where is None:
+            raise ConfigurationError(
+                "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
+            )
+        found = catalogue(where)
+    else:
+        if directory is not None:
+            raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
+        with Api(place.target()) as api:
+            found = [each for page in api.pages(LIST_BACKUPS, PageQuery()) for each in page.items]
+    return listing(
+        found, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
+    )
+
+
+restore_app = typer.Typer(add_completion=False)
+
+
+@restore_app.command("restore")
+def restore(
+    directory: BackupArgument,
+    data_dir: Annotated[
+        Path,
+        typer.Option(
+            "--data-dir",
+            "-d",
+            metavar="NEW",
+            help="Data directory to be made: one that is empty or not there.",
+            show_default=False,
+        ),
+    ],
+    keep_broker_id: Annotated[
+        bool,
+        typer.Option(
+            "--keep-broker-id",
+            help="It is the same journal to its readers; only if no pipeline has read more of it "
+            "than the backup has.",
+        ),
+    ] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Make a data directory of a backup, from which a broker can start."""
+    manifest = read_manifest(directory)
+    with _progress("restoring", manifest.bytes) as bar:
+        restored = restore_backup(
+            directory,
+            data_dir,
+            keep_broker_id=keep_broker_id,
+            advance=partial(bar.advance, bar.task_ids[0]),
+        )
+    hints = []
+    if not keep_broker_id:
+        hints.append(
+            "It has an identity of its own: pipelines that read the old journal need new "
+            "checkpoints."
+        )
+    configuration = data_dir / CONFIGURATION_NAME
+    if configuration.exists():
+        hints.append(f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}")
+    document = {
+        "data_dir": str(data_dir),
+        "broker_id": restored.identity,
+        "last_sequence": manifest.last_sequence,
+        "next_sequence": restored.next_sequence,
+    }
+    done = f"{data_dir} has everything up to number {manifest.last_sequence}"
+    print_result(CommandResult(document, "\n".join(hints), output=done), as_json)
+
+
+def _create(
+    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
+) -> Manifest:
+    """Copy the files of a data directory without the broker's help."""
+    config = load_flags(place.config, place.data_dir).config
+    extras = EffectiveConfiguration(config).sources()
+    with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
+        # a running broker knows the configuration it was started with
+        running = api.call(LIST_BACKUPS, PageQuery())
+        extras[CONFIGURATION_NAME] = running.configuration.encode()
+        users = Path(running.users_file)
+        if users.exists():
+            extras[USERS_NAME] = users.read_bytes()
+    with _progress("copying") as bar:
+        return create_backup(
+            config.broker.data_dir / JOURNAL_NAME,
+            directory,
+            extras=extras,
+            previous=previous,
+            link=link,
+            rate=rate,
+            on_progress=lambda progress: _show(bar, *progress),
+        )
+
+
+def _ask(
+    place: BrokerLocation, directory: Path, previous: Path | None, link: bool, rate: int
+) -> Manifest:
+    """Request the backup from the broker."""
+    body = BackupRequest(
+        directory=str(directory),
+        hard_links=link,
+        max_rate=rate,
+        incremental_from=str(previous) if previous is not None else None,
+    )
+    with Api(place.target()) as api, _progress("copying") as bar:
+        for line in api.lines(CREATE_BACKUP, CreateBackup(body=body)):
+            if line["state"] == "done":
+                return msgspec.convert(line["backup"], Manifest)
+            if line["state"] == "failed":
+                raise JournalError(line["error"]["detail"])
+            _show(bar, line["processed"], line["total"])
+    raise ConnectionLost("the broker closed the connection, and the backup is incomplete")
+
+
+def _progress(what: str, total: int = 0) -> Progress:
+    """Return a progress bar with one task, for a terminal; 0 = the number of bytes is unknown."""
+    console = err()
+    columns = (TextColumn(what), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+    bar.add_task(what, total=total or None)
+    return bar
+
+
+def _show(bar: Progress, copied: int, total: int) -> None:
+    bar.update(bar.task_ids[0], completed=copied, total=total or None)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Annotated, Any, Final, NamedTuple
+from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
@@ -19,51 +19,55 @@ import sluicemq
 from sluicemq.cli.console import Exit, report
 from sluicemq.model.errors import SluiceError
 
-
-class LazyCommand(NamedTuple):
-    """Location of a command: a function or a Typer application in a module; `panel` is its section
-    of the help. An application whose single command has the application's name is that command."""
-
-    module: str
-    name: str
-    panel: str
-
-
-_RUN: Final = "Run a broker"
-_MESSAGES: Final = "Messages"
-_DESTINATIONS: Final = "Queues and topics"
-_CLIENTS: Final = "Connections"
-_ACCESS: Final = "Users"
-_BROKER: Final = "The broker"
-_DATA: Final = "The data"
+_PANELS: Final = {
+    "Run a broker": {
+        "serve": ("configuration", "serve"),
+        "demo": ("bench", "demo"),
+        "bench": ("bench", "bench"),
+    },
+    "Messages": {
+        "send": ("send_receive", "send"),
+        "receive": ("send_receive", "receive"),
+        "messages": ("messages", "app"),
+        "dlq": ("messages", "dlq"),
+    },
+    "Queues and topics": {
+        "queues": ("destinations", "queues"),
+        "topics": ("destinations", "topics"),
+        "subscriptions": ("client_commands", "subscriptions"),
+        "top": ("status", "app"),
+    },
+    "Connections": {
+        "connections": ("client_commands", "connections"),
+        "consumers": ("client_commands", "consumers"),
+        "transactions": ("client_commands", "transactions"),
+    },
+    "Users": {
+        "users": ("users", "app"),
+        "permissions": ("users", "permissions_app"),
+        "audit": ("status", "audit_app"),
+    },
+    "The broker": {
+        "status": ("status", "status_app"),
+        "health": ("status", "health_app"),
+        "config": ("configuration", "app"),
+    },
+    "The data": {
+        "backup": ("journal", "backup"),
+        "restore": ("journal", "restore_app"),
+        "journal": ("journal", "app"),
+        "slots": ("client_commands", "slots"),
+        "pipeline": ("pipeline", "app"),
+        "migrate": ("migrate", "app"),
+    },
+}
+"""Commands by their section of the help: a module and in it a function or a Typer application. An
+application whose single command has the application's name is that command."""
 
 COMMANDS: Final = {
-    "serve": LazyCommand("sluicemq.cli.serve", "serve", _RUN),
-    "demo": LazyCommand("sluicemq.cli.demo", "demo", _RUN),
-    "bench": LazyCommand("sluicemq.cli.bench", "bench", _RUN),
-    "send": LazyCommand("sluicemq.cli.send_receive", "send", _MESSAGES),
-    "receive": LazyCommand("sluicemq.cli.send_receive", "receive", _MESSAGES),
-    "messages": LazyCommand("sluicemq.cli.messages", "app", _MESSAGES),
-    "dlq": LazyCommand("sluicemq.cli.dead_letters", "app", _MESSAGES),
-    "queues": LazyCommand("sluicemq.cli.destinations", "queues", _DESTINATIONS),
-    "topics": LazyCommand("sluicemq.cli.destinations", "topics", _DESTINATIONS),
-    "subscriptions": LazyCommand("sluicemq.cli.client_commands", "subscriptions", _DESTINATIONS),
-    "top": LazyCommand("sluicemq.cli.status", "app", _DESTINATIONS),
-    "connections": LazyCommand("sluicemq.cli.client_commands", "connections", _CLIENTS),
-    "consumers": LazyCommand("sluicemq.cli.client_commands", "consumers", _CLIENTS),
-    "transactions": LazyCommand("sluicemq.cli.client_commands", "transactions", _CLIENTS),
-    "users": LazyCommand("sluicemq.cli.users", "app", _ACCESS),
-    "permissions": LazyCommand("sluicemq.cli.users", "permissions_app", _ACCESS),
-    "audit": LazyCommand("sluicemq.cli.status", "audit_app", _ACCESS),
-    "status": LazyCommand("sluicemq.cli.status", "status_app", _BROKER),
-    "health": LazyCommand("sluicemq.cli.status", "health_app", _BROKER),
-    "config": LazyCommand("sluicemq.cli.configuration", "app", _BROKER),
-    "backup": LazyCommand("sluicemq.cli.backup", "app", _DATA),
-    "restore": LazyCommand("sluicemq.cli.backup", "restore_app", _DATA),
-    "journal": LazyCommand("sluicemq.cli.journal", "app", _DATA),
-    "slots": LazyCommand("sluicemq.cli.slots", "app", _DATA),
-    "pipeline": LazyCommand("sluicemq.cli.pipeline", "app", _DATA),
-    "migrate": LazyCommand("sluicemq.cli.migrate", "app", _DATA),
+    name: (f"sluicemq.cli.{module}", object_name, panel)
+    for panel, commands in _PANELS.items()
+    for name, (module, object_name) in commands.items()
 }
 
 
@@ -77,7 +81,7 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         """Load a command."""
         if cmd_name in COMMANDS and cmd_name not in self.commands:
-            self.commands[cmd_name] = _load(cmd_name, COMMANDS[cmd_name])
+            self.commands[cmd_name] = _load(cmd_name)
         return super().get_command(ctx, cmd_name)
 
 
@@ -141,8 +145,9 @@ def run() -> None:
     sys.exit(main())
 
 
-def _load(name: str, place: LazyCommand) -> Any:
-    found = getattr(import_module(place.module), place.name)
+def _load(name: str) -> Any:
+    module, object_name, panel = COMMANDS[name]
+    found = getattr(import_module(module), object_name)
     if isinstance(found, typer.Typer):
         only = [command.name for command in found.registered_commands] == [name]
         command: Any = get_command(found) if only else get_group(found)
@@ -151,5 +156,5 @@ def _load(name: str, place: LazyCommand) -> Any:
         single.command(name)(found)
         command = get_command(single)
     command.name = name
-    command.rich_help_panel = place.panel
+    command.rich_help_panel = panel
     return command

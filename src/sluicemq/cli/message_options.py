@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -12,8 +13,7 @@ from msgspec.structs import replace
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import ActionResult
+from sluicemq.cli.api import Api, CommandResult
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -118,7 +118,7 @@ def run_action(
     subscription: str | None = None,
     state: MessageState = "ready",
     limit: int = 0,
-) -> ActionResult:
+) -> CommandResult:
     """Run an operation on the selection; exit code 1 if it failed for some messages. `verb` is its
     past participle, such as "moved".
 
@@ -156,7 +156,7 @@ def run_action(
     if failed:
         text += f", {number(len(failed))} not"
     document = {"processed": done, "failed": failed}
-    return ActionResult(
+    return CommandResult(
         document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
     )
 
@@ -212,9 +212,16 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
     return found
 
 
-def read_standard_input() -> bytes:
-    """Return the message on standard input; prompts on a terminal. Raises UsageError if it is
-    empty: the program that should have written it has probably failed."""
+def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
+    """Yield the message bodies in the arguments and files or, without any, the one on standard
+    input; prompts on a terminal. Raises UsageError if that is empty: the program that should have
+    written it has probably failed."""
+    for text in arguments:
+        yield text.encode("utf-8", "surrogateescape")
+    for file in files:
+        yield file.read_bytes()
+    if arguments or files:
+        return
     if sys.stdin.isatty():
         err().print("[dim]Type the message; Ctrl-D ends it.[/]")
     content = sys.stdin.buffer.read()
@@ -222,7 +229,7 @@ def read_standard_input() -> bytes:
         raise UsageError(
             "standard input is empty, so nothing was sent; an empty message is the argument ''"
         )
-    return content
+    yield content
 
 
 def parse_milliseconds(option: str, text: str | None) -> int | None:

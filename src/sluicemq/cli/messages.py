@@ -1,5 +1,5 @@
 """`sluicemq messages …`: browse, publish, delete, move, copy, redeliver and save messages of a
-queue or of a topic's subscriptions.
+queue or of a topic's subscriptions. `sluicemq dlq …`: list, redrive and purge dead letters.
 
 `sluicemq receive` consumes messages as a client does; browsing does not consume them.
 """
@@ -10,25 +10,33 @@ import os
 import sys
 from base64 import b64encode
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from sluicemq.cli import message_options
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli import destinations, message_options
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
     YesFlag,
     action_command,
     confirm,
+    listing,
     query_command,
 )
-from sluicemq.cli.console import Column, UsageError, number, size, table
-from sluicemq.cli.destinations import DestinationArgument, address_of, display_name
+from sluicemq.cli.console import Column, ItemTable, UsageError, body_fields, number, size
+from sluicemq.cli.destinations import (
+    DestinationArgument,
+    Listing,
+    address_in,
+    address_of,
+    display_name,
+    is_like,
+    oldest,
+)
 from sluicemq.cli.message_options import (
     MESSAGE_COLUMNS,
     AllFlag,
@@ -43,13 +51,21 @@ from sluicemq.cli.message_options import (
     details,
     parse_milliseconds,
     parse_properties,
-    read_standard_input,
+    read_bodies,
+)
+from sluicemq.clients.http import HttpRefusal
+from sluicemq.management.destinations import (
+    LIST_DEAD_LETTER_QUEUES,
+    DeadLetterItem,
+    DeadLetterQuery,
 )
 from sluicemq.management.messages import (
     GET_MESSAGE,
     GET_MESSAGE_BODY,
     LIST_MESSAGES,
     PUBLISH_MESSAGE,
+    DeadLetterView,
+    MessageItem,
     MessageLookup,
     MessagePath,
     MessageQuery,
@@ -57,6 +73,8 @@ from sluicemq.management.messages import (
     PublishMessage,
     PublishRequest,
 )
+from sluicemq.management.operation import Page
+from sluicemq.model.destination import Address
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -65,7 +83,6 @@ MAX_BODY: Final = 65_536
 app = typer.Typer(
     help="Browse, publish, delete, move, copy, redeliver and save messages.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 IdArgument = Annotated[
@@ -90,7 +107,7 @@ def list_messages(
         str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
     ] = None,
     body: Annotated[bool, typer.Option("--body", help="Show the beginning of the bodies.")] = False,
-) -> QueryResult:
+) -> CommandResult:
     """List messages in the order of delivery."""
     address = address_of(name)
     query = MessageQuery(
@@ -104,15 +121,9 @@ def list_messages(
         body=body,
     )
     document = api.call(LIST_MESSAGES, query)
-    if not document.items:
-        return QueryResult(document, None, f"There is no such message in {display_name(address)}.")
     columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
-    output: RenderableType = table(columns, document.items)
-    if following := document.next_cursor:
-        of = f" of {number(document.total)}" if document.total is not None else ""
-        more = f"The next ones{of}: --after {following}"
-        output = Group(output, Text(more, style="dim"))
-    return QueryResult(document, output)
+    of = f" of {number(document.total)}" if document.total is not None else ""
+    return _page_result(address, document, document, ItemTable(columns, document.items), of)
 
 
 @query_command(app, "show")
@@ -123,11 +134,11 @@ def show_message(
     max_body: Annotated[
         int, typer.Option("--max-body", min=0, help="Maximum bytes of the body to show.")
     ] = MAX_BODY,
-) -> QueryResult:
+) -> CommandResult:
     """Show one message with its headers, properties and body."""
     lookup = MessageLookup(address=address_of(name), id=message, max_body_bytes=max_body)
     item = api.call(GET_MESSAGE, lookup)
-    return QueryResult(item, details(item))
+    return CommandResult(item, output=details(item))
 
 
 @action_command(app, "save")
@@ -139,7 +150,7 @@ def save(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace an existing file.")
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Save the body of a message to a file, unchanged."""
     path = MessagePath(address=address_of(name), id=message)
     if file != Path("-") and file.exists() and not overwrite:
@@ -148,9 +159,9 @@ def save(
     if file == Path("-"):
         sys.stdout.buffer.write(content)
         sys.stdout.buffer.flush()
-        return ActionResult(None, "")
+        return CommandResult(None, "")
     _write(file, content, overwrite)
-    return ActionResult(
+    return CommandResult(
         {"id": message, "file": str(file), "bytes": len(content)},
         f"Wrote {size(len(content))} to {file}.",
     )
@@ -190,7 +201,7 @@ def publish(
     durability: Annotated[
         str | None, typer.Option("--durability", metavar="HOW", help="sync, lazy or none.")
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Send messages from the arguments, from files, or standard input as one message. Prints their
     ids."""
     address = address_of(name)
@@ -208,12 +219,13 @@ def publish(
     }
     common = {field: value for field, value in common.items() if value not in (None, {})}
     ids = []
-    for content in _contents(bodies or [], file or []):
+    # all files are read before the first message is published
+    for content in list(read_bodies(bodies or [], file or [])):
         message = PublishRequest(**common, **_body(content, kind))
         answer = api.call(PUBLISH_MESSAGE, PublishMessage(address=address, body=message))
         ids.append(answer.id)
     summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
-    return ActionResult(
+    return CommandResult(
         {"ids": ids}, f"{summary} to {display_name(address)}.", output="\n".join(ids)
     )
 
@@ -229,7 +241,7 @@ def delete(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Delete messages."""
     address, selection = address_of(name), message_options.select(ids, selector, everything)
     confirm(
@@ -260,7 +272,7 @@ def move(
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Move messages to another queue or topic."""
     address, to = address_of(name), address_of(target)
     selection = message_options.select(ids, selector, everything)
@@ -294,7 +306,7 @@ def copy(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> ActionResult:
+) -> CommandResult:
     """Copy messages to another queue or topic."""
     return message_options.run_action(
         api,
@@ -319,7 +331,7 @@ def redeliver(
     state: StateOption = None,
     limit: LimitOption = 0,
     subscription: SubscriptionOption = None,
-) -> ActionResult:
+) -> CommandResult:
     """Requeue messages that a consumer holds unacked, or make scheduled messages ready."""
     return message_options.run_action(
         api,
@@ -333,11 +345,20 @@ def redeliver(
     )
 
 
-def _contents(arguments: list[str], files: list[Path]) -> list[bytes]:
-    if arguments or files:
-        given = [text.encode("utf-8", "surrogateescape") for text in arguments]
-        return given + [file.read_bytes() for file in files]
-    return [read_standard_input()]
+def _page_result(
+    address: Address,
+    document: object,
+    page: Page[MessageItem],
+    output: RenderableType,
+    of: str = "",
+) -> CommandResult:
+    """Return a page of a destination's messages; `of` states their total number."""
+    if not page.items:
+        return CommandResult(document, f"There is no such message in {display_name(address)}.")
+    if page.next_cursor:
+        more = Text(f"The next ones{of}: --after {page.next_cursor}", style="dim")
+        output = Group(output, more)
+    return CommandResult(document, output=output)
 
 
 def _body(content: bytes, kind: str | None) -> dict[str, Any]:
@@ -347,16 +368,157 @@ def _body(content: bytes, kind: str | None) -> dict[str, Any]:
             return {"body_json": msgspec.Raw(content)}
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise UsageError(f"--kind json: the body is no JSON: {error}") from None
-    try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        text = None
-    if text is None or kind == "bytes":
+    if kind == "bytes":
         return {"body_base64": b64encode(content).decode()}
-    return {"body": text}
+    return body_fields(content)
 
 
 def _write(file: Path, content: bytes, overwrite: bool) -> None:
     flags = os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL)
     with open(os.open(file, flags, 0o600), "wb") as stream:
         stream.write(content)
+
+
+# --- `sluicemq dlq …` -----------------------------------------------------------------------------
+#
+# A dead-letter queue is a queue: `messages` works on it as well. These commands also show the
+# reason of each dead letter.
+
+dlq = typer.Typer(
+    cls=Listing,
+    help="List, redrive and purge dead letters.",
+)
+
+
+class DeadLetter(NamedTuple):
+    """A message of a dead-letter queue, and its origin; None if the message is gone."""
+
+    message: MessageItem
+    origin: DeadLetterView | None
+
+
+_DEAD_LETTER_QUEUES: Final[tuple[Column[DeadLetterItem], ...]] = (
+    Column("Name", address_in),
+    Column("Ready", lambda item: number(item.ready), right=True),
+    Column("Oldest", oldest, right=True),
+    Column("Reasons", lambda item: _reasons(item)),
+    Column("Dead letters of", lambda item: ", ".join(item.sources)),
+)
+_DEAD_LETTERS: Final[tuple[Column[DeadLetter], ...]] = (
+    Column("ID", lambda item: item.message.id, right=True),
+    Column("Dead-lettered", lambda item: item.origin.time if item.origin else "-", whole=True),
+    Column("Reason", lambda item: item.origin.reason if item.origin else "-", whole=True),
+    Column("Original destination", lambda item: _original(item.origin)),
+    Column(
+        "Attempts",
+        lambda item: str(item.origin.attempts or "-") if item.origin else "-",
+        right=True,
+    ),
+    Column("Size", lambda item: size(item.message.size), right=True),
+    Column("Correlation ID", lambda item: item.message.correlation_id, optional=True),
+)
+
+
+@query_command(dlq, "list")
+def list_queues(
+    api: Api,
+    pattern: Annotated[
+        str, typer.Argument(metavar="[PATTERN]", help="Only names that match: orders.*")
+    ] = "",
+) -> CommandResult:
+    """List the dead-letter queues with the reasons of their messages."""
+    found = [
+        item
+        for item in api.items(LIST_DEAD_LETTER_QUEUES, DeadLetterQuery())
+        if is_like(item.name, pattern)
+    ]
+    return listing(found, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them.")
+
+
+@query_command(dlq, "show")
+def show_dead_letters(
+    api: Api,
+    name: DestinationArgument,
+    selector: SelectorOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=500, help="Page size.")] = 50,
+    after: Annotated[
+        str | None, typer.Option("--after", metavar="CURSOR", help="Continue after this cursor.")
+    ] = None,
+) -> CommandResult:
+    """List the dead letters in a queue with reason and original destination."""
+    address = address_of(name)
+    query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
+    page = api.call(LIST_MESSAGES, query)
+    items = [DeadLetter(each, _origin(api, address, each.id)) for each in page.items]
+    document = msgspec.to_builtins(page)
+    for entry, item in zip(document["items"], items, strict=True):
+        entry["dead_letter"] = item.origin
+    return _page_result(address, document, page, ItemTable(_DEAD_LETTERS, items))
+
+
+@action_command(dlq, "redrive")
+def redrive(
+    api: Api,
+    name: DestinationArgument,
+    ids: IdsArgument = None,
+    selector: SelectorOption = None,
+    everything: AllFlag = False,
+    limit: LimitOption = 0,
+    to: Annotated[
+        str | None,
+        typer.Option(
+            "--to", metavar="TARGET", help="Send to this destination instead of the original one."
+        ),
+    ] = None,
+    yes: YesFlag = False,
+) -> CommandResult:
+    """Redrive dead letters to their original destinations, or to another one."""
+    address, selection = address_of(name), message_options.select(ids, selector, everything)
+    target = address_of(to) if to is not None else None
+    if selection.ids is None:
+        where = f"to {display_name(target)}" if target else "to their original destinations"
+        confirm(
+            f"Redrive {message_options.describe(selection)} of {display_name(address)} {where}?",
+            yes,
+        )
+    return message_options.run_action(
+        api,
+        address,
+        "redrive" if target is None else "move",
+        selection,
+        "redriven" if target is None else "moved",
+        target=target,
+        limit=limit,
+    )
+
+
+@action_command(dlq, "purge")
+def purge(
+    api: Api,
+    name: DestinationArgument,
+    yes: YesFlag = False,
+) -> CommandResult:
+    """Purge all dead letters in a queue."""
+    address = address_of(name)
+    return destinations.purge(api, address.kind, address.name, yes=yes)
+
+
+def _reasons(item: DeadLetterItem) -> str:
+    ordered = sorted(item.reasons.items(), key=lambda each: -each[1])
+    return ", ".join(f"{reason} {number(count)}" for reason, count in ordered)
+
+
+def _origin(api: Api, address: Address, message_id: str) -> DeadLetterView | None:
+    """Return the origin of a message, which lists do not include."""
+    lookup = MessageLookup(address=address, id=message_id, max_body_bytes=0)
+    try:
+        return api.call(GET_MESSAGE, lookup).dead_letter
+    except HttpRefusal as error:
+        if error.code != "message-not-found":
+            raise
+        return None  # removed in the meantime
+
+
+def _original(origin: DeadLetterView | None) -> str:
+    address = origin.original_destination if origin is not None else None
+    return "-" if address is None else address_in(address)

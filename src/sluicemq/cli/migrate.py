@@ -9,13 +9,12 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
+from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import (
     JsonFlag,
     UsageError,
     complain,
     err,
-    out,
-    print_json,
     printable,
 )
 from sluicemq.journal.writer import write_whole
@@ -36,8 +35,9 @@ MAX_LINES = 40
 
 
 class MigrationReport(msgspec.Struct, kw_only=True):
-    """The whole report. `written`: the configuration file was written; `problems`: reasons for
-    which a broker would not start with it."""
+    """The whole report. `outcome`: in a dry run, only messages imported before; `written`: the
+    configuration file was written; `problems`: reasons for which a broker would not start with
+    it."""
 
     plan: Plan
     data_dir: Path
@@ -45,8 +45,8 @@ class MigrationReport(msgspec.Struct, kw_only=True):
     text: str
     written: bool
     problems: list[str]
-    outcome: MigrationOutcome | None
-    before: int
+    outcome: MigrationOutcome
+    dry_run: bool
 
 
 def as_data(report: MigrationReport) -> dict[str, object]:
@@ -55,7 +55,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
     outcome = report.outcome
     return {
         "source": {"kind": plan.kind, "place": str(plan.place)},
-        "dry_run": outcome is None,
+        "dry_run": report.dry_run,
         "data_dir": str(report.data_dir),
         "config": {
             "file": str(report.config),
@@ -68,9 +68,9 @@ def as_data(report: MigrationReport) -> dict[str, object]:
                 "kind": address.kind.name.lower(),
                 "name": printable(address.name),
                 "waiting": plan.counts.get(address, 0),
-                "imported": outcome.imported.get(address, 0) if outcome else 0,
+                "imported": outcome.imported.get(address, 0),
                 "declared": address in plan.destinations,
-                "kept": outcome is not None and address in outcome.kept,
+                "kept": address in outcome.kept,
             }
             for address in _addresses(plan)
         ],
@@ -81,20 +81,20 @@ def as_data(report: MigrationReport) -> dict[str, object]:
             {
                 "name": user.name,
                 "login": _login(user.record.password, user.record.digest, user.record.tokens),
-                "added": outcome is not None and user.name in outcome.users,
+                "added": user.name in outcome.users,
             }
             for user in plan.users
         ],
         "transactions": [branch.xid.hex() for branch in plan.branches],
         "messages": {
             "waiting": sum(plan.counts.values()),
-            "imported": sum(outcome.imported.values()) if outcome else 0,
-            "imported_before": outcome.before if outcome else report.before,
-            "unwanted": outcome.unwanted if outcome else 0,
+            "imported": sum(outcome.imported.values()),
+            "imported_before": outcome.before,
+            "unwanted": outcome.unwanted,
             "older_than_ttl": plan.late,
         },
         "set_aside": {
-            "file": str(outcome.aside) if outcome and outcome.aside else None,
+            "file": str(outcome.aside) if outcome.aside else None,
             "rows": dict(plan.set_aside),
         },
         "left": [left._asdict() for left in plan.left],
@@ -106,7 +106,8 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     """Return the lines of the text output."""
     plan = report.plan
     outcome = report.outcome
-    yield f"{plan.kind}: {plan.place}" + ("" if outcome else "  (dry run: nothing is changed)")
+    mode = "  (dry run: nothing is changed)" if report.dry_run else ""
+    yield f"{plan.kind}: {plan.place}{mode}"
     yield ""
     yield from _about_config(report)
     yield from _about_destinations(plan, outcome)
@@ -121,14 +122,12 @@ def as_text(report: MigrationReport) -> Iterator[str]:
         for user in plan.users:
             record = user.record
             how = _login(record.password, record.digest, record.tokens)
-            there = (
-                " (there already: not changed)" if outcome and user.name in outcome.known else ""
-            )
+            there = " (there already: not changed)" if user.name in outcome.known else ""
             lines.append(f"  {user.name}: {how}{there}")
         yield from _some(lines)
     total = sum(plan.counts.values())
-    if outcome is None:
-        yield f"messages: {total} waiting, {report.before} of any source imported before"
+    if report.dry_run:
+        yield f"messages: {total} waiting, {outcome.before} of any source imported before"
     else:
         done = sum(outcome.imported.values())
         yield f"messages: {done} imported, {outcome.before} had been imported before"
@@ -147,7 +146,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
 
 
 def _about_config(report: MigrationReport) -> Iterator[str]:
-    if report.outcome is None:
+    if report.dry_run:
         yield f"configuration, for {report.config}:"
         yield from (f"  {line}" for line in report.text.splitlines())
     elif report.written:
@@ -158,25 +157,21 @@ def _about_config(report: MigrationReport) -> Iterator[str]:
         yield f"  to be mended before the start: {problem}"
 
 
-def _about_destinations(plan: Plan, outcome: MigrationOutcome | None) -> Iterator[str]:
+def _about_destinations(plan: Plan, outcome: MigrationOutcome) -> Iterator[str]:
     addresses = _addresses(plan)
     yield f"destinations: {len(addresses)}"
     lines = []
     for address in addresses:
-        kept = (
-            " (there already, with settings of its own)"
-            if outcome and address in outcome.kept
-            else ""
-        )
+        kept = " (there already, with settings of its own)" if address in outcome.kept else ""
         waiting = plan.counts.get(address, 0)
         lines.append(f"  {address.kind.name.lower()} {address.name}: {waiting} waiting{kept}")
     yield from _some(lines)
 
 
-def _about_aside(plan: Plan, outcome: MigrationOutcome | None) -> Iterator[str]:
+def _about_aside(plan: Plan, outcome: MigrationOutcome) -> Iterator[str]:
     if not plan.set_aside:
         return
-    where = f" in {outcome.aside}" if outcome and outcome.aside else ""
+    where = f" in {outcome.aside}" if outcome.aside else ""
     yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{where}"
     yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
 
@@ -206,7 +201,6 @@ INTERRUPTED: Final = 130
 app = typer.Typer(
     help="Migrate from Open MQ, VibeMQ or PHPMQ: configuration, users and ready messages.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 DataDirOption = Annotated[
@@ -355,11 +349,11 @@ def _migrate(
 ) -> None:
     try:
         _run(inspect_source, to, config, dry_run, as_json)
-    except Interrupted as stopped:
-        complain(str(stopped))
-        raise typer.Exit(INTERRUPTED) from None
-    except KeyboardInterrupt:
-        complain("interrupted. Run the same command again to go on: nothing is imported twice")
+    except (Interrupted, KeyboardInterrupt) as stopped:
+        complain(
+            str(stopped)
+            or "interrupted. Run the same command again to go on: nothing is imported twice"
+        )
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -371,11 +365,9 @@ def _run(
     with err().status("reading the source"):
         plan = inspect_source()
     text = configuration.render(plan, data_dir)
-    outcome = None
     written = False
-    before = 0
     if dry_run:
-        before = len(imported_before(data_dir))
+        outcome = MigrationOutcome(before=len(imported_before(data_dir)))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"):
@@ -394,16 +386,11 @@ def _run(
         written=written,
         problems=configuration.problems(plan),
         outcome=outcome,
-        before=before,
+        dry_run=dry_run,
     )
-    if as_json:
-        print_json(as_data(report))
-    else:
-        console = out()
-        for line in as_text(report):
-            console.print(printable(line), markup=False)
-        if outcome is not None:
-            err().print(f"Next: sluicemq serve --config {file}", markup=False)
+    following = "" if dry_run else f"Next: sluicemq serve --config {file}"
+    text_output = "\n".join(map(printable, as_text(report)))
+    print_result(CommandResult(as_data(report), following, output=text_output), as_json)
 
 
 def _configured(file: Path) -> Collection[Address]:

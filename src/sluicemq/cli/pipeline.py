@@ -5,37 +5,39 @@ Each command imports the modules that need Spark when it runs: Spark is optional
 
 from __future__ import annotations
 
+import sys
 import threading
+import time
 from contextlib import ExitStack
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli import pipeline_replay, pipeline_schema
-from sluicemq.cli.console import JsonFlag, err, out, print_json, quantity
+from sluicemq.broker import compile_selector
+from sluicemq.cli.api import CommandResult, print_result
+from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, quantity
 from sluicemq.cli.pipeline_helpers import (
-    PeriodicAction,
-    ProgressDisplay,
-    require_pipeline,
-    seconds,
-    spark_session,
-    stop_on_signals,
-)
-from sluicemq.cli.pipeline_replay import (
     CatalogOption,
     ConfOption,
     LakeOption,
     MasterOption,
     PasswordOption,
+    ProgressDisplay,
     TokenOption,
+    credentials,
+    require_pipeline,
+    seconds,
     source_of,
+    spark_session,
     spark_settings,
+    stop_on_signals,
 )
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
@@ -47,7 +49,6 @@ ANOMALIES_SECONDS: Final = 60.0
 app = typer.Typer(
     help="Write the journal's traffic to tables; replay, report and decode it.",
     no_args_is_help=True,
-    pretty_exceptions_enable=False,
 )
 
 JournalOption = Annotated[
@@ -280,9 +281,193 @@ def report(
     out().print(f"{output}", markup=False)
 
 
-app.command("replay")(pipeline_replay.replay)
-app.command("decode")(pipeline_replay.decode)
-app.add_typer(pipeline_schema.app, name="schema")
+# --- `sluicemq pipeline replay` and `decode` ------------------------------------------------------
+
+
+@app.command()
+def replay(
+    lake: LakeOption,
+    url: Annotated[str, typer.Option("--url", help="The broker: http://user@host:7680")],
+    catalog: CatalogOption = "",
+    to: Annotated[
+        str, typer.Option("--to", help="Queue, or topic:NAME; default: the original destination.")
+    ] = "",
+    where: Annotated[
+        str | None, typer.Option("--where", help="SQL condition on the columns of silver.")
+    ] = None,
+    selector: Annotated[
+        str | None, typer.Option("--selector", help="A JMS message selector.")
+    ] = None,
+    rate: Annotated[float | None, typer.Option("--rate", help="Messages per second.")] = None,
+    speed: Annotated[
+        float | None, typer.Option("--speed", help="1 = original pauses, 2 = twice as fast.")
+    ] = None,
+    write_id: Annotated[str, typer.Option("--write-id", help="Id of a replay to continue.")] = "",
+    master: MasterOption = None,
+    conf: ConfOption = None,
+    password_file: PasswordOption = None,
+    token_file: TokenOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Publish past messages again in their original order; each is stored once.
+
+    --where (state = 'dead-lettered' AND destination = 'orders') or --selector chooses the messages.
+    """
+    if selector is not None:
+        try:
+            compile_selector(selector)  # a syntax error is reported here instead of by a task
+        except SelectorError as error:
+            raise ConfigurationError(f"--selector: {error}") from None
+    secrets = credentials(password_file, token_file)
+    with require_pipeline():
+        from pyspark.errors import AnalysisException, ParseException
+
+        from sluicemq.pipeline.replay import replay as send
+    place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
+    place.expect("silver.messages")
+    with spark_session("sluicemq replay", settings, place) as spark:
+        frame = place.silver.read(spark)
+        if where is not None:
+            try:
+                frame = frame.where(where)
+            except (AnalysisException, ParseException) as error:
+                reason = str(error).strip().split("\n")[0]
+                raise ConfigurationError(f"--where: {reason}") from None
+        columns = (
+            TextColumn("messages"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+        )
+        with Progress(*columns, console=err(), transient=True, disable=as_json) as bar:
+            task = bar.add_task("messages", total=None)
+            done = send(
+                frame,
+                url,
+                to,
+                rate=rate,
+                speed=speed,
+                selects=None if selector is None else partial(compile_selector, selector),
+                write_id=write_id,
+                progress=lambda sent, all: bar.update(task, completed=sent, total=all),
+                **secrets,
+            )
+    hints = []
+    if done.already:
+        hints.append(f"{done.already:,} had been sent before.")
+    if done.bad:
+        hints.append(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
+    sent = f"{done.written:,} messages sent"
+    print_result(CommandResult(done._asdict(), "\n".join(hints), output=sent), as_json)
+
+
+@app.command()
+def decode(
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="CAPTURE...", help="Capture files: pcap, pcapng.")
+    ],
+    ports: Annotated[
+        str, typer.Option("--ports", help="Protocols by port, such as 9200=phpmq,9300=jmq.")
+    ] = "",
+    raw: Annotated[
+        bool, typer.Option("--raw", help="The files hold the raw bytes of one direction.")
+    ] = False,
+    protocol: Annotated[
+        str | None, typer.Option("--protocol", help="With --raw; default: detected.")
+    ] = None,
+    role: Annotated[
+        str, typer.Option("--role", help="With --raw: the sender, client or server.")
+    ] = "client",
+    max_frame_bytes: Annotated[
+        int | None,
+        typer.Option(
+            "--max-frame-bytes", min=1, help="Maximum frame size; longer frames are errors."
+        ),
+    ] = None,
+    secrets: Annotated[
+        bool, typer.Option("--show-secrets", help="Show passwords and tokens.")
+    ] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Write the frames to Parquet files."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print each frame as JSON.")] = False,
+) -> None:
+    """Decode captured traffic: one row per protocol frame, errors with their position."""
+    for path in captures:
+        if not path.is_file():
+            raise ConfigurationError(f"there is no file {path}")
+    with require_pipeline():
+        from sluicemq.pipeline.decode import DecodeOptions, Raw, parse_ports
+        from sluicemq.pipeline.decode import run as decode_all
+
+        given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
+        if raw:
+            given["raw"] = Raw(protocol, role)
+        if max_frame_bytes is not None:
+            given["max_frame_bytes"] = max_frame_bytes
+        options = DecodeOptions(**given)
+    with spark_session("sluicemq decode") as spark, err().status("decoding"):
+        lines = sys.stdout if as_json else None
+        summary = decode_all(spark, captures, options, output=output, lines=lines)
+    console = err() if as_json else out()
+    for line in summary.lines():
+        console.print(line, markup=False)
+    if output is not None:
+        err().print(f"The frames are in {output}.", markup=False)
+    if summary.errors:
+        complain(f"{summary.errors:,} errors")
+        raise typer.Exit(Exit.REFUSED)
+
+
+# --- `sluicemq pipeline schema …` -----------------------------------------------------------------
+
+_SAMPLE: Final = 10_000
+
+schema = typer.Typer(help="Schemas of typed tables.", no_args_is_help=True)
+app.add_typer(schema, name="schema")
+
+
+@schema.callback()
+def schemas() -> None:
+    """Schemas of typed tables (pipeline.toml)."""
+
+
+@schema.command()
+def infer(
+    destination: Annotated[
+        str,
+        typer.Argument(metavar="DESTINATION", help="Pattern, such as 'orders*', or topic:NAME."),
+    ],
+    journal: JournalOption = None,
+    url: UrlOption = None,
+    password_file: PasswordOption = None,
+    token_file: TokenOption = None,
+    format: Annotated[
+        str, typer.Option("--format", help="json, csv, xml or text; default: by the messages.")
+    ] = "",
+    name: Annotated[
+        str, typer.Option("--name", help="Name of the table; default: by the destination.")
+    ] = "",
+    messages: Annotated[
+        int, typer.Option("--messages", min=1, help="Maximum number of messages to read.")
+    ] = _SAMPLE,
+) -> None:
+    """Print a [[table]] for pipeline.toml with the schema of a destination's messages.
+
+    Review the types before you use it: a sample does not show every value.
+    """
+    source = source_of(journal, url, password_file, token_file)
+    with require_pipeline():
+        from sluicemq.pipeline.typed.definition import Format
+        from sluicemq.pipeline.typed.infer import block, infer_schema, read_published, table_name
+
+    if format and format not in list(Format):
+        raise ConfigurationError(f"--format: {format!r} is none of {', '.join(Format)}")
+    with spark_session("sluicemq schema") as spark:
+        events = read_published(spark, source, destination)
+        inferred = infer_schema(events, destination, Format(format) if format else None, messages)
+    print(block(inferred, destination, name or table_name(destination)), end="")
 
 
 # --- shared by run and backfill ------------------------------------------------------------------
@@ -348,9 +533,10 @@ def _supervise(
     stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
     place = job.lake
+    anomalies: int | None = None
     with ExitStack() as stack:
         spark = stack.enter_context(spark_session("sluicemq pipeline", settings, place))
-        findings = PeriodicAction(partial(find_anomalies, spark, job.lake), ANOMALIES_SECONDS)
+        due = time.monotonic() + ANOMALIES_SECONDS
         metrics = None
         if metrics_address is not None:
             metrics = stack.enter_context(serve_metrics(spark, job.definition, metrics_address))
@@ -358,17 +544,19 @@ def _supervise(
         stack.enter_context(stop_on_signals(stop))
 
         def report_step(step: BatchProgress) -> None:
-            progress.step(step, findings.latest)
+            nonlocal anomalies, due
+            progress.step(step, anomalies)
             if step.batch is not None:
                 if metrics is not None:
                     metrics.add(step.batch.typed)
-                if find and interval is not None:
-                    findings.run_if_due()
+                if find and interval is not None and time.monotonic() >= due:
+                    anomalies = find_anomalies(spark, place)
+                    due = time.monotonic() + ANOMALIES_SECONDS
 
         rows = Supervisor(spark, job, report_step, stop).run(interval)
         if find and not stop.is_set():
-            findings.now()
-    _report_end(as_json, rows, job.lake, findings.latest)
+            anomalies = find_anomalies(spark, place)
+    _report_end(as_json, rows, place, anomalies)
 
 
 def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool) -> None:
@@ -386,13 +574,13 @@ def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool)
 
 
 def _report_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:
-    if as_json:
-        print_json({"rows": rows, "lake": str(lake), "anomalies": anomalies})
-        return
     suffix = f"; {anomalies} anomalies" if anomalies else ""
-    out().print(f"{rows:,} events written to {lake}{suffix}", markup=False)
-    if anomalies:
-        err().print(f"sluicemq pipeline report --lake {lake} shows them.", markup=False)
+    result = CommandResult(
+        {"rows": rows, "lake": str(lake), "anomalies": anomalies},
+        f"sluicemq pipeline report --lake {lake} shows them." if anomalies else "",
+        output=f"{rows:,} events written to {lake}{suffix}",
+    )
+    print_result(result, as_json)
 
 
 def _moment(option: str, text: str | None) -> datetime | None:

@@ -1,27 +1,31 @@
-"""Helpers of `sluicemq pipeline`: start Spark, show progress, and stop on signals."""
+"""Helpers of `sluicemq pipeline`: options, Spark sessions, progress, and stop on signals."""
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
+import typer
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
     SpinnerColumn,
-    TaskID,
     TextColumn,
     TimeElapsedColumn,
 )
 
 from sluicemq.cli.console import err, print_json, quantity
+from sluicemq.cli.journal import locate
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.security.passwords import read_secret_file
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
@@ -30,32 +34,84 @@ if TYPE_CHECKING:
     from sluicemq.pipeline.jobs.lake import Lake
     from sluicemq.pipeline.jobs.run import BatchProgress
 
+PASSWORD: Final = "PIPELINE_PASSWORD"
+TOKEN: Final = "PIPELINE_TOKEN"
+"""Environment variables for secrets, which must not appear in the process list."""
 
-class PeriodicAction:
-    """Function that runs at most once per interval, when called."""
-
-    def __init__(self, action: Callable[[], int], seconds: float) -> None:
-        self._action = action
-        self._seconds = seconds
-        self._due = datetime.now(UTC) + timedelta(seconds=seconds)
-        self.latest: int | None = None
-
-    def run_if_due(self) -> None:
-        if datetime.now(UTC) >= self._due:
-            self.now()
-
-    def now(self) -> None:
-        self.latest = self._action()
-        self._due = datetime.now(UTC) + timedelta(seconds=self._seconds)
+PasswordOption = Annotated[
+    Path | None,
+    typer.Option("--password-file", metavar="FILE", help=f"For --url; or the variable {PASSWORD}."),
+]
+TokenOption = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help=f"For --url; or the variable {TOKEN}."),
+]
 
 
-class ProgressDisplay:
+LakeOption = Annotated[
+    str,
+    typer.Option("--lake", metavar="PLACE", help="Directory or URI of the tables: s3a://bucket/x"),
+]
+CatalogOption = Annotated[
+    str,
+    typer.Option(
+        "--catalog",
+        metavar="NAME",
+        help="Spark catalog that has the tables as NAME.LAYER.TABLE, such as spark_catalog.",
+    ),
+]
+MasterOption = Annotated[
+    str | None,
+    typer.Option("--master", help="Spark's master: spark://host:7077; default: this process."),
+]
+ConfOption = Annotated[
+    list[str] | None,
+    typer.Option("--conf", metavar="KEY=VALUE", help="Setting of Spark; may be repeated."),
+]
+
+
+def spark_settings(master: str | None, conf: list[str] | None) -> dict[str, str]:
+    """Return the settings of Spark in `--master` and `--conf`. Raises ConfigurationError."""
+    settings = {} if master is None else {"spark.master": master}
+    for entry in conf or ():
+        name, equals, value = entry.partition("=")
+        if not equals or not name.startswith("spark."):
+            raise ConfigurationError(f"--conf: {entry!r} is no setting such as spark.name=value")
+        settings[name] = value
+    return settings
+
+
+def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
+    """Return password and token from files, else from the environment."""
+    found = {}
+    for name, file, variable in (
+        ("password", password_file, PASSWORD),
+        ("token", token_file, TOKEN),
+    ):
+        secret = read_secret_file(file) if file is not None else os.environ.get(variable)
+        if secret:
+            found[name] = secret
+    return found
+
+
+def source_of(
+    journal: Path | None, url: str | None, password_file: Path | None, token_file: Path | None
+) -> dict[str, str]:
+    """Return the source's options that locate the journal. Raises ConfigurationError."""
+    if url is None:
+        if password_file or token_file:
+            raise ConfigurationError("--password-file and --token-file go with --url")
+        return {"path": str(locate(journal).absolute())}
+    if journal is not None:
+        raise ConfigurationError("give either --journal or --url")
+    return {"url": url, **credentials(password_file, token_file)}
+
+
+class ProgressDisplay(Progress):
     """Progress of a query: a bar, or a line of JSON per batch."""
 
     def __init__(self, as_json: bool, *, unending: bool) -> None:
-        self._as_json = as_json
-        self._unending = unending
-        self._progress = Progress(
+        super().__init__(
             SpinnerColumn(),
             TextColumn("{task.description}"),
             *(() if unending else (BarColumn(), MofNCompleteColumn())),
@@ -65,16 +121,10 @@ class ProgressDisplay:
             transient=True,
             disable=as_json,
         )
-        self._task: TaskID | None = None
+        self._as_json = as_json
+        self._unending = unending
+        self._task = self.add_task("starting", total=None, rates="")
         self._started = datetime.now(UTC)
-
-    def __enter__(self) -> ProgressDisplay:
-        self._progress.start()
-        self._task = self._progress.add_task("starting", total=None, rates="")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._progress.stop()
 
     def step(self, step: BatchProgress, anomalies: int | None, total: int | None = None) -> None:
         """Report a batch or a restart."""
@@ -82,7 +132,7 @@ class ProgressDisplay:
             print_json(_step_document(step, anomalies))
             return
         if step.trouble:
-            self._progress.console.print(f"[yellow]{escape(step.trouble)}[/]")
+            self.console.print(f"[yellow]{escape(step.trouble)}[/]")
             return
         seconds = (datetime.now(UTC) - self._started).total_seconds()
         rates = [f"{step.rows / seconds:,.0f} events/s"]
@@ -92,8 +142,7 @@ class ProgressDisplay:
             rates.append(f"{anomalies} anomalies")
         if total is None and not self._unending and step.lag is not None:
             total = step.rows + step.lag
-        assert self._task is not None
-        self._progress.update(
+        self.update(
             self._task,
             description=f"{step.rows:,} events" if self._unending else "events",
             completed=step.rows,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import base64
 import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
 from math import ceil
@@ -18,8 +18,8 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, print_json
-from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_standard_input
+from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json
+from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.server.address import Url
 from sluicemq.server.settings import Unit, format_quantity, parse_quantity, unknown
@@ -37,10 +37,6 @@ LONG: Final = 10 * 365 * 86_400
 
 WINDOW: Final = 100
 """Maximum number of unacknowledged messages of a PHPMQ or JMQ consumer."""
-
-GRACE: Final = 0.25
-"""Seconds to wait for ready messages of a PHPMQ, VibeMQ or JMQ broker: these protocols do not
-report that a queue is empty."""
 
 
 class ReceivedMessage(NamedTuple):
@@ -64,8 +60,15 @@ class QueueClient(ABC):
     most: ClassVar[int] = 64
     """Maximum number of messages that `receive` returns."""
 
-    grace: ClassVar[float] = GRACE
-    """Minimum number of seconds to wait for the first of them."""
+    grace: ClassVar[float] = 0.25
+    """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
+    that a queue is empty."""
+
+    url_options: ClassVar[tuple[str, ...]] = ()
+    """Names of the options of the URL, besides those of TLS."""
+
+    client_options: ClassVar[dict[str, str | None]] = {}
+    """Those that the client's own URL has as well, with their defaults."""
 
     def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
         self.client = client
@@ -73,10 +76,18 @@ class QueueClient(ABC):
         self.options = options
         self.window = min(count or WINDOW, WINDOW)
 
-    @staticmethod
-    @abstractmethod
-    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
-        """Return the options of the client's own URL. Raises ConfigurationError."""
+    @classmethod
+    def check(cls, url: Url, options: dict[str, str]) -> None:
+        """Check a URL and its options. Raises ConfigurationError."""
+        if not url.queue:
+            example = url._replace(queue="orders")
+            raise ConfigurationError(f"{url}: name the queue, as in {example}")
+        if not url.path and not url.port:
+            raise ConfigurationError(f"{url}: nothing can be reached at port 0")
+        names = [*_TLS_OPTIONS, *cls.url_options]
+        for name in options:
+            if name not in names:
+                raise unknown(str(url), name, names)
 
     async def send(self, bodies: Sequence[bytes], ttl: int) -> None:
         """Send messages; `ttl` in seconds, 0 = no expiry."""
@@ -136,43 +147,48 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     timeout  seconds for connecting and for each write
     count    messages that will be received; 0 = no end
     """
-    if url.protocol not in _CLIENTS:
+    kind = _CLIENTS.get(url.protocol)
+    if kind is None:
         known = ", ".join(sorted(_CLIENTS))
         raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {known}")
-    if not url.queue:
-        example = url._replace(queue="orders")
-        raise ConfigurationError(f"{url}: name the queue, as in {example}")
-    if not url.path and not url.port:
-        raise ConfigurationError(f"{url}: nothing can be reached at port 0")
     options = dict(url.options)
-    for name in options:
-        if name not in _OPTIONS[url.protocol]:
-            raise unknown(str(url), name, list(_OPTIONS[url.protocol]))
+    kind.check(url, options)
     # asyncio and ssl are slow to load
     from sluicemq.clients.connect import connect as open_url
 
-    kind = _CLIENTS[url.protocol]
-    given = kind.url_options(url, options) | {"timeout": f"{timeout:.3f}"}
-    broker = url._replace(queue="", options=tuple(given.items())).format()
+    given = {name: options.get(name, usual) for name, usual in kind.client_options.items()}
+    given["timeout"] = f"{timeout:.3f}"
+    passed = tuple((name, text) for name, text in given.items() if text is not None)
     reconnect = {"reconnect": None} if url.protocol in ("jmq", "vibemq") else {}
-    client = await open_url(broker, ssl_context=_ssl_context(url, options), **reconnect)
+    client = await open_url(
+        url._replace(queue="", options=passed).format(),
+        ssl_context=_ssl_context(url, options),
+        **reconnect,
+    )
     return kind(client, url, options, count)
 
 
-def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
-    """Return a blocking view of `open_client`. Raises as that."""
+@contextmanager
+def connect(url: Url, timeout: float, count: int = 0) -> Iterator[BlockingClient]:
+    """Open a blocking view of `open_client`, and close it. Raises as that. An error in the context
+    is reported instead of a later one from closing."""
     from sluicemq.clients.blocking import BlockingClient
 
-    return BlockingClient(open_client, url, timeout, count)
+    client = BlockingClient(open_client, url, timeout, count)
+    try:
+        yield client
+    except BaseException:
+        with suppress(Exception):
+            client.close()
+        raise
+    client.close()
 
 
 class _Phpmq(QueueClient):
     _subscribed = False
-
-    @staticmethod
-    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
-        # "auto": a released PHP consumer cannot read a message that was sent with a TTL
-        return {"dispatch_version": options.get("dispatch_version", "auto")}
+    url_options = ("dispatch_version",)
+    # "auto": a released PHP consumer cannot read a message that was sent with a TTL
+    client_options: ClassVar = {"dispatch_version": "auto"}
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl)
@@ -190,10 +206,6 @@ class _Phpmq(QueueClient):
 class _Msglite(QueueClient):
     most = 1  # the broker acknowledges messages when it sends them
     grace = 0.0
-
-    @staticmethod
-    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
-        return {}
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl or LONG)
@@ -215,10 +227,8 @@ class _Vibemq(QueueClient):
     to its text, so bodies survive a round trip."""
 
     _messages: Any = None
-
-    @staticmethod
-    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
-        return {"token": options["token"]} if "token" in options else {}
+    url_options = ("token",)
+    client_options: ClassVar = {"token": None}
 
     async def _send(self, body: bytes, ttl: int) -> None:
         from sluicemq.clients.vibemq.commands import payload_of
@@ -249,11 +259,14 @@ class _Jmq(QueueClient):
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
+    url_options = ("topic", "durable", "client_id", "selector", "direct")
+    client_options: ClassVar = {"client_id": None, "direct": None}
     _consumer: Any = None
     _producer: Any = None
 
-    @staticmethod
-    def url_options(url: Url, options: dict[str, str]) -> dict[str, str]:
+    @classmethod
+    def check(cls, url: Url, options: dict[str, str]) -> None:
+        super().check(url, options)
         for name in ("topic", "direct"):
             if options.get(name, "true") not in ("true", "false"):
                 raise ConfigurationError(f"{url}: {name} is true or false, not {options[name]}")
@@ -265,7 +278,6 @@ class _Jmq(QueueClient):
             ) from None
         if "durable" in options and not (options.get("topic") == "true" and "client_id" in options):
             raise ConfigurationError(f"{url}: durable needs topic=true and client_id")
-        return {name: text for name, text in options.items() if name in ("client_id", "direct")}
 
     @property
     def _destination(self) -> Any:
@@ -326,12 +338,6 @@ _CLIENTS: Final[dict[str, type[QueueClient]]] = {
 }
 _CERTIFICATE: Final = ("certificate", "key", "password_file")
 _TLS_OPTIONS: Final = ("ca", *_CERTIFICATE, "insecure")
-_OPTIONS: Final = {
-    "jmq": (*_TLS_OPTIONS, "topic", "durable", "client_id", "selector", "direct"),
-    "msglite": _TLS_OPTIONS,
-    "phpmq": (*_TLS_OPTIONS, "dispatch_version"),
-    "vibemq": (*_TLS_OPTIONS, "token"),
-}
 
 
 def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
@@ -403,21 +409,19 @@ def send(
     total = None if lines else max(1, given) * count
     sent = size = 0
     started = time.monotonic()
-    connection = connect(target, connect_timeout)
-    try:
-        with _progress("sending", total) as progress:
-            task = progress.tasks[0].id
-            for given_bodies in _bodies(bodies or [], file or [], lines):
-                for batch in _batches(given_bodies, count):
-                    connection.send(batch, life)
-                    sent += len(batch)
-                    size += sum(map(len, batch))
-                    progress.update(task, completed=sent)
-            connection.confirm()
-    except BaseException:
-        _abandon(connection)
-        raise
-    connection.close()
+    with (
+        connect(target, connect_timeout) as connection,
+        _progress("sending", total) as progress,
+    ):
+        task = progress.tasks[0].id
+        given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
+        for group in _lines() if lines else given_bodies:
+            for batch in _batches(group, count):
+                connection.send(batch, life)
+                sent += len(batch)
+                size += sum(map(len, batch))
+                progress.update(task, completed=sent)
+        connection.confirm()
     if as_json:
         elapsed = time.monotonic() - started
         print_json({"queue": target.queue, "sent": sent, "bytes": size, "seconds": elapsed})
@@ -448,27 +452,24 @@ def receive(
     """
     patience = None if timeout is None else _duration(timeout)
     received = 0
-    connection = connect(Url.parse(url), connect_timeout, count)
-    try:
-        with _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress:
-            task = progress.tasks[0].id
-            while not count or received < count:
-                batch = connection.receive(patience, count - received if count else BATCH)
-                if not batch:
-                    break
-                written = []
-                try:
-                    for message in batch:
-                        _write(message, raw, as_json)
-                        written.append(message)
-                finally:
-                    connection.settle(written)
-                received += len(batch)
-                progress.update(task, completed=received)
-    except BaseException:
-        _abandon(connection)
-        raise
-    connection.close()
+    with (
+        connect(Url.parse(url), connect_timeout, count) as connection,
+        _progress("receiving", count or None, quiet=sys.stdout.isatty()) as progress,
+    ):
+        task = progress.tasks[0].id
+        while not count or received < count:
+            batch = connection.receive(patience, count - received if count else BATCH)
+            if not batch:
+                break
+            written = []
+            try:
+                for message in batch:
+                    _write(message, raw, as_json)
+                    written.append(message)
+            finally:
+                connection.settle(written)
+            received += len(batch)
+            progress.update(task, completed=received)
     if not received:
         within = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
         complain(f"nothing came from {url}{within}")
@@ -479,16 +480,10 @@ def as_record(message: ReceivedMessage) -> dict[str, Any]:
     """Return a message for JSON: `body` if it is text, else `body_base64`; unknown fields are
     omitted."""
     record: dict[str, Any] = {"queue": message.queue.encode("utf-8", "backslashreplace").decode()}
-    try:
-        record["body"] = message.body.decode()
-    except UnicodeDecodeError:
-        record["body_base64"] = base64.b64encode(message.body).decode()
-    if message.id:
-        record["id"] = message.id
-    if message.ttl:
-        record["ttl"] = message.ttl
-    if message.reply_to:
-        record["reply_to"] = message.reply_to
+    record |= body_fields(message.body)
+    record |= {
+        name: value for name in ("id", "ttl", "reply_to") if (value := getattr(message, name))
+    }
     return record
 
 
@@ -501,23 +496,11 @@ def _write(message: ReceivedMessage, raw: bool, as_json: bool) -> None:
     stream.flush()
 
 
-def _bodies(arguments: list[str], files: list[Path], lines: bool) -> Iterator[list[bytes]]:
-    """Return the messages to send, lines of standard input as soon as they have been read."""
-    if arguments:
-        yield [text.encode("utf-8", "surrogateescape") for text in arguments]
-    for file in files:
-        yield [file.read_bytes()]
-    if arguments or files:
-        return
-    if lines:
-        if sys.stdin.isatty():
-            err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
-        yield from _lines(cast(BufferedReader, sys.stdin.buffer))
-    else:
-        yield [read_standard_input()]
-
-
-def _lines(stream: BufferedReader) -> Iterator[list[bytes]]:
+def _lines() -> Iterator[list[bytes]]:
+    """Yield the lines of standard input as soon as they have been read."""
+    if sys.stdin.isatty():
+        err().print("[dim]Type the messages, a line each; Ctrl-D ends them.[/]")
+    stream = cast(BufferedReader, sys.stdin.buffer)
     parts: list[bytes] = []
     while data := stream.read1(READ_BYTES):
         complete, newline, rest = data.rpartition(b"\n")
@@ -551,14 +534,6 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
     )
     progress.add_task(what, total=total)
     return progress
-
-
-def _abandon(connection: BlockingClient) -> None:
-    """Close after an error; the first error is reported, not one from closing."""
-    try:
-        connection.close()
-    except Exception:
-        return
 
 
 def _seconds(text: str) -> int:

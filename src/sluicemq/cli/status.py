@@ -7,13 +7,15 @@ the cost does not grow with the number of destinations.
 
 from __future__ import annotations
 
+import itertools
 import os
+import re
 import select
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,11 +29,11 @@ from rich.live import Live
 from rich.text import Text
 
 from sluicemq.cli import client_commands, destinations
-from sluicemq.cli.api import Api
-from sluicemq.cli.command_helpers import QueryResult, broker_command, query_command
+from sluicemq.cli.api import Api, CommandResult, action_command, query_command
 from sluicemq.cli.console import (
     Column,
     Exit,
+    ItemTable,
     age,
     moment,
     no_such,
@@ -43,7 +45,6 @@ from sluicemq.cli.console import (
     show,
     size,
     sparkline,
-    table,
 )
 from sluicemq.cli.destinations import address_in
 from sluicemq.clients.http import HttpRefusal
@@ -83,8 +84,6 @@ from sluicemq.model.errors import ConnectionLost
 status_app = typer.Typer(add_completion=False)
 health_app = typer.Typer(add_completion=False)
 
-_STATUS_BARS: Final = 48
-"""Number of samples in a sparkline; one sample covers 5 s."""
 _PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
     Column("Protocol", lambda item: item[0]),
     Column("Connections", lambda item: number(item[1].connections), right=True),
@@ -98,14 +97,14 @@ _LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
 
 
 @query_command(status_app, "status")
-def status(api: Api) -> QueryResult:
+def status(api: Api) -> CommandResult:
     """Show load, memory, protocols, listeners, journal and alarms of the broker."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
-    return QueryResult(overview, details(overview))
+    return CommandResult(overview, output=details(overview))
 
 
 @query_command(health_app, "health")
-def health(api: Api) -> QueryResult:
+def health(api: Api) -> CommandResult:
     """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
         document = api.call(GET_READINESS, NoParameters())
@@ -114,8 +113,8 @@ def health(api: Api) -> QueryResult:
             raise
         problem = msgspec.json.decode(error.answer, type=dict[str, Any])
         words = [(name, str(value)) for name, value in problem.items()]
-        return QueryResult(problem, pairs(words), code=Exit.REFUSED)
-    return QueryResult(document, pairs([("state", document.state)]))
+        return CommandResult(problem, output=pairs(words), code=Exit.REFUSED)
+    return CommandResult(document, output=pairs([("state", document.state)]))
 
 
 def recent_rates(overview: OverviewView) -> tuple[list[float], list[float]]:
@@ -144,8 +143,8 @@ def details(overview: OverviewView) -> RenderableType:
             f"{number(totals.ready)} ready, {number(totals.unacked)} unacked, in "
             f"{number(totals.queues)} queues and {number(totals.topics)} topics",
         ),
-        ("publish rate", f"{rate(totals.publish_rate)}  {sparkline(published, _STATUS_BARS)}"),
-        ("deliver rate", f"{rate(totals.deliver_rate)}  {sparkline(delivered, _STATUS_BARS)}"),
+        ("publish rate", f"{rate(totals.publish_rate)}  {sparkline(published, destinations.BARS)}"),
+        ("deliver rate", f"{rate(totals.deliver_rate)}  {sparkline(delivered, destinations.BARS)}"),
         (
             "clients",
             f"{number(totals.connections)} connections, {number(totals.consumers)} consumers",
@@ -160,9 +159,9 @@ def details(overview: OverviewView) -> RenderableType:
             *(Text(f"! {each.message}", style="bold red") for each in overview.alarms),
         ]
     if overview.protocols:
-        parts += [Text(), table(_PROTOCOLS, overview.protocols.items())]
+        parts += [Text(), ItemTable(_PROTOCOLS, overview.protocols.items())]
     if overview.listeners:
-        parts += [Text(), table(_LISTENERS, overview.listeners)]
+        parts += [Text(), ItemTable(_LISTENERS, overview.listeners)]
     return Group(*parts)
 
 
@@ -181,7 +180,6 @@ def _journal(journal: JournalStatsView) -> str:
 
 audit_app = typer.Typer(add_completion=False)
 
-_ELSEWHERE: Final = ("time", "event", "user", "peer")
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("Time", lambda item: moment(item.time), whole=True),
     Column("Event", lambda item: str(item.event)),
@@ -197,19 +195,19 @@ def audit(
     limit: Annotated[
         int, typer.Option("--limit", "-n", min=1, max=1000, help="Number of lines.")
     ] = 50,
-) -> QueryResult:
+) -> CommandResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
     if not found:
-        return QueryResult([], None, "The audit log is empty since the broker started.")
-    return QueryResult(found, table(AUDIT_COLUMNS, reversed(found)))
+        return CommandResult([], "The audit log is empty since the broker started.")
+    return CommandResult(found, output=ItemTable(AUDIT_COLUMNS, reversed(found)))
 
 
 def _rest(item: AuditEntry) -> str:
     return ", ".join(
         f"{name}: {value}"
         for name, value in msgspec.to_builtins(item).items()
-        if name not in _ELSEWHERE
+        if name not in ("time", "event", "user", "peer")
     )
 
 
@@ -217,7 +215,7 @@ def _rest(item: AuditEntry) -> str:
 #
 # Single key presses from a terminal while a live display is shown.
 
-_ESCAPED: Final = {
+_KEYS: Final = {
     "\x1b[A": "up",
     "\x1b[B": "down",
     "\x1b[C": "right",
@@ -230,14 +228,14 @@ _ESCAPED: Final = {
     "\x1bOB": "down",
     "\x1bOC": "right",
     "\x1bOD": "left",
-}
-_NAMED: Final = {
     "\x1b": "escape",
     "\r": "enter",
     "\n": "enter",
     "\x7f": "backspace",
     "\b": "backspace",
 }
+"""Names of keys by what they write; a longer text is before its beginning."""
+_KEY: Final = re.compile("|".join([*map(re.escape, _KEYS), "."]))
 _MOST: Final = 64
 """Number of bytes read at a time."""
 
@@ -282,17 +280,7 @@ class Keyboard:
 
 def named(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
-    keys = []
-    while text:
-        for sequence, name in _ESCAPED.items():
-            if text.startswith(sequence):
-                keys.append(name)
-                text = text[len(sequence) :]
-                break
-        else:
-            keys.append(_NAMED.get(text[0], text[0]))
-            text = text[1:]
-    return keys
+    return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
 
 app = typer.Typer(add_completion=False)
@@ -360,49 +348,51 @@ class ViewState:
         """Apply a key. Return whether the view needs new data."""
         if self.typing:
             return self._type(key)
-        if key in VIEWS:
-            self.view, self.page, self.ascending = VIEWS[key], 1, False
-            self.sort = self.view.sorts[0] if self.view.sorts else ""
-        elif key in ("s", "S", "left", "right") and self.view.sorts:
-            step = 1 if key in ("s", "right") else -1
-            at = self.view.sorts.index(self.sort) + step
-            self.sort = self.view.sorts[at % len(self.view.sorts)]
-            self.ascending, self.page = self.sort == "name", 1
-        elif key == "r" and self.view.sorts:
-            self.ascending, self.page = not self.ascending, 1
-        elif key == "/":
-            self.typing, self.filter, self.page = True, "", 1
-        elif key == "escape":
-            self.filter, self.page = "", 1
-        elif key in ("down", "page down"):
-            self.page += 1
-        elif key in ("up", "page up"):
-            self.page = max(1, self.page - 1)
-        elif key == "home":
-            self.page = 1
-        elif key == " ":
-            self.frozen = not self.frozen
-        elif key in ("+", "="):
-            self.interval = max(_FASTEST, self.interval / 2)
-        elif key == "-":
-            self.interval = min(_SLOWEST, self.interval * 2)
-        elif key in ("q", "Q", "\x04"):
-            self.over = True
-        else:
-            return False
+        sorts = self.view.sorts
+        match key:
+            case _ if key in VIEWS:
+                self.view, self.page, self.ascending = VIEWS[key], 1, False
+                self.sort = self.view.sorts[0] if self.view.sorts else ""
+            case "s" | "S" | "left" | "right" if sorts:
+                step = 1 if key in ("s", "right") else -1
+                self.sort = sorts[(sorts.index(self.sort) + step) % len(sorts)]
+                self.ascending, self.page = self.sort == "name", 1
+            case "r" if sorts:
+                self.ascending, self.page = not self.ascending, 1
+            case "/":
+                self.typing, self.filter, self.page = True, "", 1
+            case "escape":
+                self.filter, self.page = "", 1
+            case "down" | "page down":
+                self.page += 1
+            case "up" | "page up":
+                self.page = max(1, self.page - 1)
+            case "home":
+                self.page = 1
+            case " ":
+                self.frozen = not self.frozen
+            case "+" | "=":
+                self.interval = max(_FASTEST, self.interval / 2)
+            case "-":
+                self.interval = min(_SLOWEST, self.interval * 2)
+            case "q" | "Q" | "\x04":
+                self.over = True
+            case _:
+                return False
         return True
 
     def _type(self, key: str) -> bool:
-        if key in ("enter", "escape"):
-            self.typing = False
-            if key == "escape":
-                self.filter = ""
-        elif key == "backspace":
-            self.filter = self.filter[:-1]
-        elif len(key) == 1 and key.isprintable():
-            self.filter += key
-        else:
-            return False
+        match key:
+            case "enter":
+                self.typing = False
+            case "escape":
+                self.typing, self.filter = False, ""
+            case "backspace":
+                self.filter = self.filter[:-1]
+            case _ if len(key) == 1 and key.isprintable():
+                self.filter += key
+            case _:
+                return False
         return True
 
 
@@ -424,20 +414,16 @@ def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     if choice.sort:
         given |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
 
-    def fetch() -> Page[Any]:
+    while True:
         query = choice.view.query(**given, offset=(choice.page - 1) * rows)
-        page: Page[Any] = api.call(choice.view.list, query)
-        return page
-
-    found = fetch()
-    last = max(1, -(-(found.total or 0) // rows))
-    if choice.page > last:
+        found: Page[Any] = api.call(choice.view.list, query)
+        last = max(1, -(-(found.total or 0) // rows))
+        if choice.page <= last:
+            return TopData(overview, found.items, found.total or 0, choice.page)
         choice.page = last
-        found = fetch()
-    return TopData(overview, found.items, found.total or 0, choice.page)
 
 
-@broker_command(app, "top")
+@action_command(app, "top", options={})
 def top(
     api: Api,
     pattern: Annotated[
@@ -455,7 +441,7 @@ def top(
     count: Annotated[
         int, typer.Option("--count", min=0, help="Stop after this many refreshes; 0 = never.")
     ] = 0,
-) -> None:
+) -> CommandResult:
     """Watch the broker's queues and topics, connections and consumers. `q` or Ctrl-C ends it."""
     view = VIEWS["1"]
     if sort not in view.sorts:
@@ -469,13 +455,14 @@ def top(
             look = fetch_top_data(api, choice, MOST_ROWS)
             show(Group(_head(look.overview), _list(look, choice)))
             sys.stdout.flush()
-        return
+        return CommandResult(None)
     with (
         suppress(KeyboardInterrupt),
         Keyboard() as keyboard,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         _run(api, choice, count, keyboard, live)
+    return CommandResult(None)
 
 
 def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live) -> None:
@@ -499,11 +486,8 @@ def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live
                 break
 
 
-def _times(count: int) -> Iterator[int]:
-    done = 0
-    while not count or done < count:
-        yield done
-        done += 1
+def _times(count: int) -> Iterable[int]:
+    return range(count) if count else itertools.count()
 
 
 def _rows(console: Console) -> int:
@@ -554,4 +538,4 @@ def _about(look: TopData, choice: ViewState) -> Text:
 def _list(look: TopData, choice: ViewState, *, cut: bool = False) -> RenderableType:
     if not look.items:
         return Text(f"no {choice.view.title}{' like that' if choice.filter else ' yet'}")
-    return table(choice.view.columns, look.items, cut=cut)
+    return ItemTable(choice.view.columns, look.items, cut=cut)

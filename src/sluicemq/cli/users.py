@@ -1,14 +1,20 @@
-"""`sluicemq users …`: users, their passwords and tokens.
+"""`sluicemq users …`: users, their passwords and tokens. `sluicemq permissions …`: permissions of
+users and roles on destinations.
 
 Secrets are typed without echo, or read from standard input or a file, never from the command line,
-which every user of the machine can read.
+which every user of the machine can read. The commands use the API of a running broker or, if no
+broker runs, the file of the user database; both return the same results and raise the same errors.
 """
 
 from __future__ import annotations
 
 import getpass
+import os
+import socket
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -16,20 +22,29 @@ import typer
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from sluicemq.cli.accounts import Accounts, LoginPolicy, accounts_at
-from sluicemq.cli.api import LoginPasswordFileOption
-from sluicemq.cli.command_helpers import (
-    ActionResult,
-    QueryResult,
+from sluicemq.cli.api import (
+    Api,
+    CommandResult,
+    OperationCaller,
     YesFlag,
     action_command,
     confirm,
     listing,
     query_command,
 )
-from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity, table
+from sluicemq.cli.console import Column, ItemTable, UsageError, err, moment, no_such, quantity
 from sluicemq.cli.destinations import Listing
-from sluicemq.management.operation import ApiOperation, NamePath, Page
+from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
+from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
+from sluicemq.management.operation import (
+    AnswerT,
+    ApiOperation,
+    NamePath,
+    Page,
+    ParametersT,
+    implementations,
+    implements,
+)
 from sluicemq.management.users import (
     ASSIGN_ROLE,
     CREATE_TOKEN,
@@ -64,24 +79,144 @@ from sluicemq.management.users import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.security.access import is_open
+from sluicemq.security.changes import Preparation
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
+    hash_password,
     password_warnings,
     read_secret_file,
 )
+from sluicemq.security.records import Database
+from sluicemq.security.store import UserStore
+from sluicemq.security.user_service import UserService
+from sluicemq.server.address import Url
+from sluicemq.server.config import Config
+from sluicemq.server.configuration_reference import EffectiveConfiguration
+from sluicemq.server.listener_settings import WITH_LOGINS
 from sluicemq.server.settings import Unit
+
+# --- Access to users and roles --------------------------------------------------------------------
+
+
+@contextmanager
+def accounts_at(place: BrokerLocation) -> Iterator[Accounts]:
+    """Open the users of the broker at `place`. Their methods raise the API's errors or
+    AccessError."""
+    if place.local and not _answers(place.socket()):
+        yield FileAccounts(load_flags(place.config, place.data_dir).config)
+        return
+    with Api(place.target()) as api:
+        yield api
+
+
+def _answers(path: Path) -> bool:
+    """Return whether a process listens on the socket; a socket without access permission counts."""
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError):
+            return False
+        except OSError:
+            return True
+    return True
+
+
+class FileAccounts(OperationCaller):
+    """Accounts in the user database of a stopped broker, and its settings. Implements
+    `UserDirectory` and `UserCall`; changes are recorded under the system user's name."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._store = UserStore(config.users_file)
+        service = UserService(self)
+        self._methods = dict([*implementations(service), *implementations(self)])
+        self.note = ""
+        self.status = 0
+
+    @implements(LIST_SETTINGS)
+    async def settings(self, call: object, query: ConfigurationQuery) -> Page[SettingView]:
+        """Return a page of the settings with which the broker would start."""
+        found = EffectiveConfiguration(self._config, {}).settings()
+        return query.page([each for each in found if query.filter in each.name])
+
+    def call(
+        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
+    ) -> AnswerT:
+        # On the file, no operation waits, so that its coroutine ends at the first step and needs no
+        # event loop: the caller may be inside one.
+        steps = self._methods[operation](self, parameters).__await__()
+        try:
+            next(steps)
+        except StopIteration as stop:
+            answer: AnswerT = stop.value
+            return answer
+        raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
+
+    @property
+    def database(self) -> Database:
+        """Current users and roles."""
+        return self._store.read()
+
+    @property
+    def by(self) -> str:
+        """Author of the changes, for the audit log."""
+        try:
+            name = getpass.getuser()
+        except (KeyError, OSError):
+            name = str(os.getuid())
+        return f"{name} on the command line"
+
+    def hash(self, password: str) -> str:
+        """Return the hash of a new password. Raises AccessError."""
+        return hash_password(password, self._config.auth.min_password_length)
+
+    def now(self) -> int:
+        """Return the time in seconds since the epoch."""
+        return int(time.time())
+
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        """Apply a change to the file. Raises AccessError."""
+        change = prepare()
+        self._store.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store.change(change, by)
+
+
+Accounts = Api | FileAccounts
+
+
+def login_policy(accounts: Accounts) -> tuple[str, list[str]]:
+    """Return `auth.required`, and the URLs of the listeners of protocols without logins whose
+    clients have all permissions even if there are users."""
+    settings = {
+        item.name: item.value for item in accounts.items(LIST_SETTINGS, ConfigurationQuery())
+    }
+    required, insecure = str(settings["auth.required"]), bool(settings["insecure_public"])
+    found = []
+    for name, value in settings.items():
+        if name.startswith("listeners[") and name.endswith("].url"):
+            listener, url = name.removesuffix("url"), Url.parse(str(value))
+            user = str(settings.get(f"{listener}user") or "")
+            needs_login = (
+                url.protocol in WITH_LOGINS
+                or settings.get(f"{listener}client_certificate") == "required"
+            )
+            if not needs_login and is_open(url, user, required, insecure):
+                found.append(str(value))
+    return required, found
+
+
+# --- `sluicemq users …` ---------------------------------------------------------------------------
 
 app = typer.Typer(
     cls=Listing,
     help="Add, remove and list users, their passwords and tokens. Default: list.",
-    pretty_exceptions_enable=False,
 )
 tokens = typer.Typer(
     cls=Listing,
     help="Create, list and revoke access tokens. Default: list.",
-    pretty_exceptions_enable=False,
 )
 app.add_typer(tokens, name="token")
 
@@ -112,7 +247,7 @@ _TOKENS: Final[tuple[Column[tuple[str, TokenView]], ...]] = (
 
 
 @query_command(app, "list", opening=accounts_at)
-def list_users(accounts: Accounts) -> QueryResult:
+def list_users(accounts: Accounts) -> CommandResult:
     """List the users without their secrets."""
     return listing(
         accounts.items(LIST_USERS, AccountQuery()),
@@ -144,7 +279,7 @@ def add(
             help="Keep what JMS digest logins need, too: it is as good as the password.",
         ),
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Add a user. Without permissions it may do nothing; see `sluicemq permissions grant`."""
     if no_password and (password_stdin or new_password_file or allow_digest):
         raise UsageError("--no-password leaves nothing for the other options to set")
@@ -158,15 +293,16 @@ def add(
     )
     accounts.call(PUT_USER, PutUser(name=user, expect="new", body=body))
     if not first:
-        return ActionResult({"added": user}, f"Added {user}.")
-    policy = accounts.login_policy()
+        return CommandResult({"added": user}, f"Added {user}.")
+    required, open_listeners = login_policy(accounts)
     document = {
         "added": user,
         "first": True,
-        "login_required": policy.required != "never",
-        "open_listeners": policy.open_listeners,
+        "login_required": required != "never",
+        "open_listeners": open_listeners,
     }
-    return ActionResult(document, "\n".join([f"Added {user}, the first user.", *_effect(policy)]))
+    effect = _effect(isinstance(accounts, Api), required, open_listeners)
+    return CommandResult(document, "\n".join([f"Added {user}, the first user.", *effect]))
 
 
 @action_command(app, "remove", opening=accounts_at)
@@ -177,7 +313,7 @@ def remove(
         bool, typer.Option("--force", help="Also remove the last superuser or the last user.")
     ] = False,
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Remove a user and its tokens. Its existing connections stay open."""
     confirm(f"Remove {user}, with its permissions and tokens?", yes)
     try:
@@ -186,7 +322,7 @@ def remove(
         if " is the last " in str(error):
             error.add_note("--force removes it all the same.")
         raise
-    return ActionResult({"removed": user}, f"Removed {user}.")
+    return CommandResult({"removed": user}, f"Removed {user}.")
 
 
 @action_command(app, "passwd", opening=accounts_at, login=LoginPasswordFileOption)
@@ -202,13 +338,13 @@ def passwd(
             help="Keep what JMS digest logins need, or no longer (default: as it was).",
         ),
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Set a user's password."""
     password = read_password(password_stdin, new_password_file)
     digest = UNSET if allow_digest is None else allow_digest
     body = UserRequest(password=password, allow_digest=digest)
     accounts.call(PUT_USER, PutUser(name=user, expect="existing", body=body))
-    return ActionResult({"changed": user}, f"{user} has a new password.")
+    return CommandResult({"changed": user}, f"{user} has a new password.")
 
 
 @action_command(tokens, "add", opening=accounts_at)
@@ -220,21 +356,20 @@ def add_token(
         str | None,
         typer.Option("--expires", metavar="TIME", help="Validity, such as 90d or 12h."),
     ] = None,
-) -> ActionResult:
+) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
-    body = TokenRequest(label=label, expires=until)
-    token = accounts.call(CREATE_TOKEN, CreateToken(name=user, body=body))
-    document = {"user": user, **asdict(token)}
+    request = CreateToken(name=user, body=TokenRequest(label=label, expires=until))
+    token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
-    return ActionResult(document, text, output=token.token)
+    return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
 
 
 @query_command(tokens, "list", opening=accounts_at)
 def list_tokens(
     accounts: Accounts,
     user: Annotated[str | None, typer.Argument(metavar="[USER]", show_default=False)] = None,
-) -> QueryResult:
+) -> CommandResult:
     """List the tokens of one user or of all, without their secrets."""
     users = list(accounts.items(LIST_USERS, AccountQuery()))
     if user is not None and user not in {each.name for each in users}:
@@ -243,9 +378,9 @@ def list_tokens(
         (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
     ]
     if not found:
-        return QueryResult([], None, "There are no tokens.")
+        return CommandResult([], "There are no tokens.")
     document = [{"user": name, **asdict(token)} for name, token in found]
-    return QueryResult(document, table(_TOKENS, found))
+    return CommandResult(document, output=ItemTable(_TOKENS, found))
 
 
 @action_command(tokens, "remove", opening=accounts_at)
@@ -254,31 +389,31 @@ def remove_token(
     user: UserArgument,
     token: Annotated[str, typer.Argument(metavar="TOKEN", help="Token id, as listed.")],
     yes: YesFlag = False,
-) -> ActionResult:
+) -> CommandResult:
     """Revoke a token."""
     confirm(f"Make token {token} of {user} void?", yes)
     accounts.call(DELETE_TOKEN, TokenPath(name=user, id=token))
-    return ActionResult({"removed": token}, f"Removed token {token} of {user}.")
+    return CommandResult({"removed": token}, f"Removed token {token} of {user}.")
 
 
-def _effect(policy: LoginPolicy) -> list[str]:
+def _effect(running: bool, required: str, open_listeners: list[str]) -> list[str]:
     """Return what the first user changes for clients, and which listeners stay open."""
     lines = []
-    if policy.required == "never":
+    if required == "never":
         lines.append("Clients still need no login: auth.required is never.")
-    elif not policy.running:
+    elif not running:
         lines.append(
             "No broker is running here. When it starts, VibeMQ, JMQ and HTTP require a login."
         )
-    elif policy.required == "auto":
+    elif required == "auto":
         lines.append(
             "VibeMQ, JMQ and HTTP require a login from now on. Clients of theirs that were "
             "connected without one are disconnected."
         )
-    if policy.open_listeners:
+    if open_listeners:
         lines.append(
             "Protocols without logins stay open to anyone who reaches these listeners: "
-            f"{', '.join(policy.open_listeners)}. To close one, give it the rights of a user "
+            f"{', '.join(open_listeners)}. To close one, give it the rights of a user "
             '(?user=NAME in its URL) or set auth.required = "always".'
         )
     return lines
@@ -317,17 +452,14 @@ def read_password(from_stdin: bool, file: Path | None) -> str:
 
 
 def _means(user: UserView) -> str:
+    # the default hash is not listed; the other marks users without a login since the migration
+    password = "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
     means = [
-        *([_password(user)] if user.has_password else []),
+        *([password] if user.has_password else []),
         *(["digest"] if user.allow_digest else []),
         *([f"{len(user.tokens)} tokens"] if user.tokens else []),
     ]
     return ", ".join(means) or "-"
-
-
-def _password(user: UserView) -> str:
-    # the default hash is not listed; the other marks users without a login since the migration
-    return "password (bcrypt)" if user.password_scheme == "bcrypt" else "password"
 
 
 def _rights(user: UserView) -> str:
@@ -347,20 +479,16 @@ def _expiry(token: TokenView) -> str:
 
 
 # --- `sluicemq permissions …` ---------------------------------------------------------------------
-#
-# `sluicemq permissions …`: permissions of users and roles on destinations.
 
 ALL: Final = "all"
 
 permissions_app = typer.Typer(
     cls=Listing,
     help="Permissions of users and roles on destinations. Default: list.",
-    pretty_exceptions_enable=False,
 )
 roles = typer.Typer(
     cls=Listing,
     help="Named sets of permissions for several users. Default: list.",
-    pretty_exceptions_enable=False,
 )
 permissions_app.add_typer(roles, name="role")
 
@@ -419,7 +547,7 @@ def grant(
         bool,
         typer.Option("--ignore-case", help="Match names case-insensitively, as in VibeMQ."),
     ] = False,
-) -> ActionResult:
+) -> CommandResult:
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
     chosen = _operations(operation)
     body = PermissionRequest(pattern=pattern, operations=chosen, ignore_case=ignore_case)
@@ -428,7 +556,7 @@ def grant(
     )
     accounts.call(granting, GrantPermission(name=who, body=body))
     words = list(map(str, chosen))
-    return ActionResult(
+    return CommandResult(
         {
             "who": who,
             "role": role,
@@ -443,7 +571,7 @@ def grant(
 @action_command(permissions_app, "revoke", opening=accounts_at)
 def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
-) -> ActionResult:
+) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
     listing: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
     for each in accounts.items(listing, AccountQuery()):
@@ -451,7 +579,7 @@ def revoke(
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
     accounts.call(revoking, RevokePermission(name=who, pattern=pattern))
-    return ActionResult(
+    return CommandResult(
         {"who": who, "role": role, "pattern": pattern},
         f"{who} has no permission for {pattern} any more.",
     )
@@ -465,7 +593,7 @@ def list_permissions(
         typer.Argument(metavar="[WHO]", help="A user, or a role with --role.", show_default=False),
     ] = None,
     role: RoleFlag = False,
-) -> QueryResult:
+) -> CommandResult:
     """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
     query = AccountQuery()
     of_roles = {each.name: each.permissions for each in accounts.items(LIST_ROLES, query)}
@@ -476,59 +604,54 @@ def list_permissions(
     for name, user in users.items():
         if who in (None, name):
             rows += _permission_rows(user, of_roles)
-    if role or who is None:
-        for name, permissions in of_roles.items():
-            if who in (None, name):
-                rows += [_row(each, role=name) for each in permissions]
+    for name, permissions in of_roles.items():
+        if who is None or (role and who == name):
+            rows += [_row(each, role=name) for each in permissions]
     empty = "No permissions have been granted." if who is None else "Nothing."
     return listing(rows, _PERMISSIONS, empty)
 
 
 @query_command(roles, "list", opening=accounts_at)
-def list_roles(accounts: Accounts) -> QueryResult:
+def list_roles(accounts: Accounts) -> CommandResult:
     """List the roles and their users."""
     return listing(accounts.items(LIST_ROLES, AccountQuery()), _ROLES, "There are no roles.")
 
 
 @action_command(roles, "add", opening=accounts_at)
-def add_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+def add_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Create a role without permissions."""
     accounts.call(PUT_ROLE, PutRole(name=role, expect="new"))
-    return ActionResult({"added": role}, f"Added the role {role}.")
+    return CommandResult({"added": role}, f"Added the role {role}.")
 
 
 @action_command(roles, "remove", opening=accounts_at)
-def remove_role(accounts: Accounts, role: RoleArgument) -> ActionResult:
+def remove_role(accounts: Accounts, role: RoleArgument) -> CommandResult:
     """Remove a role that is assigned to no user."""
     accounts.call(DELETE_ROLE, NamePath(name=role))
-    return ActionResult({"removed": role}, f"Removed the role {role}.")
+    return CommandResult({"removed": role}, f"Removed the role {role}.")
 
 
 @action_command(roles, "assign", opening=accounts_at)
-def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+def assign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Assign a role to a user."""
     accounts.call(ASSIGN_ROLE, AssignedRole(name=user, role=role))
-    return ActionResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
+    return CommandResult({"assigned": role, "user": user}, f"{user} has the role {role}.")
 
 
 @action_command(roles, "unassign", opening=accounts_at)
-def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> ActionResult:
+def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> CommandResult:
     """Remove a role from a user."""
     accounts.call(WITHDRAW_ROLE, AssignedRole(name=user, role=role))
-    return ActionResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
+    return CommandResult({"unassigned": role, "user": user}, f"{user} has no role {role} any more.")
 
 
 def _operations(words: list[str]) -> list[Operation]:
-    known = {str(operation): operation for operation in Operation}
-    found: set[Operation] = set()
-    for word in words:
-        if word.lower() == ALL:
-            found.update(Operation)
-        elif word.lower() in known:
-            found.add(known[word.lower()])
-        else:
-            raise no_such("OPERATION", "operation", word.lower(), [*known, ALL])
-    return [each for each in Operation if each in found]
+    known = [*map(str, Operation), ALL]
+    chosen = [word.lower() for word in words]
+    for word in chosen:
+        if word not in known:
+            raise no_such("OPERATION", "operation", word, known)
+    return [each for each in Operation if ALL in chosen or str(each) in chosen]
 
 
 def _permission_rows(

@@ -101,30 +101,6 @@ def _seconds(timeout: int) -> int:
     return timeout
 
 
-def _message_command(address: str, body: bytes, timeout: int, reply_to: str | None) -> bytes:
-    reply = b"" if reply_to is None else _address(reply_to)
-    return encode_message(_seconds(timeout), _address(address), body, reply)
-
-
-class _Kept:
-    """Messages that arrived for an abandoned `ready`."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self) -> None:
-        self._messages: deque[MsgliteMessage] = deque()
-
-    def add(self, message: MsgliteMessage) -> None:
-        self._messages.append(message)
-
-    def take(self, names: tuple[str, ...]) -> MsgliteMessage | None:
-        for message in self._messages:
-            if message.address in names:
-                self._messages.remove(message)
-                return message
-        return None
-
-
 class _Request:
     """Pending command. `names` are the addresses of a `ready`; () for a query.
 
@@ -179,7 +155,8 @@ class _Connection(ClientTransport[Frame]):
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
         self.requests: deque[_Request] = deque()
-        self.kept = _Kept()
+        self.kept: list[MsgliteMessage] = []
+        """Messages that arrived for an abandoned `ready`."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -197,6 +174,13 @@ class _Connection(ClientTransport[Frame]):
         if len(self.requests) == 1:
             request.begin()
         return request
+
+    def take_kept(self, names: tuple[str, ...]) -> MsgliteMessage | None:
+        """Remove and return the first kept message for these addresses."""
+        for index, message in enumerate(self.kept):
+            if message.address in names:
+                return self.kept.pop(index)
+        return None
 
     def abandoned(self, names: tuple[str, ...]) -> _Request | None:
         """Return an abandoned `ready` for these addresses, or None."""
@@ -221,7 +205,7 @@ class _Connection(ClientTransport[Frame]):
         if not request.answer.done():
             request.answer.set_result(message)
         elif message is not None and request.names:
-            self.kept.add(message)
+            self.kept.append(message)
         if self.requests:
             self.requests[0].begin()
 
@@ -296,7 +280,9 @@ class MsgliteClient(AsyncClient):
         protocol has no confirmation. Raises ConnectionLost, RequestRefused, RequestTimeout;
         ValueError for values that the protocol cannot represent.
         """
-        await self._connection.send(_message_command(address, body, timeout, reply_to))
+        reply = b"" if reply_to is None else _address(reply_to)
+        command = encode_message(_seconds(timeout), _address(address), body, reply)
+        await self._connection.send(command)
 
     async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
         """Return one message from the first of 1 to 8 addresses that has one.
@@ -307,7 +293,7 @@ class MsgliteClient(AsyncClient):
         raw = _addresses(addresses)
         command = encode_ready(_seconds(timeout), raw)
         connection = self._connection
-        message = connection.kept.take(addresses)
+        message = connection.take_kept(addresses)
         if message is not None:
             return message
         request = connection.abandoned(addresses)
@@ -379,5 +365,5 @@ class MsgliteClient(AsyncClient):
             if answer.done() and not answer.cancelled() and request.names:
                 message = None if answer.exception() else answer.result()
                 if message is not None:
-                    self._connection.kept.add(message)
+                    self._connection.kept.append(message)
             raise

@@ -76,13 +76,6 @@ def _natural(number: int, what: str) -> int:
     return number
 
 
-def _encode_send(queue: str, body: bytes, ttl: int, dispatch_version: DispatchVersion) -> bytes:
-    """Return a send frame; with "auto" it has a TTL packet if `ttl` is not 0."""
-    if dispatch_version == "auto":
-        dispatch_version = 2 if ttl else 1
-    return encode_send(_name(queue), body, ttl, dispatch_version=dispatch_version)
-
-
 class PhpmqMessage:
     """Message of a PhpmqClient. Call one of ack, requeue and dead_letter, once.
 
@@ -208,8 +201,10 @@ class PhpmqClient(AsyncClient):
         ConnectionLost, RequestTimeout; ValueError for a name or number that the protocol cannot
         represent.
         """
-        ttl = _natural(ttl, "ttl")
-        await self._connection.send(_encode_send(queue, body, ttl, self._dispatch_version))
+        ttl, version = _natural(ttl, "ttl"), self._dispatch_version
+        if version == "auto":
+            version = 2 if ttl else 1
+        await self._connection.send(encode_send(_name(queue), body, ttl, dispatch_version=version))
 
     async def subscribe(self, queue: str, window: int = 1) -> None:
         """Subscribe with up to `window` unacked messages; 0 unsubscribes and requeues all.

@@ -45,8 +45,14 @@ from sluicemq.clients.jmq.messages import Destination, TemporaryQueue
 from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check, number, text
 from sluicemq.clients.jmq.session import Session
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, Backoff, fail, reason_of, time_limit
+from sluicemq.clients.transport import (
+    ALWAYS,
+    Backoff,
+    ReconnectingClient,
+    fail,
+    reason_of,
+    time_limit,
+)
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields

@@ -9,8 +9,14 @@ from contextlib import suppress
 from typing import Final
 
 from sluicemq.clients.jmq.messages import Destination
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ClientTransport, again, broken, fail, time_limit
+from sluicemq.clients.transport import (
+    ClientTransport,
+    ReconnectingClient,
+    again,
+    broken,
+    fail,
+    time_limit,
+)
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,

@@ -34,8 +34,7 @@ from sluicemq.clients.jmq.request_channel import (
     create,
     number,
 )
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import AsyncClient
+from sluicemq.clients.transport import AsyncClient, ReconnectingClient
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_header, encode_xid

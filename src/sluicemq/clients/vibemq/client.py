@@ -15,8 +15,14 @@ from typing import Any, Self
 
 import msgspec
 
-from sluicemq.clients.reconnecting import ReconnectingClient
-from sluicemq.clients.transport import ALWAYS, AsyncClient, Backoff, again, time_limit
+from sluicemq.clients.transport import (
+    ALWAYS,
+    AsyncClient,
+    Backoff,
+    ReconnectingClient,
+    again,
+    time_limit,
+)
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,

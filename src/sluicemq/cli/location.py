@@ -1,0 +1,315 @@
+"""Options of the commands: those of `serve`, which the configuration results from, and those that
+locate the broker of a command, with the credentials for it:
+
+    --url, else --data-dir or --config, else $SLUICEMQ_URL, else the configured data directory
+
+A URL (http://, https://, http+unix://) requires a password or a token, as any listener does.
+Without a URL the command opens the socket `admin.sock` in the broker's data directory. Anyone who
+can open the socket already has access to the data, so no login is required.
+"""
+
+from __future__ import annotations
+
+import getpass
+import ipaddress
+import os
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple
+
+import typer
+
+from sluicemq.cli.console import UsageError, err
+from sluicemq.clients.http import (
+    HttpTarget,
+    authorization,
+    target,
+)
+from sluicemq.model.errors import (
+    ConfigurationError,
+)
+from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
+
+CLIENT_VARIABLES: Final = frozenset(
+    f"SLUICEMQ_{name}"
+    for name in ("URL", "USER", "PASSWORD", "PASSWORD_FILE", "TOKEN", "TOKEN_FILE", "CA")
+)
+"""Environment variables by which commands reach a broker; they are no broker settings."""
+
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        envvar=CONFIG_VARIABLE,
+        help="Configuration file (default: ./sluicemq.toml, /etc/sluicemq/sluicemq.toml).",
+    ),
+]
+DataDirOption = Annotated[
+    Path | None,
+    typer.Option("--data-dir", "-d", help="Directory of the journal and the admin socket."),
+]
+ListenOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--listen",
+        "-l",
+        metavar="URL",
+        help="Address to listen on, as phpmq://127.0.0.1:9100; repeat for several.",
+    ),
+]
+EphemeralOption = Annotated[
+    bool | None, typer.Option("--ephemeral", help="Keep everything in memory only.")
+]
+LogLevelOption = Annotated[
+    str | None, typer.Option("--log-level", help="debug, info, warning or error.")
+]
+InsecureOption = Annotated[
+    bool | None,
+    typer.Option("--insecure-public", help="Permit addresses that other machines can reach."),
+]
+
+
+def load_flags(
+    config: Path | None,
+    data_dir: Path | None,
+    listen: list[str] | None = None,
+    ephemeral: bool | None = None,
+    log_level: str | None = None,
+    insecure_public: bool | None = None,
+) -> LoadedConfig:
+    """Load the configuration from these options, the environment and the file. Raises
+    ConfigurationError."""
+    loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    if errors:
+        raise ConfigurationError("\n".join(errors))
+    return loaded
+
+
+def examine_flags(
+    config: Path | None,
+    data_dir: Path | None,
+    listen: list[str] | None = None,
+    ephemeral: bool | None = None,
+    log_level: str | None = None,
+    insecure_public: bool | None = None,
+) -> tuple[LoadedConfig, list[str]]:
+    """Load the valid part of the configuration and return it with the errors in the rest. Raises
+    ConfigurationError if the file cannot be read."""
+    flags = {
+        "broker.data_dir": None if data_dir is None else str(data_dir),
+        "broker.ephemeral": ephemeral,
+        "logging.level": log_level,
+        "insecure_public": insecure_public,
+    }
+    settings = {k: v for k, v in os.environ.items() if k not in CLIENT_VARIABLES}
+    return examine(config, settings, flags, listen or ())
+
+
+# --- Location of the broker -----------------------------------------------------------------------
+
+PANEL: Final = "Broker and login"
+
+UrlOption = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        metavar="URL",
+        help="HTTP listener of the broker: http://host:7680 or https://… (or $SLUICEMQ_URL)",
+        rich_help_panel=PANEL,
+    ),
+]
+UserOption = Annotated[
+    str | None,
+    typer.Option(
+        "--user",
+        metavar="NAME",
+        help="User name; prompts for the password. (or $SLUICEMQ_USER)",
+        rich_help_panel=PANEL,
+    ),
+]
+PasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+LoginPasswordFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--login-password-file",
+        metavar="FILE",
+        help="The password for --user is its first line. (or $SLUICEMQ_PASSWORD)",
+        rich_help_panel=PANEL,
+    ),
+]
+TokenFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--token-file",
+        metavar="FILE",
+        help="Log in with the token in its first line. (or $SLUICEMQ_TOKEN)",
+        rich_help_panel=PANEL,
+    ),
+]
+AuthorityOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca",
+        metavar="FILE",
+        help="Certificate authorities to trust for https. (or $SLUICEMQ_CA)",
+        rich_help_panel=PANEL,
+    ),
+]
+_DATA_DIR = Annotated[
+    Path | None,
+    typer.Option(
+        "--data-dir",
+        "-d",
+        metavar="DIR",
+        help="Data directory of a local broker; not with --url.",
+        rich_help_panel=PANEL,
+    ),
+]
+_CONFIG = Annotated[
+    Path | None,
+    typer.Option(
+        "--config",
+        "-c",
+        metavar="FILE",
+        envvar=CONFIG_VARIABLE,
+        help="Configuration file of a local broker.",
+        rich_help_panel=PANEL,
+    ),
+]
+
+
+class BrokerLocation(NamedTuple):
+    """Values of the location options; those not given are None."""
+
+    url: str | None = None
+    user: str | None = None
+    password_file: Path | None = None
+    token_file: Path | None = None
+    ca: Path | None = None
+    config: Path | None = None
+    data_dir: Path | None = None
+
+    def target(self) -> HttpTarget:
+        """Return the broker's address and credentials; prompts for a missing password. Raises
+        UsageError."""
+        url = self.url
+        if url is not None and self.data_dir is not None:
+            raise UsageError("give either --url or --data-dir, not both")
+        if url is None and self.data_dir is None and self.config is None:
+            url = os.environ.get("SLUICEMQ_URL") or None
+        if url is not None:
+            return self._by_url(url)
+        for option in ("user", "password_file", "token_file", "ca"):
+            if getattr(self, option) is not None:
+                raise UsageError(
+                    f"--{option.replace('_', '-')} goes with --url; the socket in the data "
+                    "directory requires no login"
+                )
+        return HttpTarget("localhost", 0, path=str(self.socket()))
+
+    @property
+    def local(self) -> bool:
+        """True if the broker is that of a local data directory; it may be stopped."""
+        named = self.data_dir is not None or self.config is not None
+        return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
+
+    def socket(self) -> Path:
+        """Return the path of the admin socket in the broker's data directory."""
+        return load_flags(self.config, self.data_dir).config.admin_socket
+
+    def _by_url(self, url: str) -> HttpTarget:
+        try:
+            found = target({"url": url})
+        except ConfigurationError as error:
+            raise UsageError(f"--url: {error}") from None
+        if ca := self.ca or os.environ.get("SLUICEMQ_CA"):
+            if not found.secure:
+                raise UsageError("--ca has a meaning only with https://")
+            found = found._replace(ca=str(ca))
+        if not found.authorization:
+            found = found._replace(authorization=self._authorization(str(found)))
+        elif self.user is not None or self.token_file is not None:
+            raise UsageError("the URL contains the user; leave out --user and --token-file")
+        if found.authorization and not found.secure and not found.path and _is_far(found.host):
+            err().print(
+                f"warning: the password is sent to {found.host} unencrypted; use https://",
+                style="yellow",
+                markup=False,
+            )
+        return found
+
+    def _authorization(self, where: str) -> str:
+        user, token_file = self.user, self.token_file
+        if user is not None and token_file is not None:
+            raise UsageError("a token identifies its user; leave out --user")
+        if token_file is not None:
+            return authorization("", "", _secret(token_file))
+        if user is None:
+            if token := _secret_variable("SLUICEMQ_TOKEN", "SLUICEMQ_TOKEN_FILE"):
+                return authorization("", "", token)
+            user = os.environ.get("SLUICEMQ_USER") or None
+        if user is not None:
+            return authorization(user, self._password(user, where), "")
+        if self.password_file is not None:
+            raise UsageError("--password-file goes with --user")
+        return ""
+
+    def _password(self, user: str, where: str) -> str:
+        if self.password_file is not None:
+            return _secret(self.password_file)
+        if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
+            return password
+        if sys.stdin.isatty():
+            return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
+        raise UsageError(
+            f"there is no terminal to ask for the password of {user}; give --password-file, or set "
+            "SLUICEMQ_PASSWORD"
+        )
+
+
+def _secret_variable(name: str, file_name: str) -> str:
+    """Return the secret in an environment variable, or in the file that another one names."""
+    file = os.environ.get(file_name)
+    return os.environ.get(name) or (_secret(Path(file)) if file else "")
+
+
+def _secret(path: Path) -> str:
+    # imported here because the password hashes that come along are slow to load
+    from sluicemq.security.passwords import read_secret_file
+
+    return read_secret_file(path)
+
+
+def _is_far(host: str) -> bool:
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"
+
+
+def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
+    """Return the location options by parameter; `login` declares the password option."""
+    return {
+        "url": UrlOption,
+        "user_name": UserOption,
+        "password_file": login,
+        "token_file": TokenFileOption,
+        "ca": AuthorityOption,
+        "data_dir": _DATA_DIR,
+        "config": _CONFIG,
+    }
+
+
+def location_of(given: dict[str, Any]) -> BrokerLocation:
+    """Remove the values of `location_options` from a command's arguments and return them."""
+    found = {name: given.pop(name) for name in location_options()}
+    return BrokerLocation(user=found.pop("user_name"), **found)
