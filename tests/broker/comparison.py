@@ -14,11 +14,11 @@ from typing import NamedTuple
 import pytest
 
 from sluicemq import broker as engine
-from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.codec import BatchPart, decode_prepared
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN
 from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.scheduler import ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.dead_letters import origin_of

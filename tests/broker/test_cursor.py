@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
+from sluicemq.broker.pending.backlog import CHUNK, Requeued
 from sluicemq.broker.pending.cursor import RUN_COST, Cursor
 from sluicemq.broker.pending.entry import READY, TAKEN
-from sluicemq.broker.pending.requeued import CHUNK, Requeued
 from sluicemq.broker.subscription import take_out, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType

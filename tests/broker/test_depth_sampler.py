@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.broker.depth_sampler import LARGEST_SHARE, SHARE, DepthSampler
+from sluicemq.broker.samplers import LARGEST_SHARE, SHARE, DepthSampler
 from sluicemq.journal.format import RecordType, decode_depth
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.records import EventRecorder
 from sluicemq.broker.state import Delivery
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.journal.format import (

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
-from sluicemq.broker.scans import Scans
+from sluicemq.broker.scheduler import Scans
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message

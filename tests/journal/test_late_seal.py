@@ -18,14 +18,14 @@ import pytest
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
 from sluicemq.journal import recovery as recovery_module
 from sluicemq.journal import upkeep as upkeep_module
-from sluicemq.journal import writer as writer_module
+from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
 from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import MappedSegment, records_end
-from sluicemq.journal.writer import DurableEnd, DurableFile, SegmentFile, Spares, read_durable
+from sluicemq.journal.writer import SegmentFile, Spares
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
-from tests.journal.support import TINY, live_of, put, reopen, segments_of
+from tests.journal.support import TINY, live_of, put, reopen, replace_os, segments_of
 from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
@@ -318,7 +318,7 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal.sync()
     assert (tmp_path / "spare-1.tmp").exists()
     events = Events()
-    monkeypatch.setattr(writer_module, "os", events)
+    replace_os(monkeypatch, events)
     put(journal, b"x" * 600)
     journal.sync()  # full; the snapshot's mark is the next segment's first group
     put(journal)
@@ -366,7 +366,7 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
 
             return held
 
-    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    replace_os(monkeypatch, HeldDisk())
     two = put(journal, b"two")
     journal.commit()
     assert reached.wait(60)
@@ -482,7 +482,7 @@ def test_a_failure_of_the_second_thread_is_final(
     assert journal.durable >= third  # nothing waits for that thread ...
     seen: list[int] = []
     journal.on_durable = seen.append
-    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    replace_os(monkeypatch, HeldDisk())
     fourth = put(journal)
     journal.commit()
     may_fail.set()
@@ -522,7 +522,7 @@ def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
         def fdatasync(self, fd: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(writer_module, "os", FailingDisk())
+    replace_os(monkeypatch, FailingDisk())
     put(journal)
     journal.commit()
     while not journal._failed:

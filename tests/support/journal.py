@@ -12,9 +12,9 @@ from sluicemq.journal.format import (
     UNIT_END,
     decode_record,
     encode_completed,
+    encode_meta,
     encode_record,
 )
-from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.reader import read_records
 from sluicemq.model.message import Message
 

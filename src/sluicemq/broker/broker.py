@@ -11,22 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from sluicemq.broker import attachment, declined, redelivery
+from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
-from sluicemq.broker.browse import BrowseSnapshot, scan
-from sluicemq.broker.clock import Clock
 from sluicemq.broker.dead_letters import DeadLetters
-from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.fan_out import join, leave
-from sluicemq.broker.group_commit import GroupCommit
-from sluicemq.broker.heldmessages import HeldMessages
-from sluicemq.broker.operations import Operations
+from sluicemq.broker.fan_out import HeldMessages, join, leave
+from sluicemq.broker.operations import BrowseSnapshot, Operations, scan
 from sluicemq.broker.pending.entry import GONE
-from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
-from sluicemq.broker.scans import Scans, StartDeadline, unlimited
+from sluicemq.broker.samplers import DepthSampler, StatsSampler
+from sluicemq.broker.scheduler import Clock, Scans, StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.state import (
@@ -41,7 +37,6 @@ from sluicemq.broker.state import (
     Window,
 )
 from sluicemq.broker.stats import Traffic
-from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import (
     dead_letter,
     enter_line,
@@ -91,8 +86,8 @@ class Broker:
         """Create a broker without destinations; `recover` adds those of the journal.
 
         `compile_selector` compiles the selectors of durable subscriptions recovered from the
-        journal; `start_deadline` limits the duration of scans (scans.py); `observer` is notified
-        of the stages of messages (state.Observer).
+        journal; `start_deadline` limits the duration of scans (scheduler.Scans);
+        `observer` is notified of the stages of messages (state.Observer).
         """
         self.journal = journal
         self.clock = clock
@@ -549,9 +544,9 @@ class Broker:
         They count no attempt, keep their position, and wait for a consumer that is not of this
         `kind`. A message that no other attached consumer can process becomes a dead letter with
         this `reason`, regardless of its destination's settings; a dead letter stays in its queue.
-        See declined.py.
+        See attachment.py.
         """
-        declined.decline(consumer, sequences, kind, reason)
+        attachment.decline(consumer, sequences, kind, reason)
 
     def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
         """Return deliveries that were not acknowledged in time, for a consumer with its own

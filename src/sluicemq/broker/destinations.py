@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluicemq.broker.attachment import elect
 from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, is_utf8
 from sluicemq.broker.state import Core, Destination, Subscription
-from sluicemq.journal.meta import escape_text
+from sluicemq.journal.format import escape_text
 from sluicemq.model.destination import (
     USUAL,
     Address,

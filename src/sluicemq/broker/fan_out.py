@@ -1,4 +1,4 @@
-"""Fan-out: the subscriptions that receive a message of a topic, and the topic's group.
+"""Fan-out: the subscriptions that receive a topic's message, its group, and held messages.
 
 A topic that retains messages (`settings.retain_without_subscriptions`) may have a *group*:
 subscriptions whose messages stay with the topic when the last of them is deleted. The journal
@@ -20,14 +20,27 @@ Other subscriptions are independent of the group. Only at a topic that never had
 nondurable subscriptions act as the group (each copy is SHARED): no message is held as long as any
 subscription matches it, and the first subscription that matches a held message takes it out of
 `queue`.
+
+Members of the group need no scan for held messages. Another first subscription that matches some of
+them gets them by a scan (`HeldMessages`).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from typing import TYPE_CHECKING
+
 from sluicemq.broker.dispatch import add
-from sluicemq.broker.pending.entry import RECORDED, SHARED, UNJOURNALED
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Destination, Subscription
-from sluicemq.model.message import Message
+from sluicemq.broker.subscription import forget, tidy, withdraw
+from sluicemq.journal.format import Cause
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.message import Durability, Message
+
+if TYPE_CHECKING:
+    from sluicemq.broker.state import Delivery
 
 
 def join(topic: Destination, name: str) -> Subscription:
@@ -127,3 +140,66 @@ def _give_group(topic: Destination, message: Message, group: list[Subscription])
             topic.held[message.sequence] = len(group)
     for target in group:
         add(target, message, journaled)
+
+
+class HeldMessages:
+    """Scan for one new subscription, in slices of the time for scans.
+
+    Messages published meanwhile go to the subscription immediately, and may be delivered before
+    held ones that are still to be transferred.
+    """
+
+    __slots__ = ("_cursor", "_delayed", "_held", "_subscription")
+
+    def __init__(self, subscription: Subscription) -> None:
+        self._subscription = subscription
+        held = self._held = subscription.destination.queue
+        self._cursor = Cursor(held.everything, held.core.journal.next_sequence())
+        self._delayed: deque[Delivery] = deque(held.delayed.values())
+
+    def begin(self) -> None:
+        """Start the scan, immediately if there is time."""
+        self._held.core.scans.begin(self._run)
+
+    def _run(self) -> None:
+        held = self._held
+        scans = held.core.scans
+        topic = held.destination
+        while not self._subscription.closed and not held.closed and topic.queue is held:
+            if self._cursor.priority >= 0:
+                for delivery in self._cursor.look(1):
+                    self._offer(delivery, ready=True)
+            elif self._delayed:
+                delivery = self._delayed.popleft()
+                if delivery.state == DELAYED:
+                    self._offer(delivery, ready=False)
+            else:
+                break
+            if scans.over():
+                scans.schedule(self._run)
+                break
+        if not self._subscription.closed:
+            held.core.dirty[self._subscription] = None
+
+    def _offer(self, delivery: Delivery, *, ready: bool) -> None:
+        subscription = self._subscription
+        held = self._held
+        try:
+            message = held.core.read(delivery)
+        except (JournalDamaged, RecordNotFound):
+            return  # it stays in the queue and is reported there
+        if not message.epoch:  # it has been read back from the journal
+            expires = delivery.expires
+            epoch = held.core.clock.epoch
+            message.epoch = delivery.expiration - expires if expires else epoch
+        if not subscription.accepts(message):
+            return
+        if ready:
+            held.everything.pull(delivery)
+        withdraw(delivery)
+        journaled, delivery.journaled = delivery.journaled, UNJOURNALED
+        forget(delivery, Cause.MOVED)
+        if journaled:
+            message.durability = message.durability or Durability.SYNC
+        give_held(message, subscription)
+        tidy(held)

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of, field_reader
 
 if TYPE_CHECKING:
-    from sluicemq.broker.selectors.fields import Read
+    from sluicemq.broker.selectors.values import Read
     from sluicemq.model.message import Message
 
 

@@ -13,9 +13,6 @@ from heapq import merge
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
-from sluicemq.broker.clocklog import ClockLog
-from sluicemq.broker.codec import RecordWriter
-from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     DELAYED,
@@ -29,15 +26,15 @@ from sluicemq.broker.pending.entry import (
     place,
 )
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
+from sluicemq.broker.records import ClockLog, EventRecorder, RecordWriter
 from sluicemq.broker.routing import Routes, Selector
-from sluicemq.broker.scans import Scans, StartDeadline
+from sluicemq.broker.scheduler import ExpiryWheel, Scans, StartDeadline, Timers
 from sluicemq.broker.stats import DestinationStats
-from sluicemq.broker.timers import ExpiryWheel, Timers
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
 from sluicemq.model.message import DEFAULT_PRIORITY
 
 if TYPE_CHECKING:
-    from sluicemq.broker.clock import Clock
+    from sluicemq.broker.scheduler import Clock
     from sluicemq.broker.settings import EngineSettings
     from sluicemq.journal.port import Journal
     from sluicemq.model.message import Message

@@ -9,7 +9,7 @@ Other clients see no effect of a transaction before its commit. After a crash a 
 either completely or not at all. A prepared transaction is in the journal and belongs to no
 connection: it survives a restart. The callers decide by its owner which users may end it.
 
-A small commit is one journal unit. A large one is written and applied in slices (commits.py), so
+A small commit is one journal unit. A large one is written and applied in slices (`Commits`), so
 that it does not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same
 way a large transaction is PREPARING until its PREPARED record is written.
 
@@ -25,6 +25,9 @@ units. Parts are small.
 
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
 has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
+
+Each slice waits until the records of the previous one are on disk, so a transaction delays other
+work by no more than one slice.
 """
 
 from __future__ import annotations
@@ -32,29 +35,68 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from itertools import count, islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
-from sluicemq.broker.commits import Commits
 from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.broker.state import Consumer, Delivery
 from sluicemq.broker.subscription import forget, let_go, refilled
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import is_temporary
-from sluicemq.model.errors import (
-    LimitExceeded,
-    TransactionEnded,
-    TransactionError,
-)
+from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
 
 if TYPE_CHECKING:
     from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.group_commit import GroupCommit
-    from sluicemq.broker.publishing import Publisher
+    from sluicemq.broker.publishing import GroupCommit, Publisher
     from sluicemq.broker.state import Core, Destination, Subscription
+
+
+SLICE_SECONDS: Final = 0.005
+"""Time after which a slice ends, with the part that is being written or applied, in seconds."""
+SLICE_DELIVERIES: Final = 1000
+"""Deliveries after which a slice ends: making durable messages visible takes time.
+
+A transaction with no more deliveries and no more bytes than a slice is not large.
+"""
+PART_DELIVERIES: Final = 64
+
+
+class Commits:
+    """Runner of the slices, one in each event loop iteration.
+
+    slice_seconds, slice_deliveries, part_deliveries  default to the constants
+    """
+
+    def __init__(self, core: Core, group_commit: GroupCommit) -> None:
+        self._core = core
+        self._group_commit = group_commit
+        self._ready: deque[Iterator[int]] = deque()
+        self.slice_seconds = SLICE_SECONDS
+        self.slice_deliveries = SLICE_DELIVERIES
+        self.part_deliveries = PART_DELIVERIES
+
+    def start(self, steps: Iterator[int]) -> None:
+        """Schedule the next slice for a later iteration: this one may have no time left.
+
+        Each slice yields the sequence to wait for before the next one.
+        """
+        self._ready.append(steps)
+        self._core.wake()
+
+    def advance(self) -> None:
+        """Run one slice of the work that is ready. Called once per event loop iteration."""
+        if not self._ready:
+            return
+        steps = self._ready.popleft()
+        sequence = next(steps, None)
+        if sequence is not None:
+            self._group_commit.when_durable(sequence, partial(self.start, steps))
+        if self._ready:
+            self._core.wake()
 
 
 SLICE_BYTES: Final = 4 << 20

@@ -35,12 +35,12 @@ from sluicemq.cli.console import (
 )
 from sluicemq.cli.serve import load_flags
 from sluicemq.journal import FileJournal
-from sluicemq.journal.directory import read_identity
 from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
+from sluicemq.journal.segment import read_identity
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError

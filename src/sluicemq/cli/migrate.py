@@ -18,7 +18,7 @@ from sluicemq.cli.console import (
     print_json,
     printable,
 )
-from sluicemq.journal.writer import write_whole
+from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.transfer import Interrupted, MigrationOutcome, imported_before, transfer

@@ -17,25 +17,22 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import Appender, now
-from sluicemq.journal.directory import make_identity, read_identity, remove_temporary, take_lock
-from sluicemq.journal.format import GROUP_START, Record, RecordType
+from sluicemq.journal.files import DurableEnd, DurableFile, remove_temporary, take_lock
+from sluicemq.journal.format import GROUP_START, Record, RecordType, decode_message
 from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
-from sluicemq.journal.lookup import Lookup, find_pending
-from sluicemq.journal.meta import decode_message
-from sluicemq.journal.options import JournalOptions
-from sluicemq.journal.port import JournalStats
+from sluicemq.journal.port import JournalOptions, JournalStats
+from sluicemq.journal.reader import Lookup, find_pending
 from sluicemq.journal.recovery import Recovery
-from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentHeader
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    make_identity,
+    read_identity,
+)
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import DiskSpace, SpaceLimits, SpaceReport, ignore, naming_space
 from sluicemq.journal.upkeep import Upkeep
-from sluicemq.journal.writer import (
-    DurableEnd,
-    DurableFile,
-    JournalWriter,
-    SegmentFile,
-    Spares,
-)
+from sluicemq.journal.writer import JournalWriter, SegmentFile, Spares
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram

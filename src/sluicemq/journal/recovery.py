@@ -13,6 +13,13 @@ from typing import Any, Final, NamedTuple
 from zlib import decompressobj
 from zlib import error as ZlibError  # noqa: N812
 
+from sluicemq.journal.files import (
+    DURABLE_NAME,
+    DurableEnd,
+    DurableFile,
+    read_durable,
+    sync_directory,
+)
 from sluicemq.journal.format import (
     DELAYED,
     ENTRY,
@@ -26,28 +33,24 @@ from sluicemq.journal.format import (
     sequence_at,
     size_at,
 )
-from sluicemq.journal.index import SegmentIndex, build_index
 from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
     SegmentHeader,
+    SegmentIndex,
+    Tail,
+    build_index,
     damaged,
+    find_full,
+    find_tail,
     list_segments,
     read_segment_header,
     segment_path,
 )
 from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
 from sluicemq.journal.space import Unreserved
-from sluicemq.journal.tail import Tail, find_full, find_tail
-from sluicemq.journal.writer import (
-    DURABLE_NAME,
-    DurableEnd,
-    DurableFile,
-    SegmentFile,
-    read_durable,
-    sync_directory,
-)
+from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import Durability

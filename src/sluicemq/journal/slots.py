@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.writer import sync_directory, write_whole
+from sluicemq.journal.files import sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"

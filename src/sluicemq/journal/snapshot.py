@@ -24,11 +24,11 @@ from zlib import compress, crc32
 
 import msgspec
 
+from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import Liveness, LiveSegment
 from sluicemq.journal.segment import check_version, damaged, numbered
 from sluicemq.journal.space import NO_SPACE, Unreserved
-from sluicemq.journal.writer import write_whole
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, LiveSegment
-from sluicemq.journal.lookup import Lookup
+from sluicemq.journal.reader import Lookup
 from sluicemq.journal.reclaim import (
     Allowance,
     Mover,

@@ -1,8 +1,12 @@
-"""Backlog: the older part of a long pending queue, packed in chunks.
+"""Chunks: the older part of a long pending queue, and the requeued deliveries.
 
 A waiting delivery costs some 200 bytes as an object. Most deliveries in a backlog of millions have
 no state beyond that in the journal: these are packed in chunks, in arrays of 12 bytes each, and
 become objects again when the chunk reaches the front, or one by one when another holder needs them.
+
+Requeued deliveries are added in any order and mostly removed at the front; but any range must be
+found without sorting, however many there are. So they are kept in chunks that are small enough for
+cheap insertion. For few deliveries the cost is about that of a heap, for many it is lower.
 """
 
 from __future__ import annotations
@@ -12,10 +16,108 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Generic
+from typing import Final, Generic
 
-from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
-from sluicemq.broker.pending.entry import AnyEntry
+from sluicemq.broker.pending.entry import READY, AnyEntry
+
+CHUNK: Final = 512
+"""Requeued deliveries in a chunk; a chunk of twice that size is split."""
+
+
+class Chunk(Generic[AnyEntry]):
+    """Sorted, non-empty list of deliveries. The owner ensures that it is not empty."""
+
+    __slots__ = ("deliveries", "orders")
+
+    def __init__(self, deliveries: list[AnyEntry]) -> None:
+        """Create a chunk of `deliveries`, which are sorted by order."""
+        self.deliveries = deliveries
+        self.orders = array("Q", [delivery.order for delivery in deliveries])
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    def __iter__(self) -> Iterator[AnyEntry]:
+        return iter(self.deliveries)
+
+    @property
+    def last(self) -> int:
+        """Order of the last delivery."""
+        return self.orders[-1]
+
+    def add(self, delivery: AnyEntry) -> None:
+        """Insert a delivery at the position of its order."""
+        place = bisect_left(self.orders, delivery.order)
+        self.orders.insert(place, delivery.order)
+        self.deliveries.insert(place, delivery)
+
+    def append(self, delivery: AnyEntry) -> None:
+        """Append a delivery with the highest order."""
+        self.orders.append(delivery.order)
+        self.deliveries.append(delivery)
+
+    def pop(self) -> AnyEntry:
+        """Remove and return the first delivery."""
+        del self.orders[0]
+        return self.deliveries.pop(0)
+
+    def remove(self, order: int) -> bool:
+        """Remove the delivery with that order; return False if it is not present."""
+        place = bisect_left(self.orders, order)
+        if place == len(self.orders) or self.orders[place] != order:
+            return False
+        del self.orders[place], self.deliveries[place]
+        return True
+
+    def split(self, place: int) -> Chunk[AnyEntry]:
+        """Remove the deliveries from index `place` on and return them as another chunk."""
+        others = Chunk(self.deliveries[place:])
+        del self.deliveries[place:], self.orders[place:]
+        return others
+
+    def find(self, order: int) -> AnyEntry | None:
+        """Return the delivery with that order, in any state, or None."""
+        place = bisect_left(self.orders, order)
+        if place < len(self.orders) and self.orders[place] == order:
+            return self.deliveries[place]
+        return None
+
+    def after(self, order: int, count: int) -> list[AnyEntry]:
+        """Return the first `count` deliveries behind that order, in any state."""
+        start = bisect_right(self.orders, order)
+        return self.deliveries[start : start + count]
+
+    def ready(self) -> array[int]:
+        """Return the orders of the READY deliveries."""
+        return array("Q", [d.order for d in self.deliveries if d.state == READY])
+
+
+class QueueRun:
+    """Part of a pending queue, for counting.
+
+    orders  orders of the READY deliveries
+    end     order of the last delivery in any state
+    cost    number of deliveries that had to be examined one by one
+    """
+
+    __slots__ = ("cost", "end", "orders")
+
+    def __init__(self, orders: array[int], end: int, cost: int) -> None:
+        self.orders = orders
+        self.end = end
+        self.cost = cost
+
+
+def run_of(chunk: Chunk[AnyEntry], clean: bool) -> QueueRun:
+    """Return the run of a chunk; `clean` states that all its deliveries are READY."""
+    return QueueRun(
+        chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk)
+    )
+
+
+def ready_of(deliveries: Iterable[AnyEntry]) -> list[AnyEntry]:
+    """Return the READY deliveries."""
+    return [delivery for delivery in deliveries if delivery.state == READY]
 
 
 class PackedChunk(Generic[AnyEntry]):
@@ -249,3 +351,99 @@ def chained(
         yield from backlog
     if line is not None:
         yield from line
+
+
+class Requeued(Generic[AnyEntry]):
+    """Sorted collection of requeued deliveries with distinct orders."""
+
+    __slots__ = ("_chunks", "_lasts", "_length")
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk[AnyEntry]] = []
+        self._lasts: list[int] = []
+        """Order of the last delivery of each chunk."""
+        self._length = 0
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __iter__(self) -> Iterator[AnyEntry]:
+        for chunk in self._chunks:
+            yield from chunk.deliveries
+
+    def add(self, delivery: AnyEntry) -> None:
+        """Insert a delivery at the position of its order, which must not be present."""
+        order = delivery.order
+        lasts = self._lasts
+        self._length += 1
+        if not lasts:
+            self._chunks.append(Chunk([delivery]))
+            lasts.append(order)
+            return
+        if order > lasts[-1]:
+            place = len(lasts) - 1
+            chunk = self._chunks[place]
+            chunk.append(delivery)
+            lasts[place] = order
+        else:
+            place = bisect_left(lasts, order)
+            chunk = self._chunks[place]
+            chunk.add(delivery)
+        if len(chunk.deliveries) > 2 * CHUNK:
+            self._chunks.insert(place + 1, chunk.split(CHUNK))
+            lasts.insert(place, chunk.last)
+
+    def first(self) -> AnyEntry:
+        """Return the delivery with the lowest order. There must be one."""
+        return self._chunks[0].deliveries[0]
+
+    def pop(self) -> AnyEntry:
+        """Remove and return the delivery with the lowest order."""
+        chunk = self._chunks[0]
+        delivery = chunk.pop()
+        self._length -= 1
+        if not chunk.deliveries:
+            del self._chunks[0], self._lasts[0]
+        return delivery
+
+    def discard(self, order: int) -> bool:
+        """Remove the delivery with that order; return False if it is not present."""
+        place = bisect_left(self._lasts, order)
+        if place == len(self._lasts):
+            return False
+        chunk = self._chunks[place]
+        if not chunk.remove(order):
+            return False
+        self._length -= 1
+        if chunk.deliveries:
+            self._lasts[place] = chunk.last
+        else:
+            del self._chunks[place], self._lasts[place]
+        return True
+
+    def find(self, order: int) -> AnyEntry | None:
+        """Return the delivery with that order, in any state, or None."""
+        place = bisect_left(self._lasts, order)
+        return self._chunks[place].find(order) if place < len(self._lasts) else None
+
+    def after(self, order: int, count: int) -> list[AnyEntry]:
+        """Return the first `count` deliveries behind that order, in any state."""
+        found: list[AnyEntry] = []
+        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
+            found += chunk.after(order, count - len(found))
+            if len(found) >= count:
+                break
+        return found
+
+    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
+        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
+        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
+            yield run_of(chunk, clean)
+
+    def compact(self) -> None:
+        """Remove deliveries that are no longer READY."""
+        ready = ready_of(self)
+        parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
+        self._chunks = [Chunk(part) for part in parts]
+        self._lasts = [chunk.last for chunk in self._chunks]
+        self._length = len(ready)

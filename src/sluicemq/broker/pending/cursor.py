@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.chunks import QueueRun, ready_of
+from sluicemq.broker.pending.backlog import QueueRun, ready_of
 from sluicemq.broker.pending.entry import AnyEntry
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
 

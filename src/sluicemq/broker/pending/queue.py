@@ -6,7 +6,7 @@ the others find it no longer READY and skip it. So a selector is evaluated once 
 is O(1), and the backlog is searched only when a selector is new (see selector_rescan.py).
 
 Each priority has two sources: a FIFO of first deliveries, and the requeued deliveries
-(requeued.py). The lower `order` goes first, which preserves the original position. The older part
+(backlog.py). The lower `order` goes first, which preserves the original position. The older part
 of a long FIFO is kept in chunks (backlog.py). No delivery is in a pending queue twice.
 """
 
@@ -17,13 +17,19 @@ from collections.abc import Iterator
 from heapq import merge
 from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
-from sluicemq.broker.pending.backlog import Backlog, at, behind, chained, oldest
-from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
+from sluicemq.broker.pending.backlog import (
+    Backlog,
+    Chunk,
+    QueueRun,
+    Requeued,
+    at,
+    behind,
+    chained,
+    oldest,
+    ready_of,
+    run_of,
+)
 from sluicemq.broker.pending.entry import READY, AnyEntry
-from sluicemq.broker.pending.requeued import Requeued
-
-if TYPE_CHECKING:
-    pass
 
 if TYPE_CHECKING:
     from sluicemq.broker.routing import Selector

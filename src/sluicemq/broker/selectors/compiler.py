@@ -18,7 +18,6 @@ import operator
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from sluicemq.broker.selectors.fields import Read, is_field, reader
 from sluicemq.broker.selectors.nodes import (
     All,
     Any,
@@ -33,9 +32,18 @@ from sluicemq.broker.selectors.nodes import (
     Null,
     Value,
     Within,
+    matcher,
 )
-from sluicemq.broker.selectors.numbers import NUMBERS, calculate, double, is_number, negative
-from sluicemq.broker.selectors.pattern import matcher
+from sluicemq.broker.selectors.values import (
+    NUMBERS,
+    Read,
+    calculate,
+    double,
+    is_field,
+    is_number,
+    negative,
+    reader,
+)
 
 if TYPE_CHECKING:
     from sluicemq.model.message import Message

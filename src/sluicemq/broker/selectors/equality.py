@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.broker.selectors.fields import Read, reader
 from sluicemq.broker.selectors.nodes import (
     All,
     Any,
@@ -21,6 +20,7 @@ from sluicemq.broker.selectors.nodes import (
     Value,
     Within,
 )
+from sluicemq.broker.selectors.values import Read, reader
 
 MAX_VALUES: Final = 64
 """Largest number of alternatives that are indexed."""
