@@ -360,11 +360,6 @@ class Subscription:
         """Number of deliveries that wait and are not delayed."""
         return self.waiting - len(self.delayed)
 
-    @property
-    def clean(self) -> bool:
-        """True if every delivery in the main pending queue is READY."""
-        return self.everything.length == self.ready
-
     def accepts(self, message: Message) -> bool:
         """Return whether the selector matches and the message's sender is not excluded."""
         if self.exclude is not None and message.sender == self.exclude:

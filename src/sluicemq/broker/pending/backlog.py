@@ -87,33 +87,6 @@ class Chunk(Generic[AnyEntry]):
         start = bisect_right(self.orders, order)
         return self.deliveries[start : start + count]
 
-    def ready(self) -> array[int]:
-        """Return the orders of the READY deliveries."""
-        return array("Q", [d.order for d in self.deliveries if d.state == READY])
-
-
-class QueueRun:
-    """Part of a pending queue, for counting.
-
-    orders  orders of the READY deliveries
-    end     order of the last delivery in any state
-    cost    number of deliveries that had to be examined one by one
-    """
-
-    __slots__ = ("cost", "end", "orders")
-
-    def __init__(self, orders: array[int], end: int, cost: int) -> None:
-        self.orders = orders
-        self.end = end
-        self.cost = cost
-
-
-def run_of(chunk: Chunk[AnyEntry], clean: bool) -> QueueRun:
-    """Return the run of a chunk; `clean` states that all its deliveries are READY."""
-    return QueueRun(
-        chunk.orders if clean else chunk.ready(), chunk.last, 0 if clean else len(chunk)
-    )
-
 
 def ready_of(deliveries: Iterable[AnyEntry]) -> list[AnyEntry]:
     """Return the READY deliveries."""
@@ -167,6 +140,10 @@ class PackedChunk(Generic[AnyEntry]):
         sizes = self._sizes[start : start + count]
         for sequence, size in zip(sequences, sizes, strict=True):
             yield template.like(sequence, size)
+
+    def count(self, order: int) -> int:
+        """Return the number of deliveries behind that order."""
+        return len(self.orders) - bisect_right(self.orders, order)
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, or None."""
@@ -239,16 +216,15 @@ class Backlog(Generic[AnyEntry]):
                     break
         return found
 
-    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
-        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
+    def packed_after(self, order: int) -> PackedChunk[AnyEntry] | None:
+        """Return the packed chunk that the first delivery behind that order is in, if it is in
+        one.
+        """
         if self._front and self._front[-1].order > order:
-            yield run_of(Chunk(list(self._front)), clean)
-        start = bisect_right(self._chunks, order, key=_last)
-        for chunk in islice(self._chunks, start, None):
-            if isinstance(chunk, PackedChunk):
-                yield QueueRun(chunk.orders, chunk.last, 0)
-            else:
-                yield run_of(chunk, clean)
+            return None
+        place = bisect_right(self._chunks, order, key=_last)
+        chunk = self._chunks[place] if place < len(self._chunks) else None
+        return chunk if isinstance(chunk, PackedChunk) else None
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
@@ -265,28 +241,19 @@ class Backlog(Generic[AnyEntry]):
             return _last(self._chunks[-1])
         return self._front[-1].order if self._front else 0
 
-    def remove(self, sequence: int) -> bool:
-        """Remove a delivery from its chunk; return False if it is in none."""
-        place = bisect_left(self._chunks, sequence, key=_last)
-        if place < len(self._chunks):
-            chunk = self._chunks[place]
-            if isinstance(chunk, PackedChunk) and chunk.remove(sequence):
-                self.packed -= 1
-                if not chunk:
-                    del self._chunks[place]
-                return True
-        return False
+    def discard(self, order: int, packed: bool = False) -> bool:
+        """Remove a delivery that is not in the front; return False if it is not present.
 
-    def discard(self, order: int) -> bool:
-        """Remove a delivery that is not in the front; return False if it is not present."""
+        With `packed`, remove it from a packed chunk only.
+        """
         place = bisect_left(self._chunks, order, key=_last)
         if place == len(self._chunks):
             return False
         chunk = self._chunks[place]
-        if not chunk.remove(order):
+        is_packed = isinstance(chunk, PackedChunk)
+        if (packed and not is_packed) or not chunk.remove(order):
             return False
-        if isinstance(chunk, PackedChunk):
-            self.packed -= 1
+        self.packed -= is_packed
         if not chunk:
             del self._chunks[place]
         return True
@@ -434,11 +401,6 @@ class Requeued(Generic[AnyEntry]):
             if len(found) >= count:
                 break
         return found
-
-    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
-        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
-        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
-            yield run_of(chunk, clean)
 
     def compact(self) -> None:
         """Remove deliveries that are no longer READY."""

@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
     Backlog,
-    Chunk,
-    QueueRun,
+    PackedChunk,
     Requeued,
     at,
     behind,
     chained,
     oldest,
     ready_of,
-    run_of,
 )
 from sluicemq.broker.pending.entry import READY, AnyEntry
 
@@ -141,7 +139,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         """
         self.share(delivery)
         backlog = self.backlogs[delivery.priority]
-        if backlog is not None and backlog.remove(delivery.sequence):
+        if backlog is not None and backlog.discard(delivery.sequence, packed=True):
             self.length -= 1
             self._insert(delivery)
 
@@ -183,18 +181,18 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             del found[count:]
         return found
 
-    def runs(self, priority: int, order: int, clean: bool) -> Iterator[QueueRun]:
-        """Yield the deliveries in the FIFO of a priority behind that order, and perhaps some
-        before.
+    def packed_after(self, priority: int, order: int) -> PackedChunk[AnyEntry] | None:
+        """Return the packed chunk that has the next deliveries of a priority behind that order.
 
-        `clean` states that all of them are READY.
+        None if they are not in one, or if requeued deliveries are among them.
         """
-        backlog = self.backlogs[priority]
-        if backlog is not None:
-            yield from backlog.runs(order, clean)
-        fifo = self.fifos[priority]
-        if fifo and fifo[-1].order > order:
-            yield run_of(Chunk(list(fifo)), clean)
+        backlog, requeued = self.backlogs[priority], self.requeued[priority]
+        chunk = backlog.packed_after(order) if backlog is not None else None
+        if chunk is not None and requeued is not None:
+            others = requeued.after(order, 1)
+            if others and others[0].order < chunk.last:
+                return None
+        return chunk
 
     def find(self, priority: int, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state; one in a chunk as a temporary
