@@ -129,9 +129,9 @@ class ModelComparison:
         self.broker = broker = engine.Broker(journal, self.clock, settings, AtLeast)
         broker.core.tries_first, broker.core.tries = self.tries
         transactions = broker.transactions
-        transactions.commits.slice_seconds, transactions.commits.part_deliveries = 0.0, 1
-        self.apply = transactions.apply_part
-        transactions.apply_part = self.perform
+        transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
+        self.apply = transactions.perform
+        transactions.perform = self.perform  # type: ignore[method-assign]
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable
@@ -546,7 +546,7 @@ class ModelComparison:
             (self.model.resolve(d.address) if d.removed else d, model_message)
             for d, model_message in pair.model.sends
         ]
-        commits = self.broker.transactions.commits
+        commits = self.broker.transactions
         usual, commits.slice_deliveries = commits.slice_deliveries, 1
         self.broker.transactions.commit(pair.engine)
         commits.slice_deliveries = usual

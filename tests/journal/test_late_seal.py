@@ -15,14 +15,14 @@ from typing import NamedTuple
 
 import pytest
 
-from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal import FileJournal, RecordType, Recovery
 from sluicemq.journal import recovery as recovery_module
 from sluicemq.journal import upkeep as upkeep_module
 from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
 from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import MappedSegment, records_end
-from sluicemq.journal.writer import SegmentFile, Spares
+from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
 from tests.journal.support import TINY, live_of, put, reopen, replace_os, segments_of
@@ -314,9 +314,8 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal = reopen(tmp_path)
     journal.recovery.done()
     journal.snapshot_source = lambda: b"state"
-    put(journal, b"x" * 1500)  # more than half a segment: the next file is prepared
+    put(journal, b"x" * 1500)
     journal.sync()
-    assert (tmp_path / "spare-1.tmp").exists()
     events = Events()
     replace_os(monkeypatch, events)
     put(journal, b"x" * 600)
@@ -324,13 +323,14 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     put(journal)
     journal.sync()
     full, growing = (path.name for path in segments_of(tmp_path))
+    unnamed = growing.replace(".segment", ".tmp")
     assert events.seen == [
         ("pwrite", full),
         ("fdatasync", full),
         ("pwrite", "durable"),
-        ("pwrite", "spare-1.tmp"),  # header
-        ("pwrite", "spare-1.tmp"),  # group
-        ("fdatasync", "spare-1.tmp"),
+        ("pwrite", unnamed),  # header
+        ("pwrite", unnamed),  # group
+        ("fdatasync", unnamed),
         ("rename", growing),
         ("fsync", tmp_path.name),
         ("pwrite", "durable"),
@@ -427,30 +427,12 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
     journal.close()
 
 
-def test_files_prepared_ahead_are_used_and_not_left_behind(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=4096)
-    journal = FileJournal.open(tmp_path, options)
-    put(journal, b"x" * 3000)
-    journal.sync()
-    (spare,) = tmp_path.glob("*.tmp")
-    number = spare.stat().st_ino
-    journal.seal()
-    put(journal)
-    journal.sync()
-    assert segments_of(tmp_path)[1].stat().st_ino == number
-    put(journal, b"x" * 3000)
-    journal.sync()
-    assert list(tmp_path.glob("*.tmp"))
-    journal.close()
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 # --- failures ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(SegmentFile, "seal"), (Spares, "prepare"), (upkeep_module, "write_snapshot")],
+    [(SegmentFile, "seal"), (upkeep_module, "write_snapshot")],
 )
 def test_a_failure_of_the_second_thread_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str

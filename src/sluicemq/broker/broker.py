@@ -582,7 +582,7 @@ class Broker:
         core = self.core
         core.scans.run()
         core.iterations += 1
-        self.transactions.commits.advance()
+        self.transactions.advance()
         while True:
             while core.dirty or core.unblocking:
                 dirty, core.dirty = core.dirty, {}

@@ -93,7 +93,7 @@ class Publisher:
         """
         if (
             not message.durability
-            and self._journal.record_transient
+            and self._journal.options.record_transient
             and not destination.temporary
             and not self.low_space
         ):
@@ -454,7 +454,9 @@ class GroupCommit:
         if not self._syncing:
             self._syncing = True
             core = self._core
-            core.timers.add(core.clock.steady + self._journal.flush_interval, self._sync, None)
+            core.timers.add(
+                core.clock.steady + self._journal.options.flush_interval, self._sync, None
+            )
 
     def _sync(self, argument: None) -> None:
         # not now: records of this iteration may precede acknowledgements that are not yet appended

@@ -152,7 +152,7 @@ class EventRecorder:
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._clock = clock
         self._journal = journal
-        self.recording = journal.record_deliveries
+        self.recording = journal.options.record_deliveries
         self.suspended = False
         self.delivering: dict[int, tuple[int, list[int], list[tuple[int, int]]]] = {}
         self.kept: list[tuple[int, bytes, int, int]] = []
@@ -167,7 +167,7 @@ class EventRecorder:
     def resume(self) -> None:
         """Record deliveries and depths from now on."""
         self.suspended = False
-        self.recording = self._journal.record_deliveries
+        self.recording = self._journal.options.record_deliveries
 
     def deliver(self, subscription: int, destination: int, deliveries: Sequence[Entry]) -> None:
         """Record deliveries just dispatched to a consumer, unless their end is not journaled.

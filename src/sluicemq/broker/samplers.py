@@ -172,7 +172,7 @@ class DepthSampler:
         self._destinations = destinations
         self._left: list[Destination] = []
         self._share = SHARE
-        self._delay = self._interval = core.journal.depth_interval
+        self._delay = self._interval = core.journal.options.depth_interval
         if self._interval > 0:
             core.timers.add(core.clock.steady + self._delay, self._step, None)
 

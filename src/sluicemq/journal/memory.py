@@ -18,7 +18,7 @@ from sluicemq.journal.format import (
     RecordType,
     encode_address,
 )
-from sluicemq.journal.port import JournalStats
+from sluicemq.journal.port import JournalOptions, JournalStats
 from sluicemq.journal.space import SpaceLevel, SpaceReport, ignore
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -30,8 +30,8 @@ class MemoryJournal:
     """Journal in memory; implements `port.Journal`."""
 
     __slots__ = (
+        "_closed",
         "_entries",
-        "_fenced",
         "_holds",
         "_left",
         "_messages",
@@ -41,15 +41,12 @@ class MemoryJournal:
         "_open",
         "_unclaimed",
         "addresses",
-        "depth_interval",
         "durable",
-        "flush_interval",
         "identity",
         "on_durable",
         "on_space",
         "on_written",
-        "record_deliveries",
-        "record_transient",
+        "options",
         "snapshot_source",
         "syncs",
         "written",
@@ -58,10 +55,7 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.identity = os.urandom(8)
         self.durable = self.written = 0
-        self.flush_interval = 0
-        self.record_deliveries = False
-        self.record_transient = False
-        self.depth_interval = 0
+        self.options = JournalOptions(flush_interval=0, record_deliveries=False, depth_interval=0)
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = ignore
@@ -77,11 +71,11 @@ class MemoryJournal:
         self._next = 1
         self._open = False
         self._unclaimed: list[int] = []
-        self._fenced = False
+        self._closed = False
 
     def _take(self, last: bool) -> int:
-        if self._fenced:
-            raise JournalFailed("the journal is fenced: it takes no more records")
+        if self._closed:
+            raise JournalFailed("the journal is closed")
         self._open = not last
         sequence = self._next
         self._next = sequence + 1
@@ -247,15 +241,12 @@ class MemoryJournal:
     def held_by_slots(self) -> dict[str, int]:
         return {}
 
-    def fence(self) -> None:
-        self._fenced = True
-
     def stats(self) -> JournalStats:
         return JournalStats(
             durable=self.durable, live=sum(left > 0 for left in self._left.values())
         )
 
     def close(self) -> None:
-        if not self._fenced:
+        if not self._closed:
             self.commit()
-            self._fenced = True
+            self._closed = True

@@ -11,7 +11,7 @@ after a crash either all records of a unit exist or none.
 A message or PREPARED record is live: it stays readable until its `references` have been released
 by COMPLETED records, or by RESOLVED for a PREPARED record. `retain` and `release` manage additional
 references that do not survive a restart. All appends raise JournalFailed after the journal has
-failed or has been fenced.
+failed.
 """
 
 from __future__ import annotations
@@ -164,14 +164,8 @@ class Journal(Protocol):
     written: int
     """Highest sequence number that survives the end of this process, though not necessarily a crash
     of the machine; at least `durable`."""
-    flush_interval: int
-    """Maximum delay in ms before records that no client waits for are committed with `sync`."""
-    record_deliveries: bool
-    """True if the broker records deliveries."""
-    record_transient: bool
-    """True if messages with Durability.NONE are appended, as Durability.TRANSIENT."""
-    depth_interval: int
-    """Interval in ms between GAUGE records of a destination; 0 = no such records."""
+    options: JournalOptions
+    """Settings."""
     syncs: Histogram
     """Durations of the fdatasync calls."""
     on_durable: Callable[[int], None]
@@ -271,9 +265,6 @@ class Journal(Protocol):
 
     def held_by_slots(self) -> dict[str, int]:
         """Return the bytes that only a retention slot keeps from being reclaimed, by slot name."""
-
-    def fence(self) -> None:
-        """Reject every further append, because another broker takes over writing."""
 
     def stats(self) -> JournalStats: ...
 

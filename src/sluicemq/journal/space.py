@@ -81,15 +81,6 @@ class SpaceReport(NamedTuple):
     reserve_size: int = 0
 
 
-class SpaceLimits(NamedTuple):
-    """Thresholds in bytes and in percent of the file system, of which the larger holds, and the
-    size of the reserve in bytes. 0 = none."""
-
-    low_bytes: int
-    low_percent: float
-    reserve_bytes: int
-
-
 class Unreserved:
     """Space of files that are written without a reserve: a full file system is an error."""
 
@@ -123,12 +114,17 @@ class DiskSpace(Unreserved):
     def __init__(
         self,
         directory: Path,
-        limits: SpaceLimits,
+        low_bytes: int,
+        low_percent: float,
+        reserve_bytes: int,
         notify: Callable[[Callable[[], None]], object],
         *,
         patient: bool,
     ) -> None:
         """Measure the space and open the reserve. Raises OSError.
+
+        The threshold is the larger of `low_bytes` and `low_percent` of the file system;
+        `reserve_bytes` is the size of the reserve. 0 = none.
 
         With `patient` a write that finds no space waits for it, except on this thread. Without, it
         fails, and an existing reserve is used, but none is created or made whole.
@@ -136,7 +132,9 @@ class DiskSpace(Unreserved):
         self.low = False
         self.on_change: Callable[[SpaceReport], None] = ignore
         self._directory = directory
-        self._limits = limits
+        self._low_bytes = low_bytes
+        self._low_percent = low_percent
+        self._reserve_bytes = reserve_bytes
         self._notify = notify
         self._patient = patient
         self._owner = threading.get_ident()
@@ -184,9 +182,8 @@ class DiskSpace(Unreserved):
 
     @property
     def _threshold(self) -> int:
-        limits = self._limits
-        share = int(self._size * limits.low_percent / 100)
-        return min(max(limits.low_bytes, share), self._size // SMALLEST_SHARE)
+        share = int(self._size * self._low_percent / 100)
+        return min(max(self._low_bytes, share), self._size // SMALLEST_SHARE)
 
     @property
     def _resume(self) -> int:
@@ -195,7 +192,7 @@ class DiskSpace(Unreserved):
 
     @property
     def _reserve_size(self) -> int:
-        return min(self._limits.reserve_bytes, self._size // RESERVE_SHARE)
+        return min(self._reserve_bytes, self._size // RESERVE_SHARE)
 
     @property
     def spending(self) -> bool:
@@ -318,7 +315,7 @@ class DiskSpace(Unreserved):
                 if error.errno in NO_SPACE:
                     return
                 size = 0  # this file system cannot preallocate
-                self._limits = self._limits._replace(reserve_bytes=0)
+                self._reserve_bytes = 0
             self._held = size
         self.measure()
 

@@ -1,11 +1,11 @@
-"""Writer threads of the journal, and the files they write: segments and the `durable` file.
+"""Writer threads of the journal, and the segment files that they write.
 
 The owner's thread submits jobs and performs no disk I/O. The group thread writes groups, which
 clients wait for. The background thread does the work that is not urgent: it writes the index and
-trailer of full segments, writes snapshots, creates spare segment files and removes segments. Each
-thread runs its jobs in order and reports the completion of each job. After the first failure of
-either thread, no further job runs and jobs that are not yet reported count as failed: after a
-failed fsync, the operating system may report success for the next one although data is lost.
+trailer of full segments, writes snapshots and removes segments. Each thread runs its jobs in order
+and reports the completion of each job. After the first failure of either thread, no further job
+runs and jobs that are not yet reported count as failed: after a failed fsync, the operating system
+may report success for the next one although data is lost.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Final
@@ -148,46 +147,6 @@ class JournalWriter:
                 self._notify(self.collect)
 
 
-class Spares:
-    """Empty segment files, created in advance so that no group waits for file creation.
-
-    They have temporary names; recovery removes unused ones at the next start.
-    """
-
-    def __init__(self, directory: Path, space: Unreserved) -> None:
-        self._directory = directory
-        self._space = space
-        self._names = count()
-        self._ready: SimpleQueue[tuple[int, Path]] = SimpleQueue()
-
-    def prepare(self) -> None:
-        """Create one more spare file, unless the disk is full."""
-        try:
-            self._ready.put(self._create())
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-
-    def take(self) -> tuple[int, Path]:
-        """Return descriptor and path of an empty file and transfer ownership to the caller."""
-        try:
-            return self._ready.get_nowait()
-        except Empty:
-            return self._space.with_space(self._create, ENTRY_BYTES)
-
-    def _create(self) -> tuple[int, Path]:
-        path = self._directory / f"spare-{next(self._names)}.tmp"
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640), path
-
-    def close(self) -> None:
-        """Close and remove the unused files."""
-        with suppress(Empty):
-            while True:
-                fd, path = self._ready.get_nowait()
-                os.close(fd)
-                path.unlink()
-
-
 class SegmentFile:
     """Segment that is not sealed. The writer threads call its methods: `write` for each group,
     then `seal` once; `close` when neither is running.
@@ -203,7 +162,6 @@ class SegmentFile:
         "_header",
         "_reserved",
         "_space",
-        "_spares",
         "_step",
         "_synced",
         "crc",
@@ -218,7 +176,6 @@ class SegmentFile:
         self,
         directory: Path,
         header: SegmentHeader,
-        spares: Spares,
         preallocate: int = 0,
         synced: Callable[[float], None] | None = None,
         space: Unreserved | None = None,
@@ -233,7 +190,6 @@ class SegmentFile:
         """
         self._directory = directory
         self._header = header
-        self._spares = spares
         self._step = preallocate
         self._synced = synced
         self._space = space or Unreserved()
@@ -256,7 +212,7 @@ class SegmentFile:
     ) -> SegmentFile:
         """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`."""
         space = space or Unreserved()
-        file = cls(directory, header, Spares(directory, space), space=space)
+        file = cls(directory, header, space=space)
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(file.fd, end)
         os.fsync(file.fd)
@@ -278,7 +234,10 @@ class SegmentFile:
         if self.fd >= 0:
             self._append(parts, sync)
             return
-        self.fd, temporary = self._spares.take()
+        temporary = self._directory / f"{self.first:020d}.tmp"
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
+        create = partial(os.open, temporary, flags, 0o640)
+        self.fd = self._space.with_space(create, ENTRY_BYTES)
         header = encode_segment_header(self._header)
         self._put(header)
         self._append(parts, True)
