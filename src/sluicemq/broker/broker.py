@@ -17,7 +17,7 @@ from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.fan_out import HeldMessages, join, leave
-from sluicemq.broker.operations import BrowseSnapshot, Operations, scan
+from sluicemq.broker.operations import Operations, scan
 from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
@@ -458,14 +458,8 @@ class Broker:
         """
         return redelivery.again(consumer, sequences, attempted)
 
-    def browse(self, subscription: Subscription, *, unacked: bool = True) -> BrowseSnapshot:
-        """Return a snapshot of the deliverable and, with `unacked`, unacked messages in queue
-        order.
-        """
-        return BrowseSnapshot(subscription.browse(unacked), self.clock.steady)
-
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """Iterate like `browse`, in steps, while the subscription changes (see browse.scan)."""
+        """Browse in steps, while the subscription changes; see operations.scan."""
         return scan(subscription)
 
     def read(self, delivery: Delivery) -> Message:

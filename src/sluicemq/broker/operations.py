@@ -15,7 +15,6 @@ messages, the lifetime starts again.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -61,42 +60,10 @@ STEP: Final = 50
 """Deliveries examined together."""
 
 
-class BrowseSnapshot:
-    """Sequences of messages in queue order.
-
-    Each comes with the message if it is not journaled; otherwise the caller fetches it. A journaled
-    message costs 8 bytes, whatever the length of the queue; messages that have ended since are
-    still listed.
-    """
-
-    __slots__ = ("_messages", "_sequences")
-
-    def __init__(self, deliveries: Iterable[Delivery], steady: int) -> None:
-        """Take the snapshot without delayed deliveries and those that have expired by `steady`."""
-        self._sequences = array("Q")
-        self._messages: dict[int, Message] = {}
-        for delivery in deliveries:
-            if delivery.state == DELAYED or (delivery.expires and delivery.expires <= steady):
-                continue
-            sequence = delivery.sequence
-            self._sequences.append(sequence)
-            if not delivery.journaled and delivery.message is not None:
-                self._messages[sequence] = delivery.message
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    def __getitem__(self, place: int) -> tuple[int, Message | None]:
-        sequence = self._sequences[place]
-        return sequence, self._messages.get(sequence)
-
-    def __iter__(self) -> Iterator[tuple[int, Message | None]]:
-        for sequence in self._sequences:
-            yield sequence, self._messages.get(sequence)
-
-
 def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-    """Yield the items of a BrowseSnapshot in queue order, determined step by step.
+    """Yield the ready and unacked messages in queue order, determined step by step.
+
+    Each is its sequence, with the message if it is not journaled; otherwise the caller fetches it.
 
     The subscription may change meanwhile. Messages that arrive after the start are left out;
     messages dispatched meanwhile may be. None = no message in this step; the scan continues.
