@@ -143,7 +143,7 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
 
 def expect_load(destination: Destination, load: int) -> None:
     """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
-    limit = destination.core.selector_load
+    limit = destination.core.settings.selector_load
     if limit and load > limit:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
@@ -161,7 +161,7 @@ def _pending_queue(
     pending_queue = subscription.pending_queues.get(selector.text)
     if pending_queue is None:
         pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
-            subscription.core.chunk_deliveries, selector
+            subscription.core.settings.chunk_deliveries, selector
         )
         if not subscription.everything.mask:
             subscription.selective.add(pending_queue, selector)
@@ -232,10 +232,6 @@ class Acceptable:
         """
         return message.sequence not in self._declined or not self.waits(message)
 
-    def takes(self, message: Message) -> bool:
-        """Return whether these consumers have not declined the message."""
-        return message.sequence not in self._declined
-
     def decline(self, sequence: int) -> None:
         """Record that these consumers cannot process a message."""
         self._declined[sequence] = None
@@ -252,7 +248,10 @@ class Acceptable:
                 continue
             if selector is None:
                 return True
-            if selector.takes(message) if isinstance(selector, Acceptable) else selector(message):
+            if isinstance(selector, Acceptable):
+                if message.sequence not in selector._declined:
+                    return True
+            elif selector(message):
                 return True
         return False
 

@@ -30,6 +30,7 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sluicemq.broker.codec import BatchPart, WriterState
@@ -71,6 +72,7 @@ class BatchAnswer(NamedTuple):
     sequence: int
 
 
+@dataclass(slots=True)
 class BatchWriterState:
     """State of one writer.
 
@@ -85,28 +87,15 @@ class BatchWriterState:
     owner     user that owns the writer, "" = none yet
     """
 
-    __slots__ = (
-        "batch",
-        "digests",
-        "done",
-        "owner",
-        "partial",
-        "repeated",
-        "rows",
-        "seen",
-        "sequence",
-    )
-
-    def __init__(self, batch: int, owner: str) -> None:
-        self.batch = batch
-        self.owner = owner
-        self.seen = 0
-        self.sequence = 0
-        self.done = array("I")
-        self.rows = array("Q")
-        self.digests = array("Q")
-        self.partial: dict[int, list[tuple[int, int]]] = {}
-        self.repeated: dict[int, dict[int, tuple[int, int]]] = {}
+    batch: int
+    owner: str
+    seen: int = 0
+    sequence: int = 0
+    done: array[int] = field(default_factory=lambda: array("I"))
+    rows: array[int] = field(default_factory=lambda: array("Q"))
+    digests: array[int] = field(default_factory=lambda: array("Q"))
+    partial: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    repeated: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     def total(self, partition: int) -> tuple[int, int] | None:
         """Return digest and rows of a complete partition; None if it is not complete."""

@@ -70,13 +70,6 @@ def leave(member: Subscription) -> None:
     topic.queue = member
 
 
-def give_held(message: Message, subscription: Subscription) -> None:
-    """Add a held message just removed from `queue` to a subscription that is not in the group."""
-    if message.durability:
-        subscription.destination.held[message.sequence] = 1
-    add(subscription, message, SHARED if message.durability else UNJOURNALED)
-
-
 def holds(topic: Destination, targets: list[Subscription]) -> bool:
     """Return whether the group is among the targets of a message."""
     if not topic.settings.retain_without_subscriptions:
@@ -201,5 +194,7 @@ class HeldMessages:
         forget(delivery, Cause.MOVED)
         if journaled:
             message.durability = message.durability or Durability.SYNC
-        give_held(message, subscription)
+        if message.durability:
+            held.destination.held[message.sequence] = 1
+        add(subscription, message, SHARED if message.durability else UNJOURNALED)
         tidy(held)

@@ -15,7 +15,7 @@ from sluicemq.broker.dispatch import add
 from sluicemq.broker.fan_out import fan_out, holds, reserve
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, UNJOURNALED
 from sluicemq.broker.state import Core, Delivery, Destination, Parked, Subscription
-from sluicemq.broker.subscription import forget
+from sluicemq.broker.subscription import complete, forget
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import SpaceLevel, SpaceReport
 from sluicemq.model.destination import Overflow
@@ -324,7 +324,7 @@ class Publisher:
             elif not destination.removed:
                 add(destination.queue, message, RECORDED)
             else:
-                self._discard(message, destination.queue)
+                complete(destination.queue, Cause.DISCARDED, [message.sequence])
 
     def _fan_out(
         self, message: Message, topic: Destination, targets: list[Subscription], held: bool
@@ -338,20 +338,10 @@ class Publisher:
         if not topic.removed:
             fan_out(topic, message, targets, held)
         elif held:
-            self._discard(message, topic.queue)
+            complete(topic.queue, Cause.DISCARDED, [message.sequence])
         for target in closed:
             if target.durable:
-                self._discard(message, target)
-
-    def _discard(self, message: Message, subscription: Subscription) -> None:
-        """Journal that the message will not be delivered in this subscription."""
-        self._journal.append_completed(
-            subscription.number,
-            subscription.destination.number,
-            Cause.DISCARDED,
-            [message.sequence],
-            self._clock.wall,
-        )
+                complete(target, Cause.DISCARDED, [message.sequence])
 
     def replace(
         self,
@@ -365,7 +355,6 @@ class Publisher:
 
         Return the sequence to pass to `when_durable` (0 = none).
         """
-        subscription = delivery.subscription
         recorded = delivery.journaled == RECORDED
         if not delivery.journaled:
             message.durability = Durability.NONE
@@ -377,13 +366,7 @@ class Publisher:
         self.accept(target, message, not recorded, chosen)
         sequence = message.sequence if message.durability else 0
         if recorded:
-            sequence = self._journal.append_completed(
-                subscription.number,
-                subscription.destination.number,
-                cause,
-                [delivery.sequence],
-                self._clock.wall,
-            )
+            sequence = complete(delivery.subscription, cause, [delivery.sequence])
             self.show_unit()
         forget(delivery, cause)
         return sequence

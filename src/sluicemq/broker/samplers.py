@@ -12,6 +12,7 @@ destination that has changed since its last record gets a new one, for the pipel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from sluicemq.broker.stats import DestinationStats, kept
@@ -30,6 +31,7 @@ DestinationCallback = Callable[["Destination", int, int], None]
 """Callback with a destination, its number of waiting messages and its number of unacked ones."""
 
 
+@dataclass(slots=True)
 class BrokerTotals:
     """Totals of all destinations.
 
@@ -42,28 +44,15 @@ class BrokerTotals:
                 destinations
     """
 
-    __slots__ = (
-        "bytes",
-        "consumers",
-        "destinations",
-        "queues",
-        "statistics",
-        "temporary",
-        "topics",
-        "unacked",
-        "waiting",
-    )
-
-    def __init__(self) -> None:
-        self.destinations = 0
-        self.queues = 0
-        self.topics = 0
-        self.temporary = 0
-        self.consumers = 0
-        self.waiting = 0
-        self.bytes = 0
-        self.unacked = 0
-        self.statistics = DestinationStats()
+    destinations: int = 0
+    queues: int = 0
+    topics: int = 0
+    temporary: int = 0
+    consumers: int = 0
+    waiting: int = 0
+    bytes: int = 0
+    unacked: int = 0
+    statistics: DestinationStats = field(default_factory=DestinationStats)
 
     def take(self, destination: Destination, waiting: int, unacked: int) -> None:
         """Add a destination to the totals."""
@@ -191,8 +180,8 @@ class DepthSampler:
 
     def look(self, destination: Destination) -> None:
         """Record the depth of a destination if it has changed and the destination is journaled."""
-        waiting, flight = destination.waiting, destination.unacked
-        self._record(destination, (waiting, flight, destination.consumers))
+        depth = (destination.waiting, destination.unacked, destination.consumers)
+        self._record(destination, depth)
 
     def gone(self, destination: Destination) -> None:
         """Record a depth of 0 for a destination that is about to be deleted."""

@@ -125,22 +125,9 @@ class ExpiryWheel(Generic[AnyEntry]):
         key = delivery.expires // self.SLOT_MS + 1
         coarse = key >> self.COARSE_BITS
         if coarse <= now // self.SLOT_MS >> self.COARSE_BITS:
-            self._add_fine(delivery, key)
-            return
-        slot = self._coarse.get(coarse)
-        if slot is None:
-            self._coarse[coarse] = {delivery: None}
-            heappush(self._coarse_heap, coarse)
+            _put(self._fine, self._fine_heap, key, delivery)
         else:
-            slot[delivery] = None
-
-    def _add_fine(self, delivery: AnyEntry, key: int) -> None:
-        slot = self._fine.get(key)
-        if slot is None:
-            self._fine[key] = {delivery: None}
-            heappush(self._fine_heap, key)
-        else:
-            slot[delivery] = None
+            _put(self._coarse, self._coarse_heap, coarse, delivery)
 
     def discard(self, delivery: AnyEntry) -> None:
         """Remove a delivery that has ended before its expiry."""
@@ -164,13 +151,26 @@ class ExpiryWheel(Generic[AnyEntry]):
         coarse = self._coarse_heap
         while coarse and coarse[0] <= key >> self.COARSE_BITS:
             for delivery in self._coarse.pop(heappop(coarse)):
-                self._add_fine(delivery, delivery.expires // self.SLOT_MS + 1)
+                key_of_slot = delivery.expires // self.SLOT_MS + 1
+                _put(self._fine, self._fine_heap, key_of_slot, delivery)
         expired: list[AnyEntry] = []
         while self._fine_heap and self._fine_heap[0] <= key:
             for delivery in self._fine.pop(heappop(self._fine_heap)):
                 if delivery.state == READY or delivery.state == DELAYED:
                     expired.append(delivery)
         return expired
+
+
+def _put(
+    slots: dict[int, dict[AnyEntry, None]], heap: list[int], key: int, delivery: AnyEntry
+) -> None:
+    """Add a delivery to the slot with that key."""
+    slot = slots.get(key)
+    if slot is None:
+        slots[key] = {delivery: None}
+        heappush(heap, key)
+    else:
+        slot[delivery] = None
 
 
 Deadline = Callable[[], bool]

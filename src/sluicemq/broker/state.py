@@ -301,7 +301,9 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(core.chunk_deliveries)
+        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(
+            core.settings.chunk_deliveries
+        )
         self.pending_queues: dict[str, PendingQueue[Delivery, Consumer]] = {"": self.everything}
         self.selective: Routes[PendingQueue[Delivery, Consumer]] = Routes()
         self.rescan: Rescan | None = None
@@ -737,12 +739,10 @@ class Core:
     """Shared state of one broker.
 
     memory          bytes of messages held in memory: their bodies, and `overhead` for each
-    chunk_deliveries  deliveries in a chunk of a backlog
     memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
     dirty           subscriptions that may be able to dispatch
     again           subscriptions that have used up their share of this iteration
     event_recorder  recorder of deliveries and depths, which cause no writes of their own
-    selector_load   nodes of selectors that one message may be evaluated with; 0 = no limit
     settling        subscriptions with acknowledgements not yet journaled
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
@@ -760,14 +760,12 @@ class Core:
     stopping        True once no more messages are accepted
     wake            called if a flush is needed outside of an event loop iteration
     records         appends the records that only the engine decodes
-    refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
 
     __slots__ = (
         "again",
-        "chunk_deliveries",
         "clock",
         "clock_log",
         "dead_letter_queues",
@@ -783,11 +781,9 @@ class Core:
         "observer",
         "overhead",
         "records",
-        "refused_retry",
         "requeued",
         "requeued_limit",
         "scans",
-        "selector_load",
         "settings",
         "settled",
         "settling",
@@ -820,9 +816,6 @@ class Core:
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
-        self.chunk_deliveries = settings.chunk_deliveries
-        self.selector_load = settings.selector_load
-        self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
         self.records = RecordWriter(journal, clock)

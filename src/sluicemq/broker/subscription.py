@@ -24,7 +24,7 @@ from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
 
 if TYPE_CHECKING:
-    from sluicemq.broker.state import Consumer, Delivery, Destination, Subscription, Window
+    from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 
 OFFERED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
@@ -255,7 +255,7 @@ def settle(consumer: Consumer, sequence: int) -> bool:
                     core.settling[subscription] = None
                 subscription.acked.append(sequence)
             else:
-                _end_shared(destination, sequence)
+                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     window = consumer.window
@@ -290,11 +290,15 @@ def flush_acks(subscription: Subscription) -> None:
     acked = subscription.acked
     if acked:
         subscription.acked = []
-        subscription.core.settled = _append_completed(subscription, Cause.ACKNOWLEDGED, acked)
+        subscription.core.settled = complete(subscription, Cause.ACKNOWLEDGED, acked)
 
 
-def _append_completed(subscription: Subscription, cause: Cause, sequences: list[int]) -> int:
-    """Journal the end of messages in a subscription and return the record's sequence."""
+def complete(
+    subscription: Subscription, cause: Cause, sequences: list[int], last: bool = True
+) -> int:
+    """Journal the end of messages in a subscription and return the record's sequence; `last` ends
+    the journal unit.
+    """
     core = subscription.core
     return core.journal.append_completed(
         subscription.number,
@@ -302,17 +306,7 @@ def _append_completed(subscription: Subscription, cause: Cause, sequences: list[
         cause,
         sequences,
         core.clock.wall,
-    )
-
-
-def _end_shared(destination: Destination, sequence: int) -> None:
-    """Journal the end of the last SHARED delivery of a message."""
-    destination.core.journal.append_completed(
-        destination.number,
-        destination.number,
-        Cause.ACKNOWLEDGED,
-        [sequence],
-        destination.core.clock.wall,
+        last,
     )
 
 
@@ -367,7 +361,7 @@ def end_recorded(subscription: Subscription, cause: Cause, sequences: list[int])
     if not sequences:
         return 0
     subscription.core.event_recorder.write()
-    return _append_completed(subscription, cause, sequences)
+    return complete(subscription, cause, sequences)
 
 
 def forget(delivery: Delivery, cause: Cause) -> None:
@@ -392,13 +386,13 @@ def forget(delivery: Delivery, cause: Cause) -> None:
     destination = subscription.destination
     if delivery.journaled == SHARED:
         if destination.is_last_copy(sequence):
-            _end_shared(destination, sequence)
+            complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     if destination.parked:
         core.unblocking[destination] = None
     if core.observer is not None:
-        core.observer.ended(subscription, sequence, outcome_of(cause))
+        core.observer.ended(subscription, sequence, _OUTCOMES.get(cause, REPLACED))
 
 
 def withdraw(delivery: Delivery) -> None:
@@ -458,7 +452,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     """Keep a delivery that the full dead-letter queue refused, and offer it again later.
 
     The delivery counts as waiting and is delivered to no consumer. The next offer follows after
-    `refused_retry` milliseconds.
+    the setting `dead_letter_retry`.
     """
     subscription = delivery.subscription
     core = subscription.core
@@ -468,7 +462,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         core.wheel.discard(delivery)
     delivery.state = DELAYED
     delivery.consumer = None
-    delivery.delivered = core.clock.steady + core.refused_retry
+    delivery.delivered = core.clock.steady + core.settings.dead_letter_retry
     subscription.delayed[delivery.sequence] = delivery
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
@@ -480,7 +474,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         and delivery.sequence <= core.journal.durable
     ):
         core.page_out(delivery)
-    _retry_in(subscription, core.refused_retry)
+    _retry_in(subscription, core.settings.dead_letter_retry)
     _released(delivery)
 
 
@@ -508,7 +502,7 @@ def _offer_again(subscription: Subscription) -> None:
         drop(delivery, reason, force)
         moved += 1
     if subscription.refused:
-        milliseconds = 1 if moved == OFFERED_MOVES else subscription.core.refused_retry
+        milliseconds = 1 if moved == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
         _retry_in(subscription, milliseconds)
 
 
@@ -544,8 +538,3 @@ def _purged(subscription: Subscription) -> Iterator[Delivery]:
             delivery = consumer.unacked[sequence]
             if take_from_holder(subscription, sequence):
                 yield delivery
-
-
-def outcome_of(cause: Cause) -> str:
-    """Return the outcome of a delivery that the journal ends for this cause."""
-    return _OUTCOMES.get(cause, REPLACED)

@@ -43,7 +43,7 @@ from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
 from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.broker.state import Consumer, Delivery
-from sluicemq.broker.subscription import forget, let_go, refilled
+from sluicemq.broker.subscription import complete, forget, let_go, refilled
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
@@ -472,17 +472,9 @@ class Transactions:
                 sequence = message.sequence
             else:
                 self._publisher.accept(destination, message, last=False)
-        wall = self._core.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
-            sequence = self._core.journal.append_completed(
-                subscription.number,
-                subscription.destination.number,
-                Cause.ACKNOWLEDGED,
-                sequences,
-                wall,
-                last=left == 0,
-            )
+            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, left == 0)
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.show_unit()

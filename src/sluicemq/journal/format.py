@@ -406,9 +406,14 @@ _ORIGINS: Final = {int(origin): origin for origin in Origin}
 _DURABILITIES: Final = {int(durability): durability for durability in Durability}
 
 
-def has_meta(message: Message) -> bool:
-    """Return whether a field is set that the record's header cannot store."""
-    return bool(
+def has_client_timestamp(message: Message) -> bool:
+    """Return whether the timestamp is the client's own, and not the arrival time."""
+    return message.timestamp != message.arrival or message.origin is Origin.JMQ
+
+
+def encode_meta(message: Message) -> bytes:
+    """Return the encoded fields, b"" if no such field is set."""
+    if not (
         message.message_id
         or message.properties
         or message.native
@@ -418,17 +423,7 @@ def has_meta(message: Message) -> bool:
         or message.routes
         or message.deliver_at
         or message.timestamp != message.arrival
-    )
-
-
-def has_client_timestamp(message: Message) -> bool:
-    """Return whether the timestamp is the client's own, and not the arrival time."""
-    return message.timestamp != message.arrival or message.origin is Origin.JMQ
-
-
-def encode_meta(message: Message) -> bytes:
-    """Return the encoded fields, b"" if no such field is set."""
-    if not has_meta(message):
+    ):
         return b""
     fields = (
         message.message_id,

@@ -31,10 +31,9 @@ class MemoryJournal:
 
     __slots__ = (
         "_closed",
-        "_entries",
         "_holds",
         "_left",
-        "_messages",
+        "_live",
         "_next",
         "_next_number",
         "_numbers",
@@ -62,8 +61,7 @@ class MemoryJournal:
         self.on_written: Callable[[int], None] = ignore
         self.on_space: Callable[[SpaceReport], None] = ignore
         self.snapshot_source: Callable[[], bytes] = bytes
-        self._messages: dict[int, Message] = {}
-        self._entries: dict[int, Record] = {}
+        self._live: dict[int, Message | Record] = {}
         self._left: dict[int, int] = {}
         self._holds: dict[int, int] = {}
         self._numbers: dict[Address, int] = {}
@@ -116,7 +114,7 @@ class MemoryJournal:
         if references > MAX_REFERENCES:
             raise JournalError(f"a message cannot have more than {MAX_REFERENCES} references")
         message.sequence = sequence = self._take(last)
-        self._messages[sequence] = message
+        self._live[sequence] = message
         self._left[sequence] = references
         if not references:
             self._unclaimed.append(sequence)
@@ -149,7 +147,7 @@ class MemoryJournal:
     ) -> int:
         sequence = self._take(last)
         if references:
-            self._entries[sequence] = Record(
+            self._live[sequence] = Record(
                 sequence,
                 type,
                 time_ms * 1000,
@@ -183,8 +181,7 @@ class MemoryJournal:
 
     def _drop(self, sequence: int) -> None:
         self._left.pop(sequence, None)
-        self._messages.pop(sequence, None)
-        self._entries.pop(sequence, None)
+        self._live.pop(sequence, None)
 
     def retain(self, sequence: int, count: int = 1) -> None:
         if sequence not in self._left:
@@ -205,8 +202,8 @@ class MemoryJournal:
         return True
 
     def fetch(self, sequence: int) -> Message:
-        message = self._messages.get(sequence)
-        if message is None:
+        message = self._live.get(sequence)
+        if not isinstance(message, Message):
             raise RecordNotFound(f"no message {sequence}")
         return message
 
@@ -214,8 +211,8 @@ class MemoryJournal:
         return self.fetch(sequence)
 
     def entry(self, sequence: int) -> Record:
-        record = self._entries.get(sequence)
-        if record is None:
+        record = self._live.get(sequence)
+        if not isinstance(record, Record):
             raise RecordNotFound(f"no record {sequence}")
         return record
 

@@ -323,16 +323,16 @@ def chained(
 class Requeued(Generic[AnyEntry]):
     """Sorted collection of requeued deliveries with distinct orders."""
 
-    __slots__ = ("_chunks", "_lasts", "_length")
+    __slots__ = ("_chunks",)
 
     def __init__(self) -> None:
         self._chunks: list[Chunk[AnyEntry]] = []
-        self._lasts: list[int] = []
-        """Order of the last delivery of each chunk."""
-        self._length = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
 
     def __len__(self) -> int:
-        return self._length
+        return sum(map(len, self._chunks))
 
     def __iter__(self) -> Iterator[AnyEntry]:
         for chunk in self._chunks:
@@ -340,25 +340,18 @@ class Requeued(Generic[AnyEntry]):
 
     def add(self, delivery: AnyEntry) -> None:
         """Insert a delivery at the position of its order, which must not be present."""
-        order = delivery.order
-        lasts = self._lasts
-        self._length += 1
-        if not lasts:
-            self._chunks.append(Chunk([delivery]))
-            lasts.append(order)
+        chunks = self._chunks
+        if not chunks:
+            chunks.append(Chunk([delivery]))
             return
-        if order > lasts[-1]:
-            place = len(lasts) - 1
-            chunk = self._chunks[place]
-            chunk.append(delivery)
-            lasts[place] = order
+        place = len(chunks) - 1
+        if delivery.order > chunks[place].last:
+            chunks[place].append(delivery)
         else:
-            place = bisect_left(lasts, order)
-            chunk = self._chunks[place]
-            chunk.add(delivery)
-        if len(chunk.deliveries) > 2 * CHUNK:
-            self._chunks.insert(place + 1, chunk.split(CHUNK))
-            lasts.insert(place, chunk.last)
+            place = bisect_left(chunks, delivery.order, key=_last)
+            chunks[place].add(delivery)
+        if len(chunks[place]) > 2 * CHUNK:
+            chunks.insert(place + 1, chunks[place].split(CHUNK))
 
     def first(self) -> AnyEntry:
         """Return the delivery with the lowest order. There must be one."""
@@ -368,35 +361,28 @@ class Requeued(Generic[AnyEntry]):
         """Remove and return the delivery with the lowest order."""
         chunk = self._chunks[0]
         delivery = chunk.pop()
-        self._length -= 1
-        if not chunk.deliveries:
-            del self._chunks[0], self._lasts[0]
+        if not chunk:
+            del self._chunks[0]
         return delivery
 
     def discard(self, order: int) -> bool:
         """Remove the delivery with that order; return False if it is not present."""
-        place = bisect_left(self._lasts, order)
-        if place == len(self._lasts):
+        place = bisect_left(self._chunks, order, key=_last)
+        if place == len(self._chunks) or not self._chunks[place].remove(order):
             return False
-        chunk = self._chunks[place]
-        if not chunk.remove(order):
-            return False
-        self._length -= 1
-        if chunk.deliveries:
-            self._lasts[place] = chunk.last
-        else:
-            del self._chunks[place], self._lasts[place]
+        if not self._chunks[place]:
+            del self._chunks[place]
         return True
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
-        place = bisect_left(self._lasts, order)
-        return self._chunks[place].find(order) if place < len(self._lasts) else None
+        place = bisect_left(self._chunks, order, key=_last)
+        return self._chunks[place].find(order) if place < len(self._chunks) else None
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
         found: list[AnyEntry] = []
-        for chunk in islice(self._chunks, bisect_right(self._lasts, order), None):
+        for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
             found += chunk.after(order, count - len(found))
             if len(found) >= count:
                 break
@@ -407,5 +393,3 @@ class Requeued(Generic[AnyEntry]):
         ready = ready_of(self)
         parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
         self._chunks = [Chunk(part) for part in parts]
-        self._lasts = [chunk.last for chunk in self._chunks]
-        self._length = len(ready)

@@ -111,35 +111,23 @@ def _combined(tests: list[Test], every: bool) -> Test:
         return neutral
     if len(open_) == 1:
         return open_[0]
-    return _all_of(open_) if every else _any_of(open_)
+    return _joined(open_, every)
 
 
-def _all_of(tests: tuple[Test, ...]) -> Test:
+def _joined(tests: tuple[Test, ...], every: bool) -> Test:
     if len(tests) == 2:
         first, second = tests
-        return lambda message: first(message) and second(message)
-
-    def test_all(message: Message) -> bool:
-        for test in tests:  # noqa: SIM110  a generator would cost more than most tests
-            if not test(message):
-                return False
-        return True
-
-    return test_all
-
-
-def _any_of(tests: tuple[Test, ...]) -> Test:
-    if len(tests) == 2:
-        first, second = tests
+        if every:
+            return lambda message: first(message) and second(message)
         return lambda message: first(message) or second(message)
 
-    def test_any(message: Message) -> bool:
-        for test in tests:  # noqa: SIM110
-            if test(message):
-                return True
-        return False
+    def test_each(message: Message) -> bool:
+        for test in tests:
+            if test(message) is not every:
+                return not every
+        return every
 
-    return test_any
+    return test_each
 
 
 # --- comparisons -----------------------------------------------------------------------------

@@ -52,7 +52,7 @@ def reserved(name: str) -> bool:
 def reader(name: str) -> Read:
     """Return a function that reads the field or property of that name."""
     if name in DMQ_PROPERTIES:
-        return _dead_letter_property(name)
+        return lambda message: _comparable(dmq_property(message.properties, name))
     return HEADER.get(name) or _property(name)
 
 
@@ -61,38 +61,23 @@ def is_field(name: str) -> bool:
     return name in HEADER or name in DMQ_PROPERTIES or from_identifier(name) != name
 
 
-def _dead_letter_property(name: str) -> Read:
-    def read(message: Message) -> Value:
-        value = dmq_property(message.properties, name)
-        return None if isinstance(value, bytes) else value
-
-    return read
-
-
 def _property(name: str) -> Read:
     foreign = from_identifier(name)
-    if foreign != name:
-        return _either(name, foreign)
 
     def read(message: Message) -> Value:
         properties = message.properties
         if properties is None:
             return None
         value = properties.get(name)
+        if value is None and foreign != name:
+            value = properties.get(foreign)
         return None if isinstance(value, bytes) else value
 
     return read
 
 
-def _either(name: str, foreign: str) -> Read:
-    def read(message: Message) -> Value:
-        properties = message.properties
-        if properties is None:
-            return None
-        value = properties.get(name, properties.get(foreign))
-        return None if isinstance(value, bytes) else value
-
-    return read
+def _comparable(value: Value | bytes) -> Value:
+    return None if isinstance(value, bytes) else value
 
 
 LONG_BITS: Final = 64
