@@ -117,16 +117,12 @@ def elect(subscription: Subscription) -> None:
     """Activate the consumers of highest rank, then longest attached (failover)."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
-    for place, consumer in enumerate(sorted(consumers, key=_by_rank)):
+    for place, consumer in enumerate(sorted(consumers, key=lambda consumer: -consumer.rank)):
         consumer.active = place < limit
         if consumer.active:
             enter_line(consumer)
         else:
             consumer.pending_queue.line.pop(consumer, None)
-
-
-def _by_rank(consumer: Consumer) -> int:
-    return -consumer.rank
 
 
 def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:

@@ -36,6 +36,7 @@ from sluicemq.broker.subscription import (
     withdraw,
 )
 from sluicemq.journal.format import Cause
+from sluicemq.journal.space import ignore
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
@@ -114,10 +115,6 @@ def is_held(delivery: Delivery) -> bool:
     """Return whether a consumer holds the delivery outside of a transaction."""
     consumer = delivery.consumer
     return consumer is not None and delivery.sequence in consumer.unacked
-
-
-def _ignore(count: int) -> None:
-    return None
 
 
 class Operations:
@@ -337,7 +334,7 @@ class Operations:
         return where, self._publisher.redirect(message, target, where)
 
     def purge(
-        self, destination: Destination, unacked: bool, done: Callable[[int], None] = _ignore
+        self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
     ) -> None:
         """Delete the ready and scheduled messages, and with `unacked` the unacked ones.
 

@@ -318,7 +318,9 @@ class _Recovery:
                 self._adopt(address, settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
-        self._decode_prepared()
+        for record, payload in self.payloads.items():
+            body = payload or self.broker.journal.entry(record).body
+            self.prepared[record] = decode_prepared(body)
         held = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
@@ -526,11 +528,6 @@ class _Recovery:
         else:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
             restore(delivery, due)
-
-    def _decode_prepared(self) -> None:
-        journal = self.broker.journal
-        for record, payload in self.payloads.items():
-            self.prepared[record] = decode_prepared(payload or journal.entry(record).body)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""

@@ -30,6 +30,7 @@ from sluicemq.broker.records import ClockLog, EventRecorder, RecordWriter
 from sluicemq.broker.routing import Routes, Selector
 from sluicemq.broker.scheduler import ExpiryWheel, Scans, StartDeadline, Timers
 from sluicemq.broker.stats import DestinationStats
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
 from sluicemq.model.message import DEFAULT_PRIORITY
 
@@ -807,7 +808,7 @@ class Core:
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.wake: Callable[[], None] = _nothing
+        self.wake: Callable[[], None] = ignore
         self.scans = Scans(start_deadline, lambda: self.wake())
         self.stopping = False
         self.observer = observer
@@ -871,7 +872,3 @@ class Core:
         if len(self.requeued) > self.requeued_limit:
             self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
-
-
-def _nothing() -> None:
-    return None

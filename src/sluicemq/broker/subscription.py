@@ -178,18 +178,15 @@ def shed(subscription: Subscription) -> None:
     """Apply the dropping policies after an arrival."""
     destination = subscription.destination
     limits = destination.settings
-    if limits.overflow is Overflow.DROP_OLDEST:
-        take = subscription.everything.take_oldest
-    elif limits.overflow is Overflow.DROP_LOWEST:
-        take = subscription.everything.take_lowest
-    else:
+    lowest = limits.overflow is Overflow.DROP_LOWEST
+    if not lowest and limits.overflow is not Overflow.DROP_OLDEST:
         return
     while (limits.max_messages and subscription.waiting > limits.max_messages) or (
         limits.max_bytes and subscription.waiting_bytes > limits.max_bytes
     ):
         if not destination.drops:
             return
-        delivery = take()
+        delivery = subscription.everything.take_for_drop(lowest)
         if delivery is None:
             return
         withdraw(delivery)

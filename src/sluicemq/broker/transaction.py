@@ -45,6 +45,7 @@ from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.broker.state import Consumer, Delivery
 from sluicemq.broker.subscription import complete, forget, let_go, refilled
 from sluicemq.journal.format import Cause
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
@@ -168,10 +169,6 @@ class Transaction:
         return touched
 
 
-def _nothing() -> None:
-    """Do nothing at the end of a commit or preparation."""
-
-
 class Transactions:
     """The broker's transactions: `open` by number, `prepared` by xid.
 
@@ -293,7 +290,7 @@ class Transactions:
         return False
 
     def prepare(
-        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = _nothing
+        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = ignore
     ) -> None:
         """Prepare the transaction (first phase). `done` is called once a crash cannot undo it.
 
@@ -399,7 +396,7 @@ class Transactions:
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
 
-    def commit(self, transaction: Transaction, done: Callable[[], None] = _nothing) -> None:
+    def commit(self, transaction: Transaction, done: Callable[[], None] = ignore) -> None:
         """Commit a transaction. `done` is called once it is applied and a crash cannot undo it.
 
         Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound or

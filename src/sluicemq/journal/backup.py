@@ -25,7 +25,7 @@ from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
 from typing import TYPE_CHECKING, Final, NamedTuple
-from zlib import crc32, decompressobj
+from zlib import crc32
 
 from sluicemq import __version__
 from sluicemq.journal.files import (
@@ -60,7 +60,12 @@ from sluicemq.journal.segment import (
     segment_path,
 )
 from sluicemq.journal.slots import Slots, wall
-from sluicemq.journal.snapshot import Snapshot, newest_snapshot_file, snapshot_path
+from sluicemq.journal.snapshot import (
+    Snapshot,
+    newest_snapshot_file,
+    snapshot_path,
+    unpack_live,
+)
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
 if TYPE_CHECKING:
@@ -405,7 +410,8 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
         segments.append((first, size, sealed))
     there = {first for first, _, _ in segments}
     for state in found[2].segments if found is not None else ():
-        if state.first <= end.segment and state.first not in there and _has_live(state.live):
+        missing = state.first <= end.segment and state.first not in there
+        if missing and unpack_live(state, journal).strip(b"\0"):
             raise damaged(
                 segment_path(journal, state.first),
                 0,
@@ -416,16 +422,6 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
 
 def _state_position(found: tuple[int, bytes, Snapshot] | None) -> int:
     return found[2].state_position if found is not None else 0
-
-
-def _has_live(packed: bytes) -> bool:
-    unpacker = decompressobj()
-    data = packed
-    while data:
-        if unpacker.decompress(data, CHUNK_BYTES).strip(b"\0"):
-            return True
-        data = unpacker.unconsumed_tail
-    return False
 
 
 def _end(journal: Path, position: int) -> DurableEnd:

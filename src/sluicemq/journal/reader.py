@@ -118,7 +118,9 @@ class Lookup:
                 return record
         in_order = last < sequence <= last + AHEAD_GAP
         if segment.sealed:
-            place, data = self._read_sealed(segment, sequence, AHEAD_BYTES if in_order else 0)
+            place, size = self._place_in_sealed(segment, sequence)
+            size = max(size + 7 & -8, AHEAD_BYTES if in_order else 0)
+            data = os.pread(self._descriptor(segment), size, place)
         else:
             place = place_of(segment, sequence)
             file = self._files[segment.first]
@@ -178,11 +180,6 @@ class Lookup:
         else:
             needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
         return sum(compress(index.columns["size"], needed))
-
-    def _read_sealed(self, segment: LiveSegment, sequence: int, least: int) -> tuple[int, bytes]:
-        """Return the record's offset and the bytes from it on, at least `least` if available."""
-        place, size = self._place_in_sealed(segment, sequence)
-        return place, os.pread(self._descriptor(segment), max(size + 7 & -8, least), place)
 
     def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
         """Return offset and size of a record. Raises RecordNotFound."""

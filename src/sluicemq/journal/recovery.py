@@ -10,8 +10,6 @@ from itertools import compress, zip_longest
 from operator import lt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import decompressobj
-from zlib import error as ZlibError  # noqa: N812
 
 from sluicemq.journal.files import (
     DURABLE_NAME,
@@ -33,7 +31,7 @@ from sluicemq.journal.format import (
     sequence_at,
     size_at,
 )
-from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, LiveSegment
+from sluicemq.journal.liveness import LARGEST, MANY, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
@@ -48,18 +46,21 @@ from sluicemq.journal.segment import (
     read_segment_header,
     segment_path,
 )
-from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
+from sluicemq.journal.snapshot import (
+    LARGEST_SPAN,
+    SegmentState,
+    Snapshot,
+    missing_liveness,
+    newest_snapshot,
+    unpack_live,
+)
 from sluicemq.journal.space import Unreserved
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import Durability
 
 SEQUENCE_GAP: Final = 1 << 20
 """Sequence numbers skipped after a restart, for numbers that were assigned without a record."""
-
-LARGEST_SPAN: Final = 4 * SPAN_LIMIT
-"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
@@ -228,7 +229,7 @@ class Recovery:
     ) -> None:
         present = set(firsts)
         for state in snapshot.segments if snapshot else ():
-            if state.first not in present and _unpack(state, self.directory).strip(b"\0"):
+            if state.first not in present and unpack_live(state, self.directory).strip(b"\0"):
                 path = segment_path(self.directory, state.first)
                 raise damaged(path, 0, "the segment is missing, and messages in it are live")
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
@@ -391,7 +392,7 @@ class Recovery:
         _check_columns(segment, view, index)
         start = 0
         if saved is not None:
-            segment.live = bytearray(_unpack(saved, self.directory))
+            segment.live = bytearray(unpack_live(saved, self.directory))
             segment.packed = saved.live
             segment.changed = False
             self.liveness.live_many.update(saved.many)
@@ -409,10 +410,10 @@ class Recovery:
             del live[max(0, segment.last - segment.base + 1) :]
             segment.changed = True
         if count and len(live) != segment.last - segment.base + 1:
-            raise _missing_liveness(segment.first, self.directory)
+            raise missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % MANY, live):
             if segment.base + match.start() not in self.liveness.live_many:
-                raise _missing_liveness(segment.first, self.directory)
+                raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
         live = segment.live
@@ -624,23 +625,6 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
             raise damaged(view.path, segment.end, "its sequence numbers do not ascend")
     if bytes(index.columns["priority"]).translate(None, _PRIORITIES):
         raise damaged(view.path, segment.end, "a record has a priority above 9")
-
-
-def _unpack(state: SegmentState, directory: Path) -> bytes:
-    unpacker = decompressobj()
-    try:
-        live = unpacker.decompress(state.live, LARGEST_SPAN)
-    except ZlibError as error:
-        raise _missing_liveness(state.first, directory) from error
-    if not unpacker.eof:
-        raise _missing_liveness(state.first, directory)
-    return live
-
-
-def _missing_liveness(first: int, directory: Path) -> JournalDamaged:
-    return JournalDamaged(
-        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
-    )
 
 
 def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:

@@ -20,13 +20,14 @@ from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final
-from zlib import compress, crc32
+from zlib import compress, crc32, decompressobj
+from zlib import error as ZlibError  # noqa: N812
 
 import msgspec
 
 from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.liveness import Liveness, LiveSegment
+from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import check_version, damaged, numbered
 from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.model.destination import Kind
@@ -35,6 +36,8 @@ from sluicemq.model.errors import JournalDamaged
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
 SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
 SUFFIX: Final = ".snapshot"
+LARGEST_SPAN: Final = 4 * SPAN_LIMIT
+"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 
 class SegmentState(msgspec.Struct, array_like=True):
@@ -220,6 +223,25 @@ def newest_snapshot_file(directory: Path) -> tuple[int, bytes, Snapshot] | None:
             raise failure
         if not vanished:
             return None
+
+
+def unpack_live(state: SegmentState, directory: Path) -> bytes:
+    """Return the liveness bytes of a segment in a snapshot. Raises JournalDamaged."""
+    unpacker = decompressobj()
+    try:
+        live = unpacker.decompress(state.live, LARGEST_SPAN)
+    except ZlibError as error:
+        raise missing_liveness(state.first, directory) from error
+    if not unpacker.eof:
+        raise missing_liveness(state.first, directory)
+    return live
+
+
+def missing_liveness(first: int, directory: Path) -> JournalDamaged:
+    """Return the error for a segment whose liveness in the snapshot cannot be read."""
+    return JournalDamaged(
+        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
+    )
 
 
 _decode: Final[Callable[[memoryview], Snapshot]] = msgspec.msgpack.Decoder(Snapshot).decode

@@ -108,6 +108,7 @@ class DiskSpace(Unreserved):
     may be called on any thread, because file systems may hang.
 
     low       True while persistent messages must be refused
+    exhausted True while a write waits for space that even the reserve lacks
     on_change called on the owner's thread with each change of the level
     """
 
@@ -140,7 +141,7 @@ class DiskSpace(Unreserved):
         self._owner = threading.get_ident()
         self._changed = threading.Condition()
         """Guards the fields below."""
-        self._exhausted = False
+        self.exhausted = False
         self._waiting = 0
         self._closing = False
         self._free = self._size = 0
@@ -215,17 +216,17 @@ class DiskSpace(Unreserved):
             if not self.low:
                 self.low = self._free < self._threshold
             elif not self.spending and self._free >= self._resume:
-                self.low = self._exhausted = False
-            if self._exhausted and not self._waiting:
+                self.low = self.exhausted = False
+            if self.exhausted and not self._waiting:
                 floor = self._reserve_size // UPKEEP_SHARE
-                self._exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
+                self.exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
             self._changed.notify_all()
 
     def state(self) -> SpaceReport:
         """Return the state at the last measurement."""
         level = SpaceLevel.LOW if self.low else SpaceLevel.ENOUGH
         return SpaceReport(
-            SpaceLevel.EXHAUSTED if self._exhausted else level,
+            SpaceLevel.EXHAUSTED if self.exhausted else level,
             self._free,
             self._size,
             self._threshold,
@@ -292,7 +293,7 @@ class DiskSpace(Unreserved):
             if self._closing:
                 return False
             self._waiting += 1
-            self._exhausted = True
+            self.exhausted = True
         with suppress(RuntimeError):  # the owner's event loop is closed
             self._notify(self.report)
         with self._changed:
@@ -318,11 +319,6 @@ class DiskSpace(Unreserved):
                 self._reserve_bytes = 0
             self._held = size
         self.measure()
-
-    @property
-    def exhausted(self) -> bool:
-        """True while a write waits for space that even the reserve lacks."""
-        return self._exhausted
 
     def close(self) -> None:
         """End all waiting: from now on, a write that finds no space fails."""

@@ -244,30 +244,22 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 return delivery
         return None
 
-    def take_lowest(self) -> AnyEntry | None:
-        """Remove and return the oldest READY delivery of the lowest priority."""
+    def take_for_drop(self, lowest: bool) -> AnyEntry | None:
+        """Remove and return the READY delivery with the lowest order: of the lowest priority with
+        `lowest`, otherwise of all.
+        """
         while self.mask:
-            delivery = self._pop((self.mask & -self.mask).bit_length() - 1)
+            priority = (self.mask & -self.mask).bit_length() - 1
+            if not lowest:
+                present = [each for each in range(PRIORITIES) if self.mask >> each & 1]
+                priority = min(present, key=self._first_order)
+            delivery = self._pop(priority)
             if delivery.state == READY:
                 return delivery
         return None
 
-    def take_oldest(self) -> AnyEntry | None:
-        """Remove and return the READY delivery with the lowest order, regardless of its
-        priority.
-        """
-        while self.mask:
-            best = -1
-            order = 0
-            for priority in range(PRIORITIES):
-                if self.mask >> priority & 1:
-                    head = self._head(priority).order
-                    if best < 0 or head < order:
-                        best, order = priority, head
-            delivery = self._pop(best)
-            if delivery.state == READY:
-                return delivery
-        return None
+    def _first_order(self, priority: int) -> int:
+        return self._head(priority).order
 
     def head(self) -> AnyEntry | None:
         """Return the delivery that `take` would return, without removing it."""

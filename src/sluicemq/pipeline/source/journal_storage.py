@@ -290,7 +290,7 @@ class DirectoryStorage(JournalStorage):
             return slots.create(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        Slots(self.path).reach(slot, position)
+        Slots(self.path).advance(slot, position, shared=True)
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
         Slots(self.path).claim(slot, holder, BEYOND, lease)
