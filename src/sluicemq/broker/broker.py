@@ -16,13 +16,13 @@ from sluicemq.broker.batches import Batches
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.fan_out import HeldMessages, join, leave
+from sluicemq.broker.fan_out import give_held, join, leave
 from sluicemq.broker.operations import Operations, scan
 from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
 from sluicemq.broker.samplers import DepthSampler, StatsSampler
-from sluicemq.broker.scheduler import Clock, Scans, StartDeadline, unlimited
+from sluicemq.broker.scheduler import Clock, StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.state import (
@@ -39,12 +39,13 @@ from sluicemq.broker.state import (
 from sluicemq.broker.stats import Traffic
 from sluicemq.broker.subscription import (
     dead_letter,
+    end,
     enter_line,
     expire,
     flush_acks,
     purge,
+    seize,
     settle,
-    settle_any,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
@@ -92,6 +93,10 @@ class Broker:
         self.journal = journal
         self.clock = clock
         self.core = Core(journal, clock, settings or EngineSettings(), start_deadline, observer)
+        self.identity = journal.identity
+        """Identity of the data directory: 8 bytes that never change."""
+        self.scans = self.core.scans
+        """Time available for scans, and the scans that wait for it."""
         self.destinations = Destinations(self.core)
         self.publisher = Publisher(self.core, self.destinations)
         self.group_commit = GroupCommit(self.core, self.publisher)
@@ -116,19 +121,9 @@ class Broker:
         journal.on_space = self.publisher.on_space
 
     @property
-    def identity(self) -> bytes:
-        """Identity of the data directory: 8 bytes that never change."""
-        return self.journal.identity
-
-    @property
     def settings(self) -> EngineSettings:
         """Settings of the engine."""
         return self.core.settings
-
-    @property
-    def scans(self) -> Scans:
-        """Time available for scans, and the scans that wait for it."""
-        return self.core.scans
 
     @property
     def memory(self) -> int:
@@ -302,7 +297,7 @@ class Broker:
             and topic.queue.waiting
             and not topic.keeps_group
         ):
-            HeldMessages(subscription).begin()
+            give_held(subscription)
         return subscription
 
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
@@ -517,7 +512,14 @@ class Broker:
 
     def settle_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
-        return settle_any(subscription, sequence)
+        for consumer in subscription.holders:
+            if sequence in consumer.unacked:
+                return settle(consumer, sequence)
+        delivery = seize(subscription, sequence)
+        if delivery is not None:
+            subscription.destination.statistics.acknowledged += 1
+            end(delivery, Cause.ACKNOWLEDGED)
+        return delivery is not None
 
     def release(
         self,
@@ -553,7 +555,10 @@ class Broker:
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
-        return redelivery.requeue(subscription, sequence, expiration)
+        delivery = seize(subscription, sequence)
+        if delivery is not None:
+            redelivery.relocate(delivery, expiration)
+        return delivery is not None
 
     def dead_letter(
         self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False

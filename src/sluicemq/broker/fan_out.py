@@ -22,12 +22,13 @@ subscription matches it, and the first subscription that matches a held message 
 `queue`.
 
 Members of the group need no scan for held messages. Another first subscription that matches some of
-them gets them by a scan (`HeldMessages`).
+them gets them by a scan (`give_held`).
 """
 
 from __future__ import annotations
 
 from collections import deque
+from functools import partial
 from typing import TYPE_CHECKING
 
 from sluicemq.broker.dispatch import add
@@ -135,66 +136,64 @@ def _give_group(topic: Destination, message: Message, group: list[Subscription])
         add(target, message, journaled)
 
 
-class HeldMessages:
-    """Scan for one new subscription, in slices of the time for scans.
+def give_held(subscription: Subscription) -> None:
+    """Give the messages that the topic holds to a new subscription, in slices of the scans' time.
 
     Messages published meanwhile go to the subscription immediately, and may be delivered before
     held ones that are still to be transferred.
     """
+    held = subscription.destination.queue
+    cursor = Cursor(held.everything, held.core.journal.next_sequence())
+    delayed = deque(held.delayed.values())
+    held.core.scans.begin(partial(_give_held, subscription, held, cursor, delayed))
 
-    __slots__ = ("_cursor", "_delayed", "_held", "_subscription")
 
-    def __init__(self, subscription: Subscription) -> None:
-        self._subscription = subscription
-        held = self._held = subscription.destination.queue
-        self._cursor = Cursor(held.everything, held.core.journal.next_sequence())
-        self._delayed: deque[Delivery] = deque(held.delayed.values())
+def _give_held(
+    subscription: Subscription,
+    held: Subscription,
+    cursor: Cursor[Delivery],
+    delayed: deque[Delivery],
+) -> None:
+    scans = held.core.scans
+    topic = held.destination
+    while not subscription.closed and not held.closed and topic.queue is held:
+        if cursor.priority >= 0:
+            for delivery in cursor.look(1):
+                _offer(subscription, delivery, ready=True)
+        elif delayed:
+            delivery = delayed.popleft()
+            if delivery.state == DELAYED:
+                _offer(subscription, delivery, ready=False)
+        else:
+            break
+        if scans.over():
+            scans.schedule(partial(_give_held, subscription, held, cursor, delayed))
+            break
+    if not subscription.closed:
+        held.core.dirty[subscription] = None
 
-    def begin(self) -> None:
-        """Start the scan, immediately if there is time."""
-        self._held.core.scans.begin(self._run)
 
-    def _run(self) -> None:
-        held = self._held
-        scans = held.core.scans
-        topic = held.destination
-        while not self._subscription.closed and not held.closed and topic.queue is held:
-            if self._cursor.priority >= 0:
-                for delivery in self._cursor.look(1):
-                    self._offer(delivery, ready=True)
-            elif self._delayed:
-                delivery = self._delayed.popleft()
-                if delivery.state == DELAYED:
-                    self._offer(delivery, ready=False)
-            else:
-                break
-            if scans.over():
-                scans.schedule(self._run)
-                break
-        if not self._subscription.closed:
-            held.core.dirty[self._subscription] = None
-
-    def _offer(self, delivery: Delivery, *, ready: bool) -> None:
-        subscription = self._subscription
-        held = self._held
-        try:
-            message = held.core.read(delivery)
-        except (JournalDamaged, RecordNotFound):
-            return  # it stays in the queue and is reported there
-        if not message.epoch:  # it has been read back from the journal
-            expires = delivery.expires
-            epoch = held.core.clock.epoch
-            message.epoch = delivery.expiration - expires if expires else epoch
-        if not subscription.accepts(message):
-            return
-        if ready:
-            held.everything.pull(delivery)
-        withdraw(delivery)
-        journaled, delivery.journaled = delivery.journaled, UNJOURNALED
-        forget(delivery, Cause.MOVED)
-        if journaled:
-            message.durability = message.durability or Durability.SYNC
-        if message.durability:
-            held.destination.held[message.sequence] = 1
-        add(subscription, message, SHARED if message.durability else UNJOURNALED)
-        tidy(held)
+def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
+    """Move a held delivery to the subscription if that accepts it."""
+    held = delivery.subscription
+    try:
+        message = held.core.read(delivery)
+    except (JournalDamaged, RecordNotFound):
+        return  # it stays in the queue and is reported there
+    if not message.epoch:  # it has been read back from the journal
+        expires = delivery.expires
+        epoch = held.core.clock.epoch
+        message.epoch = delivery.expiration - expires if expires else epoch
+    if not subscription.accepts(message):
+        return
+    if ready:
+        held.everything.pull(delivery)
+    withdraw(delivery)
+    journaled, delivery.journaled = delivery.journaled, UNJOURNALED
+    forget(delivery, Cause.MOVED)
+    if journaled:
+        message.durability = message.durability or Durability.SYNC
+    if message.durability:
+        held.destination.held[message.sequence] = 1
+    add(subscription, message, SHARED if message.durability else UNJOURNALED)
+    tidy(held)

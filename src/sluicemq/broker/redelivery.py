@@ -21,7 +21,6 @@ from sluicemq.broker.subscription import (
     let_go,
     put_back,
     refilled,
-    seize,
     shed,
 )
 from sluicemq.journal.format import Cause
@@ -223,15 +222,6 @@ def _check_acks(consumer: Consumer) -> None:
     for delivery in islice(consumer.unacked.values(), 1):
         consumer.watched = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)
-
-
-def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
-    """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
-    old = seize(subscription, sequence)
-    if old is None:
-        return False
-    relocate(old, expiration)
-    return True
 
 
 def relocate(old: Delivery, expiration: int) -> int:

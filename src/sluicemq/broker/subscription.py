@@ -269,19 +269,6 @@ def settle(consumer: Consumer, sequence: int) -> bool:
     return True
 
 
-def settle_any(subscription: Subscription, sequence: int) -> bool:
-    """Acknowledge a message that has been delivered, regardless of its present consumer."""
-    for consumer in subscription.holders:
-        if sequence in consumer.unacked:
-            return settle(consumer, sequence)
-    delivery = _take_back(subscription, sequence)
-    if delivery is not None:
-        subscription.destination.statistics.acknowledged += 1
-        end(delivery, Cause.ACKNOWLEDGED)
-        return True
-    return False
-
-
 def flush_acks(subscription: Subscription) -> None:
     """Append the acknowledgements of this iteration to the journal as one record."""
     acked = subscription.acked

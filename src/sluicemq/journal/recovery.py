@@ -501,15 +501,21 @@ class Recovery:
         moved = sorted(self._moved())
         place = 0
         for part in self.parts:
-            for row in self._stayed(part):
+            for row in self._live(part, RecordType.MESSAGE):
                 while place < len(moved) and moved[place].sequence < row.sequence:
                     yield moved[place]
                     place += 1
                 yield row
         yield from moved[place:]
 
-    def _stayed(self, part: SegmentPart) -> Iterator[LiveRow]:
-        """Iterate over the live MESSAGE records of one segment."""
+    def _moved(self) -> Iterator[LiveRow]:
+        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
+        for part in self.parts:
+            if RecordType.RELOCATED in bytes(part.table.columns["type"]):
+                yield from self._live(part, RecordType.RELOCATED)
+
+    def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
+        """Iterate over the live messages of one segment whose records are of that type."""
         segment, _, index = part
         live = segment.live
         if live.count(0) == len(live):
@@ -522,6 +528,7 @@ class Recovery:
             kind,
             flags,
             sequence,
+            reference,
             destination,
             priority,
             expiration,
@@ -535,6 +542,7 @@ class Recovery:
                 columns["type"].tolist(),
                 columns["flags"].tolist(),
                 columns["sequence"].tolist(),
+                columns["reference"].tolist(),
                 columns["destination"].tolist(),
                 columns["priority"].tolist(),
                 columns["expiration"].tolist(),
@@ -547,13 +555,13 @@ class Recovery:
             ),
             left,
         ):
-            if kind != RecordType.MESSAGE:
+            if kind != type or flags & ENTRY:
                 continue
             if references > LARGEST:
                 references = many[sequence]
             yield make(
                 (
-                    sequence,
+                    reference or sequence,
                     destination,
                     priority,
                     expiration,
@@ -564,30 +572,6 @@ class Recovery:
                     durability == Durability.TRANSIENT,
                 )
             )
-
-    def _moved(self) -> Iterator[LiveRow]:
-        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
-        for part in self.parts:
-            segment, _, index = part
-            types = bytes(index.columns["type"])
-            if RecordType.RELOCATED not in types:
-                continue
-            left = self._left_by_row(part)
-            for match in re.finditer(b"%c" % RecordType.RELOCATED, types):
-                row = match.start()
-                if not left[row] or index.columns["flags"][row] & ENTRY:
-                    continue
-                yield LiveRow(
-                    int(index.columns["reference"][row]),
-                    int(index.columns["destination"][row]),
-                    int(index.columns["priority"][row]),
-                    int(index.columns["expiration"][row]),
-                    int(index.columns["time"][row]) // 1000,
-                    int(index.columns["size"][row]) - int(index.columns["body"][row]),
-                    self.liveness.left(segment, int(index.sequences[row])),
-                    bool(index.columns["flags"][row] & DELAYED),
-                    index.columns["durability"][row] == Durability.TRANSIENT,
-                )
 
     def _left_by_row(self, part: SegmentPart) -> bytes | bytearray:
         """Return the liveness bytes of a segment in the order of its columns."""
