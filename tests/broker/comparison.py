@@ -130,8 +130,8 @@ class ModelComparison:
         broker.core.tries_first, broker.core.tries = self.tries
         transactions = broker.transactions
         transactions.slice_seconds, transactions.part_deliveries = 0.0, 1
-        self.apply = transactions.perform
-        transactions.perform = self.perform  # type: ignore[method-assign]
+        self.apply = transactions.apply_part
+        transactions.apply_part = self.perform
         journal.snapshot_source = lambda: snapshot(broker)
         self.confirm = journal.on_durable
         journal.on_durable = self.durable

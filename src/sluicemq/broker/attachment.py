@@ -215,11 +215,6 @@ class Acceptable:
         self._subscription = subscription
         self._declined: dict[int, None] = {}
 
-    @property
-    def declined(self) -> int:
-        """Number of declined messages recorded."""
-        return len(self._declined)
-
     def __call__(self, message: Message) -> bool:
         """Return whether to dispatch the message to these consumers.
 

@@ -353,11 +353,6 @@ class Subscription:
         """Return the ready delivery that was published first, or None."""
         return self.everything.eldest()
 
-    def oldest(self) -> int:
-        """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""
-        head = self.everything.head()
-        return self.core.read(head).arrival if head else 0
-
     @property
     def ready(self) -> int:
         """Number of deliveries that wait and are not delayed."""

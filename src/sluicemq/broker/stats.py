@@ -92,7 +92,16 @@ class DestinationStats(Traffic):
 
 
 _ADDED: Final = (
-    *("published", "delivered", "redelivered", "acknowledged", "expired", "dropped"),
-    *("dead_lettered", "rejected", "published_bytes", "delivered_bytes"),
-    *("publish_rate", "deliver_rate"),
+    "published",
+    "delivered",
+    "redelivered",
+    "acknowledged",
+    "expired",
+    "dropped",
+    "dead_lettered",
+    "rejected",
+    "published_bytes",
+    "delivered_bytes",
+    "publish_rate",
+    "deliver_rate",
 )

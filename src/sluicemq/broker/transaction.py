@@ -195,6 +195,8 @@ class Transactions:
         self.slice_seconds = SLICE_SECONDS
         self.slice_deliveries = SLICE_DELIVERIES
         self.part_deliveries = PART_DELIVERIES
+        self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
+        """Applies a whole transaction, or its next part."""
 
     def begin(self, owner: str = "") -> Transaction:
         """Begin an empty transaction owned by the user `owner`."""
@@ -429,7 +431,7 @@ class Transactions:
                 destination.committing += 1
             self._start(self._commit(transaction))
             return
-        sequence = self.perform(
+        sequence = self.apply_part(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
         )
         self.end(transaction, True)
@@ -628,7 +630,7 @@ class Transactions:
             deliveries = part.acks
             for destination, _ in islice(transaction.sends, part.sends):
                 deliveries += max(1, len(destination.subscriptions))
-            sequence = self.perform(transaction, part.sends, part.acks, part.record)
+            sequence = self.apply_part(transaction, part.sends, part.acks, part.record)
             if transaction.parts:
                 yield sequence, deliveries
 

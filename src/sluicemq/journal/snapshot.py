@@ -16,6 +16,7 @@ not intact was damaged later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from struct import Struct
@@ -80,6 +81,7 @@ class Snapshot(msgspec.Struct, array_like=True):
         return self.segments[-1].first if self.segments else 0
 
 
+@dataclass(slots=True)
 class Capture:
     """Copy of the owner's state that the background thread packs and writes.
 
@@ -89,19 +91,11 @@ class Capture:
     written   True if the snapshot is on disk, False if the disk was full
     """
 
-    __slots__ = ("finished", "raw", "snapshot", "waits", "written")
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        raw: list[tuple[LiveSegment, SegmentState]],
-        finished: list[LiveSegment],
-    ) -> None:
-        self.snapshot = snapshot
-        self.raw = raw
-        self.finished = finished
-        self.waits = True
-        self.written = False
+    snapshot: Snapshot
+    raw: list[tuple[LiveSegment, SegmentState]]
+    finished: list[LiveSegment]
+    waits: bool = True
+    written: bool = False
 
 
 def capture_segments(liveness: Liveness) -> Capture:
