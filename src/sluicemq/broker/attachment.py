@@ -14,22 +14,19 @@ not dispatched to that kind again, and costs other queues nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import release
+from sluicemq.broker.routing import Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
-from sluicemq.broker.state import Consumer, Window
+from sluicemq.broker.selectors.equality import Equality
+from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
 from sluicemq.broker.subscription import dead_letter, enter_line
 from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
-
-if TYPE_CHECKING:
-    from sluicemq.broker.routing import Selector
-    from sluicemq.broker.selectors.equality import Equality
-    from sluicemq.broker.state import Delivery, Destination, Sink, Subscription
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 
 def attach(

@@ -31,10 +31,13 @@ from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.broker.codec import BatchPart, WriterState
-from sluicemq.model.destination import CreatedBy
+from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.state import Core, Destination
+from sluicemq.model.destination import Address, CreatedBy
 from sluicemq.model.errors import (
     BatchConflict,
     BatchRefused,
@@ -46,14 +49,8 @@ from sluicemq.model.errors import (
     QuotaExceeded,
     Refusal,
 )
+from sluicemq.model.message import Message
 from sluicemq.model.rows import DIGEST_MASK
-
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Destination
-    from sluicemq.model.destination import Address
-    from sluicemq.model.message import Message
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
 LONGEST_WRITER: Final = 255

@@ -393,14 +393,10 @@ class Destinations:
         if settings is None:
             automatic = True
             settings = self._core.settings.defaults
-        destination = Destination(
-            self._core, address, settings, None, automatic, created, creator, provenance
-        )
+        destination = self.create(address, settings, None, automatic, creator, provenance, created)
         destination.recorded_depth = None
         destination.paused = paused
         destination.grouped = grouped
-        self._destinations[address] = destination
-        self._count(destination, 1)
         return destination
 
     def number(self, destination: Destination) -> int:

@@ -29,19 +29,15 @@ from __future__ import annotations
 
 from collections import deque
 from functools import partial
-from typing import TYPE_CHECKING
 
 from sluicemq.broker.dispatch import add
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
-from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Destination, Subscription
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import forget, tidy, withdraw
 from sluicemq.journal.format import Cause
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Delivery
 
 
 def join(topic: Destination, name: str) -> Subscription:

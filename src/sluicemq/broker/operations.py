@@ -19,13 +19,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, place
 from sluicemq.broker.pending.queue import PRIORITIES
+from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release, relocate
-from sluicemq.broker.state import Delivery
+from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
     end_delay,
     end_recorded,
@@ -35,6 +37,7 @@ from sluicemq.broker.subscription import (
     tidy,
     withdraw,
 )
+from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import ignore
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
@@ -48,14 +51,7 @@ from sluicemq.model.errors import (
     LowDiskSpace,
     MessageTooLarge,
 )
-
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Destination, Subscription
-    from sluicemq.broker.transaction import Transactions
-    from sluicemq.model.message import Message
-
+from sluicemq.model.message import Message
 
 STEP: Final = 50
 """Deliveries examined together."""

@@ -23,7 +23,7 @@ has passed.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import Final, TypeVar
 
 from sluicemq.broker.codec import (
     CLOCK_STEP,
@@ -35,7 +35,7 @@ from sluicemq.broker.codec import (
     SubscriptionEntry,
     encode,
 )
-from sluicemq.broker.pending.entry import SHARED
+from sluicemq.broker.pending.entry import SHARED, Entry
 from sluicemq.broker.scheduler import Clock
 from sluicemq.journal.format import (
     DEPTH,
@@ -44,10 +44,7 @@ from sluicemq.journal.format import (
     encode_completed,
     encode_redelivered,
 )
-
-if TYPE_CHECKING:
-    from sluicemq.broker.pending.entry import Entry
-    from sluicemq.journal.port import Journal
+from sluicemq.journal.port import Journal
 
 STEP_MS: Final = 1000
 """Smaller differences accumulate: the wall clock is slewed continuously."""

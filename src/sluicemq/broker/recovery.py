@@ -19,7 +19,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from sluicemq.broker.broker import Broker
 from sluicemq.broker.codec import (
@@ -43,17 +42,14 @@ from sluicemq.broker.codec import (
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
-from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Subscription
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import restore, restore_requeued
+from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
+from sluicemq.journal.recovery import LiveRow, Recovery
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, SelectorError
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Destination
-    from sluicemq.journal import FileJournal
-    from sluicemq.journal.recovery import LiveRow, Recovery
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 
 def snapshot(broker: Broker) -> bytes:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
-from sluicemq.broker.state import Delivery
+from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
     drop,
@@ -24,9 +23,6 @@ from sluicemq.broker.subscription import (
     shed,
 )
 from sluicemq.journal.format import Cause
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Consumer, Subscription
 
 
 def release(

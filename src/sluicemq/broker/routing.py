@@ -14,15 +14,11 @@ each publisher pays for the selectors of all consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of
-from sluicemq.broker.selectors.values import reader
-
-if TYPE_CHECKING:
-    from sluicemq.broker.selectors.values import Read
-    from sluicemq.model.message import Message
-
+from sluicemq.broker.selectors.values import Read, reader
+from sluicemq.model.message import Message
 
 _Taker = TypeVar("_Taker")
 

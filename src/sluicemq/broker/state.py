@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, count
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import (
@@ -28,17 +28,13 @@ from sluicemq.broker.pending.entry import (
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
 from sluicemq.broker.records import ClockLog, EventRecorder, RecordWriter
 from sluicemq.broker.routing import Routes, Selector
-from sluicemq.broker.scheduler import ExpiryWheel, Scans, StartDeadline, Timers
+from sluicemq.broker.scheduler import Clock, ExpiryWheel, Scans, StartDeadline, Timers
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.stats import DestinationStats
+from sluicemq.journal.port import Journal
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
-from sluicemq.model.message import DEFAULT_PRIORITY
-
-if TYPE_CHECKING:
-    from sluicemq.broker.scheduler import Clock
-    from sluicemq.broker.settings import EngineSettings
-    from sluicemq.journal.port import Journal
-    from sluicemq.model.message import Message
+from sluicemq.model.message import DEFAULT_PRIORITY, Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Bit set in the numbers of durable subscriptions; without it the number is a destination's."""

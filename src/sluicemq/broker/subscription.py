@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicemq.broker.pending.entry import DELAYED, GONE, HELD, READY, RECORDED, SHARED, TAKEN
+from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 
 OFFERED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""

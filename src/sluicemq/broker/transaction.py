@@ -37,24 +37,20 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
+from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.redelivery import give_back, hold
-from sluicemq.broker.state import Consumer, Delivery
+from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import complete, forget, let_go, refilled
 from sluicemq.journal.format import Cause
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
-
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import GroupCommit, Publisher
-    from sluicemq.broker.state import Core, Destination, Subscription
-
 
 SLICE_SECONDS: Final = 0.005
 """Time after which a slice ends, with the part that is being written or applied, in seconds."""

@@ -18,13 +18,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from sluicemq import __version__
@@ -67,10 +67,6 @@ from sluicemq.journal.snapshot import (
     unpack_live,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 LEASE_MS: Final = 60_000
 RENEW_SECONDS: Final = 10.0

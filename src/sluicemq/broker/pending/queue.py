@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
     Backlog,
@@ -28,9 +28,7 @@ from sluicemq.broker.pending.backlog import (
     ready_of,
 )
 from sluicemq.broker.pending.entry import READY, AnyEntry
-
-if TYPE_CHECKING:
-    from sluicemq.broker.routing import Selector
+from sluicemq.broker.routing import Selector
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicemq.broker.selectors.nodes import (
     All,
@@ -44,9 +44,7 @@ from sluicemq.broker.selectors.values import (
     negative,
     reader,
 )
-
-if TYPE_CHECKING:
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 Test = Callable[["Message"], bool]
 Compare = Callable[[Value, Value], bool]

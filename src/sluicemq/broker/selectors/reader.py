@@ -6,7 +6,7 @@ Nothing here recurses into the selector, and the time is linear in the length of
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final, cast
@@ -166,13 +166,6 @@ def _deepened(node: Node, depth: int) -> Node:
     return node
 
 
-def _literal(token: Token, read_number: Callable[[str], float]) -> Literal:
-    try:
-        return Literal(token.start_pos or 0, read_number(token))
-    except ValueError as error:
-        raise expected(str(error), _shortened(token), token.start_pos or 0) from None
-
-
 def _text(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
@@ -207,17 +200,16 @@ class Reader(Transformer[Token, Node]):
     def string(self, token: Token) -> Node:
         return Literal(token.start_pos or 0, _text(token))
 
-    def exact(self, token: Token) -> Node:
-        return _literal(token, values.read_exact)
+    def number(self, token: Token) -> Node:
+        position = token.start_pos or 0
+        read_number = values.read_exact if token.type == "EXACT" else values.read_approximate
+        try:
+            return Literal(position, read_number(token))
+        except ValueError as error:
+            raise expected(str(error), _shortened(token), position) from None
 
-    def approximate(self, token: Token) -> Node:
-        return _literal(token, values.read_approximate)
-
-    def true(self, token: Token) -> Node:
-        return Literal(token.start_pos or 0, True)
-
-    def false(self, token: Token) -> Node:
-        return Literal(token.start_pos or 0, False)
+    def boolean(self, token: Token) -> Node:
+        return Literal(token.start_pos or 0, token.type == "TRUE")
 
     def nested(self, opening: Token, inside: Node) -> Node:
         # errors give the position of the nested node

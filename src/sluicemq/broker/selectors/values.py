@@ -19,15 +19,12 @@ import operator
 import struct
 from collections.abc import Callable
 from operator import attrgetter
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import Final, TypeGuard
 
 from sluicemq.broker.selectors.nodes import Value
 from sluicemq.model.dead_letters import DMQ_PROPERTIES, dmq_property
 from sluicemq.model.identifiers import from_identifier
-
-if TYPE_CHECKING:
-    from sluicemq.model.message import Message
-
+from sluicemq.model.message import Message
 
 Read = Callable[["Message"], Value]
 
