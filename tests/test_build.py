@@ -6,7 +6,7 @@ import ast
 from importlib import import_module
 from pathlib import Path
 
-from sluicemq.broker.build import COMPILED
+from sluicemq.broker import COMPILED
 
 ROOT = Path(__file__).parents[1]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import RecordType
-from sluicemq.journal.format import decode_address
-from sluicemq.journal.meta import decode_message
+from sluicemq.journal.format import decode_address, decode_message
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message

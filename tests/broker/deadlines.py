@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sluicemq.broker.scans import Deadline
+from sluicemq.broker.scheduler import Deadline
 
 
 class ScanTime:

@@ -20,8 +20,8 @@ from hypothesis.stateful import (
 )
 from msgspec.structs import replace
 
-from sluicemq.broker.clock import ManualClock
 from sluicemq.broker.codec import BatchPart
+from sluicemq.broker.scheduler import ManualClock
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow

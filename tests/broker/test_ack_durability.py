@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
@@ -15,7 +17,7 @@ class LazyJournal(MemoryJournal):
 
     def __init__(self) -> None:
         super().__init__()
-        self.flush_interval = 100
+        self.options = replace(self.options, flush_interval=100)
         self.asked: list[bool] = []
         self.busy = False
 

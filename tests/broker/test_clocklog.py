@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.clocklog import MAX_STEPS, ClockLog
-from sluicemq.broker.codec import RecordWriter
+from sluicemq.broker.records import MAX_STEPS, ClockLog, RecordWriter
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal

@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Disk]:
 
 def shrink(broker: Broker) -> None:
     """Make a transaction of more than `SLICE` messages a large one."""
-    commits = broker.transactions.commits
+    commits = broker.transactions
     commits.slice_deliveries = commits.part_deliveries = SLICE
     commits.slice_seconds = 60.0
 
@@ -135,8 +135,8 @@ def test_large_commit_applies_one_slice_per_flush() -> None:
 def test_time_ends_a_slice_too() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
-    fixture.broker.transactions.commits.slice_deliveries = MESSAGES - 1
-    fixture.broker.transactions.commits.slice_seconds = 0.0
+    fixture.broker.transactions.slice_deliveries = MESSAGES - 1
+    fixture.broker.transactions.slice_seconds = 0.0
     fixture.queue()
     fixture.broker.transactions.commit(fill(fixture.broker))
     visible_counts = []

@@ -358,7 +358,7 @@ def test_place_life_and_attempts_of_a_requeued_message_survive(disk: Disk, seale
 def deliver_for_good(disk: Disk) -> None:
     """Let the journal's delay pass, so that it has recorded all deliveries."""
     disk.sync()
-    disk.clock.advance(disk.journal.flush_interval)
+    disk.clock.advance(disk.journal.options.flush_interval)
     disk.broker.tick()
     disk.sync()
 

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import Delivery, Destination, EngineSettings
-from sluicemq.broker.pending.cursor import RUN_COST, Cursor
+from sluicemq.broker.pending.backlog import CHUNK, Requeued
+from sluicemq.broker.pending.cursor import CHUNK_COST, Cursor
 from sluicemq.broker.pending.entry import READY, TAKEN
-from sluicemq.broker.pending.requeued import CHUNK, Requeued
 from sluicemq.broker.subscription import take_out, withdraw
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, OfType
@@ -24,18 +24,12 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
     return [delivery.sequence for delivery in deliveries]
 
 
-def is_clean(queue: Destination) -> bool:
-    """Return whether all deliveries of the queue are READY."""
-    subscription = queue.queue
-    return subscription.everything.length == subscription.waiting - len(subscription.delayed)
-
-
-def skipped(queue: Destination, count: int, until: int, clean: bool, budget: int) -> Cursor:
+def skipped(queue: Destination, count: int, until: int, budget: int) -> Cursor:
     """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
     cursor = Cursor(queue.queue.everything, until)
     left = count
     while left and cursor.priority >= 0:
-        left -= cursor.skip(left, clean, budget)
+        left -= cursor.skip(left, budget)
         assert left >= 0
     return cursor
 
@@ -102,7 +96,7 @@ def line_of(
 @given(
     made=steps,
     chunk_deliveries=st.integers(1, 4),
-    budget=st.sampled_from([1, RUN_COST + 3, PLENTY]),
+    budget=st.sampled_from([1, CHUNK_COST + 3, PLENTY]),
 )
 @settings(max_examples=300, deadline=None)
 def test_every_position_is_found_in_any_representation_of_the_queue(
@@ -118,13 +112,12 @@ def test_every_position_is_found_in_any_representation_of_the_queue(
         there = bool(line.mask >> priority & 1)
         assert there == bool(line.after(priority, 0, 1)), f"after() of priority {priority}"
     assert len(set(waiting)) == len(waiting)
-    for clean in {False, is_clean(queue)}:
-        for place in range(len(waiting) + 2):
-            cursor = skipped(queue, place, NO_END, clean, budget)
-            found: list[int] = []
-            while cursor.priority >= 0:
-                found += sequences(cursor.look(3))
-            assert found == waiting[place:], f"from place {place}"
+    for place in range(len(waiting) + 2):
+        cursor = skipped(queue, place, NO_END, budget)
+        found: list[int] = []
+        while cursor.priority >= 0:
+            found += sequences(cursor.look(3))
+        assert found == waiting[place:], f"from place {place}"
 
 
 @given(made=steps, chunk_deliveries=st.integers(1, 4), data=st.data())
@@ -137,8 +130,8 @@ def test_a_cursor_stops_at_its_end_and_another_resumes_there(
     until = data.draw(st.integers(0, max((d.order for d in line), default=0) + 1))
     waiting = [d.sequence for d in line if d.order <= until]
     place = data.draw(st.integers(0, len(waiting)))
-    first = skipped(queue, place, until, False, PLENTY)
-    assert first.skip(0, False, PLENTY) == 0
+    first = skipped(queue, place, until, PLENTY)
+    assert first.skip(0, PLENTY) == 0
     cursor = Cursor(line, until, first.priority, first.last)
     found: list[int] = []
     while step := cursor.step(2):
@@ -166,13 +159,14 @@ def test_every_delivery_is_found_by_its_order(
                 assert missing is None or missing.state != READY
 
 
-def test_a_fully_ready_queue_is_skipped_chunk_by_chunk() -> None:
+def test_a_packed_backlog_is_skipped_chunk_by_chunk() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=100))
     queue = fixture.queue()
-    fixture.send(queue, *["x"] * 2000, durability=Durability.LAZY)
+    for _ in range(20):
+        fixture.send(queue, *["x"] * 100, durability=Durability.LAZY)
     cursor = Cursor(queue.queue.everything, NO_END)
-    # 19 chunks at most, however many deliveries they hold
-    assert cursor.skip(1950, True, 20 * RUN_COST) == 1950
+    # 18 chunks, the newest deliveries, however many deliveries the chunks hold
+    assert cursor.skip(1950, 18 * CHUNK_COST + 200) == 1950
     assert len(cursor.step(100)) == 50
 
 
@@ -220,13 +214,9 @@ def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
     random.Random(7).shuffle(orders)
     for order in orders:
         kept.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
-    runs = list(kept.runs(0, True))
-    assert len(runs) >= 3
-    assert max(len(run.orders) for run in runs) <= 2 * CHUNK
-    assert [order for run in runs for order in run.orders] == sorted(orders)
+    assert [d.order for d in kept] == sorted(orders)
     for delivery in kept:
         delivery.state = TAKEN if delivery.order % 2 else READY
-    assert sum(len(run.orders) for run in kept.runs(0, False)) == len(orders) // 2
     kept.compact()
     assert [d.order for d in kept] == list(range(2, 6 * CHUNK, 2))
     assert kept.find(4) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import declined
+from sluicemq.broker import attachment
 from sluicemq.broker.selectors import compile_selector
 from sluicemq.model.errors import SelectorError
 from tests.support.broker import BrokerFixture, OfType, Reader, bodies
@@ -110,17 +110,17 @@ def test_what_is_remembered_is_bounded() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.read(queue, 0)
-    count = declined.MOST_DECLINED + 10
+    count = attachment.MOST_DECLINED + 10
     reader = fixture.read(queue, count)
     sequences = fixture.send(queue, *map(str, range(count)))
     while len(reader.consumer.unacked) < count:
         fixture.broker.flush()
     decline(fixture, reader, *map(str, range(count)))
     selector = reader.consumer.pending_queue.selector
-    assert isinstance(selector, declined.Acceptable)
-    assert selector.declined == declined.MOST_DECLINED
-    assert queue.queue.ready == declined.MOST_DECLINED  # the others are offered once more
-    assert len(reader.consumer.unacked) == len(sequences) - declined.MOST_DECLINED
+    assert isinstance(selector, attachment.Acceptable)
+    assert len(selector._declined) == attachment.MOST_DECLINED
+    assert queue.queue.ready == attachment.MOST_DECLINED  # the others are offered once more
+    assert len(reader.consumer.unacked) == len(sequences) - attachment.MOST_DECLINED
 
 
 def test_no_jms_selector_has_the_name_of_a_kind() -> None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from sluicemq.broker.depth_sampler import LARGEST_SHARE, SHARE, DepthSampler
+from msgspec.structs import replace
+
+from sluicemq.broker.samplers import LARGEST_SHARE, SHARE, DepthSampler
 from sluicemq.journal.format import RecordType, decode_depth
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
@@ -145,7 +147,7 @@ class Looked:
 
 def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     fixture = DepthSamplerFixture(0)
-    fixture.disk.depth_interval = 5000
+    fixture.disk.options = replace(fixture.disk.options, depth_interval=5000)
     looked: Any = Looked()
     destinations = {Address(Kind.QUEUE, str(number)): looked for number in range(100_000)}
     DepthSampler(fixture.broker.core, destinations)

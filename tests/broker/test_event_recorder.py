@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.records import EventRecorder
 from sluicemq.broker.state import Delivery
 from sluicemq.journal import Cause, FileJournal, JournalOptions
 from sluicemq.journal.format import (
@@ -35,7 +37,7 @@ class QuietJournal(RecordingJournal):
 
     def __init__(self) -> None:
         super().__init__(record_deliveries=True)
-        self.flush_interval = 100
+        self.options = replace(self.options, flush_interval=100)
         self.writes = 0
 
     def commit(self, sync: bool = True) -> None:
@@ -51,7 +53,7 @@ class EventRecorderFixture(BrokerFixture):
 
     def records(self) -> list[tuple[RecordType, list[int]]]:
         """Return the records of deliveries and their ends since the last call."""
-        self.wait(self.disk.flush_interval)
+        self.wait(self.disk.options.flush_interval)
         found = [record for record in read_from(self.disk, 0) if record.lists_messages]
         self.disk.records.clear()
         return [(RecordType(record.type), record.sequences) for record in found]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker.timers import NEVER
+from sluicemq.broker.scheduler import NEVER
 from sluicemq.model.destination import Overflow
 from tests.support.broker import DAY, BrokerFixture, bodies, move_ready
 

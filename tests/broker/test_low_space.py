@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+from msgspec.structs import replace
 
 from sluicemq.broker import Broker, ManualClock, Window
 from sluicemq.broker.codec import BatchPart
@@ -203,7 +204,7 @@ def test_nothing_is_delivered_when_the_reserve_is_used_up(fixture: Fixture) -> N
 
 
 def test_messages_in_memory_are_not_recorded(fixture: Fixture) -> None:
-    fixture.journal.record_transient = True
+    fixture.journal.options = replace(fixture.journal.options, record_transient=True)
     fixture.level(SpaceLevel.LOW)
     before = len(fixture.types())
     message = fixture.message(durability=Durability.NONE)

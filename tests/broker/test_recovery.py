@@ -50,7 +50,7 @@ class Restarting(Machine):
                 self.comparison.detach(pair)
         self.comparison.flush()
         if later:
-            self.comparison.advance(self.file_journal.flush_interval)
+            self.comparison.advance(self.file_journal.options.flush_interval)
             self.comparison.flush()
         if snapshot:
             self.file_journal.seal()

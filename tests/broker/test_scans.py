@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
-from sluicemq.broker.scans import Scans
+from sluicemq.broker.scheduler import Scans
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
@@ -239,4 +239,9 @@ def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
     broker_fixture.clock.advance(data.draw(st.sampled_from([0, 100])))
     del reader
     found = [each for each in broker_fixture.broker.scan(queue.queue) if each is not None]
-    assert found == list(broker_fixture.broker.browse(queue.queue))
+    steady = broker_fixture.clock.steady
+    assert found == [
+        (delivery.sequence, None if delivery.journaled else delivery.message)
+        for delivery in queue.queue.browse()
+        if not delivery.scheduled and not 0 < delivery.expires <= steady
+    ]

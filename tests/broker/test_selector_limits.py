@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluicemq.broker import EngineSettings, compile_selector
 from sluicemq.broker.selectors import SelectorLimits
-from sluicemq.broker.selectors.pattern import matcher, split
+from sluicemq.broker.selectors.nodes import matcher, split_pattern
 from sluicemq.broker.selectors.reader import read
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import SelectorError
@@ -167,7 +167,7 @@ def test_every_accepted_selector_evaluates(trees: list[Tree], joint: str) -> Non
 @pytest.mark.parametrize("pattern", ["%" + "x" * 1000 + "y%c", "%x%x%x%x%x%x%x%x%y%", "x%" * 500])
 def test_a_pattern_takes_no_longer_than_its_nodes_allow(pattern: str) -> None:
     """The bound is far from tight: with backtracking these take minutes."""
-    matches = matcher(split(pattern, ""))
+    matches = matcher(split_pattern(pattern, ""))
     before = time.thread_time()
     matches("x" * 60_000)
     assert time.thread_time() - before < 2
@@ -184,7 +184,7 @@ WILD = st.text("ab%_", max_size=12)
 @settings(max_examples=300)
 @given(WILD, st.text("ab", max_size=14))
 def test_patterns_match_as_defined(pattern: str, value: str) -> None:
-    assert bool(matcher(split(pattern, ""))(value)) == by_definition(pattern, value)
+    assert bool(matcher(split_pattern(pattern, ""))(value)) == by_definition(pattern, value)
 
 
 def by_definition(pattern: str, value: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from sluicemq.broker import EngineSettings, Subscription, compile_selector
 from sluicemq.broker.routing import Routes
@@ -118,5 +119,6 @@ def test_an_existing_durable_subscription_is_found_whatever_the_limit() -> None:
         return fixture.broker.subscribe(fixture.topic(), "s", durable=True, selector=selector)
 
     subscription = subscribe()
-    fixture.broker.core.selector_load = 1
+    core = fixture.broker.core
+    core.settings = replace(core.settings, selector_load=1)
     assert subscribe() is subscription

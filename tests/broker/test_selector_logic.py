@@ -5,7 +5,8 @@ from __future__ import annotations
 from hypothesis import example, given, settings
 
 from sluicemq.broker import compile_selector
-from sluicemq.broker.selectors.equality import bucket_of, field_reader
+from sluicemq.broker.selectors.equality import bucket_of
+from sluicemq.broker.selectors.values import reader
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message, Property
 from tests.broker.expressions import Tree, conditions, evaluate, properties, write
@@ -41,7 +42,7 @@ def test_selected_messages_have_the_equalities(tree: Tree, found: Properties) ->
     selector = compile_selector(write(tree))
     if selector(message(found)):
         for equality in selector.equalities:
-            assert bucket_of(field_reader(equality)(message(found))) in equality.buckets
+            assert bucket_of(reader(equality.field)(message(found))) in equality.buckets
 
 
 def demanded(text: str) -> dict[str, set[object]]:

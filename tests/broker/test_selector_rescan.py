@@ -303,10 +303,7 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
 
 
 def bodies_in_order(fixture: BrokerFixture, queue: Destination) -> list[str]:
-    return [
-        (message or fixture.broker.fetch(sequence)).body.decode()
-        for sequence, message in fixture.broker.browse(queue.queue)
-    ]
+    return [fixture.broker.read(delivery).body.decode() for delivery in queue.queue.browse()]
 
 
 def test_a_queue_is_still_packed_beside_a_selective_consumer() -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker import Destination, EngineSettings
-from sluicemq.broker.stats_sampler import SHARE
+from sluicemq.broker.samplers import SHARE
 from tests.support.broker import BrokerFixture
 
 

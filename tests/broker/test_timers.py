@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.broker.pending.entry import GONE, TAKEN, UNJOURNALED
+from sluicemq.broker.scheduler import NEVER, ExpiryWheel, Timers
 from sluicemq.broker.state import Delivery
-from sluicemq.broker.timers import NEVER, ExpiryWheel, Timers
 from tests.support.broker import BrokerFixture
 
 SLOT = ExpiryWheel.SLOT_MS

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, list_segments, segment_path
-from sluicemq.journal.writer import read_durable
 
 
 def newest_segment(directory: Path) -> Path:

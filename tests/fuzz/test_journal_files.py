@@ -27,9 +27,13 @@ from sluicemq.broker import Broker, ManualClock, Window
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal, Slots
 from sluicemq.journal.format import HEADER_BYTES
-from sluicemq.journal.index import TRAILER_BYTES
 from sluicemq.journal.inspect import check, dump
-from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, MappedSegment, record_offsets
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    TRAILER_BYTES,
+    MappedSegment,
+    record_offsets,
+)
 from sluicemq.journal.snapshot import SNAPSHOT_HEAD, list_snapshots
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, JournalError

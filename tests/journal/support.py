@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluicemq.journal import FileJournal, JournalOptions, LiveRow
+import pytest
+
+from sluicemq.journal import FileJournal, JournalOptions, LiveRow, files, writer
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -55,3 +57,9 @@ def crash(journal: FileJournal) -> None:
     journal._failed = True
     journal._refusal = "killed"
     journal.close()
+
+
+def replace_os(monkeypatch: pytest.MonkeyPatch, system: object) -> None:
+    """Make all writes of a journal call `system` instead of the module `os`."""
+    monkeypatch.setattr(files, "os", system)
+    monkeypatch.setattr(writer, "os", system)

@@ -11,14 +11,20 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal import backup as backup_module
-from sluicemq.journal.backup import NO_LIMIT, SLOT_PREFIX, create
-from sluicemq.journal.backup_copy import LEASE_MS, BackupCancelled, CopyProgress
+from sluicemq.journal.backup import (
+    LEASE_MS,
+    NO_LIMIT,
+    SLOT_PREFIX,
+    BackupCancelled,
+    CopyProgress,
+    create,
+)
 from sluicemq.journal.backup_restore import LEAP, PARTIAL, restore
-from sluicemq.journal.index import TRAILER_BYTES, encode_trailer
+from sluicemq.journal.files import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.journal.inspect import check
 from sluicemq.journal.manifest import MANIFEST_NAME, read_manifest, verify
+from sluicemq.journal.segment import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.writer import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.model.errors import JournalDamaged, JournalError
 from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
 

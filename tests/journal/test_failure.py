@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.journal import FileJournal
-from sluicemq.journal import writer as writer_module
 from sluicemq.model.errors import JournalError, JournalFailed
-from tests.journal.support import TINY, live_of, put, reopen, segments_of, take
+from tests.journal.support import TINY, live_of, put, reopen, replace_os, segments_of, take
 from tests.support.journal import read_from
 
 
@@ -60,7 +59,7 @@ def test_a_failed_write_is_final(
     journal.on_durable = seen.append
 
     disk = FailingDisk(call, 0, short if call == "pwrite" else 0)
-    monkeypatch.setattr(writer_module, "os", disk)
+    replace_os(monkeypatch, disk)
     put(journal, b"lost" * 100)
     with pytest.raises(JournalFailed, match="Input/output error"):
         journal.sync()
@@ -92,7 +91,7 @@ def test_a_failure_while_sealing_is_final_and_loses_nothing(
     journal = FileJournal.open(tmp_path, TINY, on_failure=failures.append)
     sequence = put(journal, b"kept")
     journal.sync()
-    monkeypatch.setattr(writer_module, "os", FailingDisk(call, 0))
+    replace_os(monkeypatch, FailingDisk(call, 0))
     journal.seal()
     with pytest.raises(JournalFailed):
         journal.sync()
@@ -108,7 +107,7 @@ def test_a_disk_full_at_the_start_is_reported(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reopen(tmp_path).close()
-    monkeypatch.setattr(writer_module, "os", FailingDisk("pwrite", 1, error=errno.ENOSPC))
+    replace_os(monkeypatch, FailingDisk("pwrite", 1, error=errno.ENOSPC))
     with pytest.raises(JournalError, match=re.escape(str(tmp_path)) + ".*No space left"):
         reopen(tmp_path)
     monkeypatch.undo()
@@ -123,7 +122,7 @@ def test_short_writes_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def pwrite(self, fd: int, data: bytes, offset: int) -> int:
             return os.pwrite(fd, bytes(data)[:11], offset)
 
-    monkeypatch.setattr(writer_module, "os", SlowDisk())
+    replace_os(monkeypatch, SlowDisk())
     journal = reopen(tmp_path)
     sequence = put(journal, b"x" * 1000)
     journal.seal()
@@ -154,7 +153,7 @@ def test_records_appended_during_a_write_go_into_the_next_group(
             assert proceed.wait(60)
             os.fdatasync(fd)
 
-    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    replace_os(monkeypatch, HeldDisk())
     one = put(journal, b"one")
     journal.commit()
     assert entered.wait(60)

@@ -19,15 +19,16 @@ from sluicemq.journal.format import (
     decode_address,
     decode_completed,
     decode_depth,
+    decode_message,
     decode_record,
     decode_redelivered,
     encode_address,
     encode_completed,
+    encode_meta,
     encode_record,
     encode_redelivered,
     record_size,
 )
-from sluicemq.journal.meta import decode_message, encode_meta
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin

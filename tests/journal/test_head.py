@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, MemoryJournal
-from sluicemq.journal.lookup import FIRST_BYTES
 from sluicemq.journal.port import Journal
+from sluicemq.journal.reader import FIRST_BYTES
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from tests.journal.support import ORDERS, crash, make_message, put, reopen, segments_of, take
 

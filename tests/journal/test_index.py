@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal.format import encode_record
-from sluicemq.journal.index import SegmentIndex, build_index
-from sluicemq.journal.segment import MappedSegment
+from sluicemq.journal.segment import MappedSegment, SegmentIndex, build_index
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import ORDERS, make_message, put, reopen, segments_of
 

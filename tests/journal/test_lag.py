@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal import FileJournal
-from sluicemq.journal.lag import records_after
+from sluicemq.journal.reader import records_after
 from tests.journal.support import put, reopen
 from tests.support.journal import read_from
 

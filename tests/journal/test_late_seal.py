@@ -15,17 +15,17 @@ from typing import NamedTuple
 
 import pytest
 
-from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal import FileJournal, RecordType, Recovery
 from sluicemq.journal import recovery as recovery_module
 from sluicemq.journal import upkeep as upkeep_module
-from sluicemq.journal import writer as writer_module
+from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
 from sluicemq.journal.inspect import check, dump
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import MappedSegment, records_end
-from sluicemq.journal.writer import DurableEnd, DurableFile, SegmentFile, Spares, read_durable
+from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
-from tests.journal.support import TINY, live_of, put, reopen, segments_of
+from tests.journal.support import TINY, live_of, put, reopen, replace_os, segments_of
 from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
@@ -314,23 +314,23 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal = reopen(tmp_path)
     journal.recovery.done()
     journal.snapshot_source = lambda: b"state"
-    put(journal, b"x" * 1500)  # more than half a segment: the next file is prepared
+    put(journal, b"x" * 1500)
     journal.sync()
-    assert (tmp_path / "spare-1.tmp").exists()
     events = Events()
-    monkeypatch.setattr(writer_module, "os", events)
+    replace_os(monkeypatch, events)
     put(journal, b"x" * 600)
     journal.sync()  # full; the snapshot's mark is the next segment's first group
     put(journal)
     journal.sync()
     full, growing = (path.name for path in segments_of(tmp_path))
+    unnamed = growing.replace(".segment", ".tmp")
     assert events.seen == [
         ("pwrite", full),
         ("fdatasync", full),
         ("pwrite", "durable"),
-        ("pwrite", "spare-1.tmp"),  # header
-        ("pwrite", "spare-1.tmp"),  # group
-        ("fdatasync", "spare-1.tmp"),
+        ("pwrite", unnamed),  # header
+        ("pwrite", unnamed),  # group
+        ("fdatasync", unnamed),
         ("rename", growing),
         ("fsync", tmp_path.name),
         ("pwrite", "durable"),
@@ -366,7 +366,7 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
 
             return held
 
-    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    replace_os(monkeypatch, HeldDisk())
     two = put(journal, b"two")
     journal.commit()
     assert reached.wait(60)
@@ -427,30 +427,12 @@ def test_messages_of_a_segment_that_is_being_sealed_are_read(
     journal.close()
 
 
-def test_files_prepared_ahead_are_used_and_not_left_behind(tmp_path: Path) -> None:
-    options = JournalOptions(segment_bytes=4096)
-    journal = FileJournal.open(tmp_path, options)
-    put(journal, b"x" * 3000)
-    journal.sync()
-    (spare,) = tmp_path.glob("*.tmp")
-    number = spare.stat().st_ino
-    journal.seal()
-    put(journal)
-    journal.sync()
-    assert segments_of(tmp_path)[1].stat().st_ino == number
-    put(journal, b"x" * 3000)
-    journal.sync()
-    assert list(tmp_path.glob("*.tmp"))
-    journal.close()
-    assert not list(tmp_path.glob("*.tmp"))
-
-
 # --- failures ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("owner", "name"),
-    [(SegmentFile, "seal"), (Spares, "prepare"), (upkeep_module, "write_snapshot")],
+    [(SegmentFile, "seal"), (upkeep_module, "write_snapshot")],
 )
 def test_a_failure_of_the_second_thread_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, owner: object, name: str
@@ -482,7 +464,7 @@ def test_a_failure_of_the_second_thread_is_final(
     assert journal.durable >= third  # nothing waits for that thread ...
     seen: list[int] = []
     journal.on_durable = seen.append
-    monkeypatch.setattr(writer_module, "os", HeldDisk())
+    replace_os(monkeypatch, HeldDisk())
     fourth = put(journal)
     journal.commit()
     may_fail.set()
@@ -522,7 +504,7 @@ def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
         def fdatasync(self, fd: int) -> None:
             raise OSError(errno.EIO, "Input/output error")
 
-    monkeypatch.setattr(writer_module, "os", FailingDisk())
+    replace_os(monkeypatch, FailingDisk())
     put(journal)
     journal.commit()
     while not journal._failed:

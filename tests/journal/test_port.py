@@ -180,17 +180,6 @@ def test_a_purge_larger_than_one_record(journal: Journal) -> None:
     assert purged == sequences
 
 
-def test_a_fenced_journal_refuses_writes_and_keeps_its_records(journal: Journal) -> None:
-    sequence = put(journal)
-    journal.fence()
-    with pytest.raises(JournalFailed, match="fenced"):
-        put(journal)
-    with pytest.raises(JournalFailed, match="fenced"):
-        journal.append_completed(1, 1, Cause.ACKNOWLEDGED, [sequence], T0)
-    flush(journal)
-    assert journal.durable >= sequence
-
-
 def test_too_many_references_are_refused_and_leave_nothing_behind(journal: Journal) -> None:
     before = journal.stats().live
     with pytest.raises(JournalError, match="references"):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal.lookup import AHEAD_BYTES
+from sluicemq.journal.reader import AHEAD_BYTES
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import put, reopen, segments_of, take
 

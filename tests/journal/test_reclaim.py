@@ -309,7 +309,7 @@ def test_any_acknowledgement_keeps_a_slot(
     aging: FileJournal, tmp_path: Path, position: int
 ) -> None:
     _age(aging, tmp_path, 3 * HOUR)
-    aging.slots.reach("reader", position)
+    aging.slots.advance("reader", position, shared=True)
     turnover(aging, 3)
     assert not aging.slots.get("reader").lost
     aging.close()

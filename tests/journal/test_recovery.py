@@ -10,6 +10,7 @@ from zlib import crc32
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions, RecordType, Recovery
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import (
     DEPTH,
     FORMAT_VERSION,
@@ -20,7 +21,6 @@ from sluicemq.journal.format import (
 from sluicemq.journal.inspect import check
 from sluicemq.journal.segment import MappedSegment, record_offsets
 from sluicemq.journal.snapshot import list_snapshots
-from sluicemq.journal.writer import read_durable
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalLocked
 from tests.journal.support import (

@@ -62,12 +62,12 @@ def test_a_slot_file_that_is_none_is_reported_with_its_path(tmp_path: Path) -> N
 def test_a_slower_reader_does_not_move_a_slot_back(tmp_path: Path) -> None:
     slots = Slots(tmp_path)
     slots.create("a", 10)
-    assert slots.reach("a", 20).position == 20
-    assert slots.reach("a", 15).position == 20
+    assert slots.advance("a", 20, shared=True).position == 20
+    assert slots.advance("a", 15, shared=True).position == 20
     assert slots.get("a").position == 20
     slots.lose("a")
     with pytest.raises(JournalError, match="lost"):
-        slots.reach("a", 15)
+        slots.advance("a", 15, shared=True)
 
 
 MOVER = """
@@ -76,7 +76,7 @@ from pathlib import Path
 from sluicemq.journal import Slots
 slots = Slots(Path(sys.argv[1]))
 for position in range(int(sys.argv[2]), 1000, 2):
-    slots.reach("a", position)
+    slots.advance("a", position, shared=True)
 """
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.journal import upkeep as upkeep_module
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.snapshot import (
     SNAPSHOT_HEAD,
@@ -24,7 +25,6 @@ from sluicemq.journal.snapshot import (
     write_snapshot,
 )
 from sluicemq.journal.space import DiskSpace
-from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import JournalDamaged
 from tests.journal.support import crash, live_of, put, reopen, segments_of, take
 

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from sluicemq.journal import FileJournal
-from sluicemq.journal import writer as writer_module
 from sluicemq.journal.log import SMALL_GROUP, SWIFT
 from sluicemq.model.errors import JournalError, JournalFailed
-from tests.journal.support import live_of, put, reopen
+from tests.journal.support import live_of, put, reopen, replace_os
 
 USUAL = 40
 """Groups after which the journal knows the disk."""
@@ -28,7 +27,7 @@ class Disk:
         self.refused = 0
         self.threads: list[int] = []
         self._clock = 0.0
-        monkeypatch.setattr(writer_module, "os", self)
+        replace_os(monkeypatch, self)
         monkeypatch.setattr("sluicemq.journal.log.time.perf_counter", lambda: self._clock)
 
     def __getattr__(self, name: str) -> object:

@@ -9,11 +9,10 @@ from pathlib import Path
 import pytest
 
 from sluicemq.journal import FileJournal, JournalOptions
-from sluicemq.journal import writer as writer_module
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.log import MAX_UNSYNCED
-from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import JournalDamaged
-from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
+from tests.journal.support import TINY, crash, live_of, put, reopen, replace_os, segments_of, take
 
 
 class Disk:
@@ -21,7 +20,7 @@ class Disk:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.syncs = 0
-        monkeypatch.setattr(writer_module, "os", self)
+        replace_os(monkeypatch, self)
 
     def __getattr__(self, name: str) -> object:
         return getattr(os, name)

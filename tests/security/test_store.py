@@ -119,7 +119,7 @@ def test_a_crash_in_the_middle_leaves_the_old_users(
         raise Killed
 
     with monkeypatch.context() as patch:
-        where = "sluicemq.journal.writer."
+        where = "sluicemq.journal.files."
         patch.setattr(where + ("write_at" if call == "write_at" else f"os.{call}"), kill)
         with pytest.raises(Killed):
             users.change(add("bert"), "")

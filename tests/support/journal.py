@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from msgspec.structs import replace
+
 from sluicemq.journal import FileJournal, Journal, MemoryJournal, Record, RecordType
 from sluicemq.journal.format import (
     DELAYED,
@@ -12,9 +14,9 @@ from sluicemq.journal.format import (
     UNIT_END,
     decode_record,
     encode_completed,
+    encode_meta,
     encode_record,
 )
-from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.reader import read_records
 from sluicemq.model.message import Message
 
@@ -24,8 +26,9 @@ class RecordingJournal(MemoryJournal):
 
     def __init__(self, *, record_deliveries: bool = False, depth_interval: int = 0) -> None:
         super().__init__()
-        self.record_deliveries = record_deliveries
-        self.depth_interval = depth_interval
+        self.options = replace(
+            self.options, record_deliveries=record_deliveries, depth_interval=depth_interval
+        )
         self.records: list[Record] = []
 
     def _keep(self, type: int, sequence: int, time_ms: int, body: bytes, **fields: Any) -> None:

@@ -30,15 +30,14 @@ from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot, Slots
-from sluicemq.journal.backup import create
-from sluicemq.journal.backup_copy import BackupCancelled, CopyProgress
+from sluicemq.journal.backup import BackupCancelled, CopyProgress, create
+from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.lag import records_after
 from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
 from sluicemq.journal.port import Journal
+from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
 from sluicemq.journal.slots import is_slot_name
-from sluicemq.journal.writer import DurableEnd, read_durable
 from sluicemq.management.journal import (
     CREATE_BACKUP,
     DELETE_SLOT,

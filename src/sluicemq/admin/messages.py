@@ -297,7 +297,7 @@ class MessageService(Service):
             priority, last, place = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)
         else:
-            place -= await _skip(subscription, cursor, place, slices)
+            place -= await _skip(cursor, place, slices)
         budget = ScanBudget(self._context)
         items: list[MessageItem] = []
         while len(items) < query.limit and cursor.priority >= 0 and not budget.over:
@@ -542,12 +542,10 @@ def damaged(
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
 
 
-async def _skip(
-    subscription: Subscription, cursor: Cursor[Delivery], count: int, slices: TimeSlices
-) -> int:
+async def _skip(cursor: Cursor[Delivery], count: int, slices: TimeSlices) -> int:
     """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
-        count -= cursor.skip(count, subscription.clean, SKIP_BUDGET)
+        count -= cursor.skip(count, SKIP_BUDGET)
         if slices.due:
             await slices.rest()
     return count

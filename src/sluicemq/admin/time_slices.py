@@ -14,7 +14,7 @@ ItemT = TypeVar("ItemT")
 
 
 class TimeSlices:
-    """Time slices of one request, shared with other scans (broker/scans.py).
+    """Time slices of one request, shared with other scans (broker/scheduler.py).
 
     Callers iterate with `over`, or run `if slices.due: await slices.rest()` after each item. State
     that was read before `rest` may have changed after it.

@@ -3,18 +3,18 @@
 Other packages import from here only; the modules below are the engine's own.
 """
 
+from typing import Final
+
+from sluicemq.broker import broker
 from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.broker import Broker
-from sluicemq.broker.build import COMPILED
-from sluicemq.broker.clock import Clock, ManualClock
 from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.dead_letters import DeadLetterPolicy
-from sluicemq.broker.offline_import import OfflineImport
 from sluicemq.broker.operations import is_held
 from sluicemq.broker.pending.cursor import NO_END, Cursor
-from sluicemq.broker.recovery import recover, snapshot
+from sluicemq.broker.recovery import OfflineImport, recover, snapshot
 from sluicemq.broker.routing import Selector
-from sluicemq.broker.scans import Deadline, Scans, StartDeadline
+from sluicemq.broker.scheduler import NEVER, Clock, Deadline, ManualClock, Scans, StartDeadline
 from sluicemq.broker.selectors import (
     CompiledSelector,
     SelectorLimits,
@@ -33,8 +33,10 @@ from sluicemq.broker.state import (
 )
 from sluicemq.broker.stats import DestinationStats
 from sluicemq.broker.subscription import ACKNOWLEDGED, REDELIVERED, RELEASED
-from sluicemq.broker.timers import NEVER
 from sluicemq.broker.transaction import Transaction, TransactionState
+
+COMPILED: Final = broker.__file__.endswith(".so")
+"""True if the modules named in setup.py are compiled."""
 
 __all__ = [
     "ACKNOWLEDGED",

@@ -1,21 +1,32 @@
-"""Consumers of a subscription: attach, activate, retire and detach."""
+"""Consumers of a subscription: attach, activate, retire and detach; messages that some decline.
+
+A consumer may be unable to process a message dispatched to it, such as one too large for its
+protocol. It calls `decline` and names its kind: consumers of one kind can process the same
+messages. From then on the broker treats it as a consumer with a selector that does not match the
+messages declined by its kind (pending/queue.py). So a declined message blocks no other message, is
+not dispatched to that kind again, and costs other queues nothing.
+
+    another attached consumer can process it    it waits in its position
+    no other attached consumer can              it becomes a dead letter
+    the same, but it is a dead letter           it waits
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import Final
 
 from sluicemq.broker.dispatch import dispatch
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import release
+from sluicemq.broker.routing import Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
-from sluicemq.broker.state import Consumer, Window
-from sluicemq.broker.subscription import enter_line
+from sluicemq.broker.selectors.equality import Equality
+from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
+from sluicemq.broker.subscription import dead_letter, enter_line
+from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
-
-if TYPE_CHECKING:
-    from sluicemq.broker.routing import Selector
-    from sluicemq.broker.state import Delivery, Destination, Sink, Subscription
+from sluicemq.model.message import Message
 
 
 def attach(
@@ -103,16 +114,12 @@ def elect(subscription: Subscription) -> None:
     """Activate the consumers of highest rank, then longest attached (failover)."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
-    for place, consumer in enumerate(sorted(consumers, key=_by_rank)):
+    for place, consumer in enumerate(sorted(consumers, key=lambda consumer: -consumer.rank)):
         consumer.active = place < limit
         if consumer.active:
             enter_line(consumer)
         else:
             consumer.pending_queue.line.pop(consumer, None)
-
-
-def _by_rank(consumer: Consumer) -> int:
-    return -consumer.rank
 
 
 def _expect_selector_load(subscription: Subscription, selector: Selector) -> None:
@@ -129,7 +136,7 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
 
 def expect_load(destination: Destination, load: int) -> None:
     """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
-    limit = destination.core.selector_load
+    limit = destination.core.settings.selector_load
     if limit and load > limit:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
@@ -147,7 +154,7 @@ def _pending_queue(
     pending_queue = subscription.pending_queues.get(selector.text)
     if pending_queue is None:
         pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
-            subscription.core.chunk_deliveries, selector
+            subscription.core.settings.chunk_deliveries, selector
         )
         if not subscription.everything.mask:
             subscription.selective.add(pending_queue, selector)
@@ -181,3 +188,81 @@ def _left(subscription: Subscription) -> None:
     if subscription.destination.settings.active_consumers:
         elect(subscription)
     subscription.destination.touch()
+
+
+MOST_DECLINED: Final = 4096
+"""Number of declined messages recorded for each kind of consumer and subscription.
+
+Beyond it the oldest one is forgotten: it is dispatched again if it is requeued.
+"""
+
+
+class Acceptable:
+    """Selector of the messages of one subscription that a kind of consumer has not declined."""
+
+    __slots__ = ("_declined", "_subscription", "equalities", "nodes", "text")
+
+    def __init__(self, subscription: Subscription, text: str) -> None:
+        """Create a selector that matches all messages; `text` must differ from every JMS
+        selector.
+        """
+        self.text: str = text
+        self.nodes: int = 1
+        self.equalities: tuple[Equality, ...] = ()
+        self._subscription = subscription
+        self._declined: dict[int, None] = {}
+
+    def __call__(self, message: Message) -> bool:
+        """Return whether to dispatch the message to these consumers.
+
+        True unless they have declined it and it waits for others: a declined message that does not
+        wait must come back here to become a dead letter.
+        """
+        return message.sequence not in self._declined or not self.waits(message)
+
+    def decline(self, sequence: int) -> None:
+        """Record that these consumers cannot process a message."""
+        self._declined[sequence] = None
+        if len(self._declined) > MOST_DECLINED:
+            del self._declined[next(iter(self._declined))]
+
+    def waits(self, message: Message) -> bool:
+        """Return whether a declined message waits for another consumer."""
+        if is_dead_letter(message):
+            return True
+        for pending_queue in self._subscription.pending_queues.values():
+            selector = pending_queue.selector
+            if selector is self or not pending_queue.consumers:
+                continue
+            if selector is None:
+                return True
+            if isinstance(selector, Acceptable):
+                if message.sequence not in selector._declined:
+                    return True
+            elif selector(message):
+                return True
+        return False
+
+
+def decline(consumer: Consumer, sequences: Iterable[int], kind: str, reason: str) -> None:
+    """Return deliveries that a consumer cannot process; see Broker.decline."""
+    subscription = consumer.subscription
+    held = [sequence for sequence in sequences if sequence in consumer.unacked]
+    if not held or consumer not in subscription.consumers:
+        return
+    text = f"(not too large for {kind})"
+    pending_queue = subscription.pending_queues.get(text)
+    selector = Acceptable(subscription, text) if pending_queue is None else pending_queue.selector
+    assert isinstance(selector, Acceptable)
+    if consumer.pending_queue.selector is None:
+        reselect(consumer, selector)
+    returned: list[int] = []
+    for sequence in held:
+        message = consumer.unacked[sequence].message
+        assert message is not None  # unacked deliveries have their message in memory
+        selector.decline(sequence)
+        if selector.waits(message):
+            returned.append(sequence)
+        else:
+            dead_letter(subscription, sequence, reason, True)
+    release(consumer, returned, attempted=False)

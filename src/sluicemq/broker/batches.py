@@ -30,10 +30,14 @@ from array import array
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from sluicemq.broker.codec import BatchPart, WriterState
-from sluicemq.model.destination import CreatedBy
+from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.state import Core, Destination
+from sluicemq.model.destination import Address, CreatedBy
 from sluicemq.model.errors import (
     BatchConflict,
     BatchRefused,
@@ -45,14 +49,8 @@ from sluicemq.model.errors import (
     QuotaExceeded,
     Refusal,
 )
+from sluicemq.model.message import Message
 from sluicemq.model.rows import DIGEST_MASK
-
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Destination
-    from sluicemq.model.destination import Address
-    from sluicemq.model.message import Message
 
 RETENTION_MS: Final = 30 * 24 * 60 * 60 * 1000
 LONGEST_WRITER: Final = 255
@@ -71,6 +69,7 @@ class BatchAnswer(NamedTuple):
     sequence: int
 
 
+@dataclass(slots=True)
 class BatchWriterState:
     """State of one writer.
 
@@ -85,28 +84,15 @@ class BatchWriterState:
     owner     user that owns the writer, "" = none yet
     """
 
-    __slots__ = (
-        "batch",
-        "digests",
-        "done",
-        "owner",
-        "partial",
-        "repeated",
-        "rows",
-        "seen",
-        "sequence",
-    )
-
-    def __init__(self, batch: int, owner: str) -> None:
-        self.batch = batch
-        self.owner = owner
-        self.seen = 0
-        self.sequence = 0
-        self.done = array("I")
-        self.rows = array("Q")
-        self.digests = array("Q")
-        self.partial: dict[int, list[tuple[int, int]]] = {}
-        self.repeated: dict[int, dict[int, tuple[int, int]]] = {}
+    batch: int
+    owner: str
+    seen: int = 0
+    sequence: int = 0
+    done: array[int] = field(default_factory=lambda: array("I"))
+    rows: array[int] = field(default_factory=lambda: array("Q"))
+    digests: array[int] = field(default_factory=lambda: array("Q"))
+    partial: dict[int, list[tuple[int, int]]] = field(default_factory=dict)
+    repeated: dict[int, dict[int, tuple[int, int]]] = field(default_factory=dict)
 
     def total(self, partition: int) -> tuple[int, int] | None:
         """Return digest and rows of a complete partition; None if it is not complete."""

@@ -11,22 +11,18 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any, Final
 
-from sluicemq.broker import attachment, declined, redelivery
+from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
-from sluicemq.broker.browse import BrowseSnapshot, scan
-from sluicemq.broker.clock import Clock
 from sluicemq.broker.dead_letters import DeadLetters
-from sluicemq.broker.depth_sampler import DepthSampler
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
-from sluicemq.broker.fan_out import join, leave
-from sluicemq.broker.group_commit import GroupCommit
-from sluicemq.broker.heldmessages import HeldMessages
-from sluicemq.broker.operations import Operations
+from sluicemq.broker.fan_out import give_held, join, leave
+from sluicemq.broker.operations import Operations, scan
 from sluicemq.broker.pending.entry import GONE
-from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
-from sluicemq.broker.scans import Scans, StartDeadline, unlimited
+from sluicemq.broker.samplers import DepthSampler, StatsSampler
+from sluicemq.broker.scheduler import Clock, StartDeadline, unlimited
 from sluicemq.broker.selectors import CompiledSelector, compile_selector
 from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.state import (
@@ -41,15 +37,15 @@ from sluicemq.broker.state import (
     Window,
 )
 from sluicemq.broker.stats import Traffic
-from sluicemq.broker.stats_sampler import StatsSampler
 from sluicemq.broker.subscription import (
     dead_letter,
+    end,
     enter_line,
     expire,
     flush_acks,
     purge,
+    seize,
     settle,
-    settle_any,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
@@ -91,12 +87,16 @@ class Broker:
         """Create a broker without destinations; `recover` adds those of the journal.
 
         `compile_selector` compiles the selectors of durable subscriptions recovered from the
-        journal; `start_deadline` limits the duration of scans (scans.py); `observer` is notified
-        of the stages of messages (state.Observer).
+        journal; `start_deadline` limits the duration of scans (scheduler.Scans);
+        `observer` is notified of the stages of messages (state.Observer).
         """
         self.journal = journal
         self.clock = clock
         self.core = Core(journal, clock, settings or EngineSettings(), start_deadline, observer)
+        self.identity = journal.identity
+        """Identity of the data directory: 8 bytes that never change."""
+        self.scans = self.core.scans
+        """Time available for scans, and the scans that wait for it."""
         self.destinations = Destinations(self.core)
         self.publisher = Publisher(self.core, self.destinations)
         self.group_commit = GroupCommit(self.core, self.publisher)
@@ -121,19 +121,9 @@ class Broker:
         journal.on_space = self.publisher.on_space
 
     @property
-    def identity(self) -> bytes:
-        """Identity of the data directory: 8 bytes that never change."""
-        return self.journal.identity
-
-    @property
     def settings(self) -> EngineSettings:
         """Settings of the engine."""
         return self.core.settings
-
-    @property
-    def scans(self) -> Scans:
-        """Time available for scans, and the scans that wait for it."""
-        return self.core.scans
 
     @property
     def memory(self) -> int:
@@ -307,7 +297,7 @@ class Broker:
             and topic.queue.waiting
             and not topic.keeps_group
         ):
-            HeldMessages(subscription).begin()
+            give_held(subscription)
         return subscription
 
     def _check_subscriptions(self, name: str, creator: str | None) -> None:
@@ -463,14 +453,8 @@ class Broker:
         """
         return redelivery.again(consumer, sequences, attempted)
 
-    def browse(self, subscription: Subscription, *, unacked: bool = True) -> BrowseSnapshot:
-        """Return a snapshot of the deliverable and, with `unacked`, unacked messages in queue
-        order.
-        """
-        return BrowseSnapshot(subscription.browse(unacked), self.clock.steady)
-
     def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """Iterate like `browse`, in steps, while the subscription changes (see browse.scan)."""
+        """Browse in steps, while the subscription changes; see operations.scan."""
         return scan(subscription)
 
     def read(self, delivery: Delivery) -> Message:
@@ -528,7 +512,14 @@ class Broker:
 
     def settle_any(self, subscription: Subscription, sequence: int) -> bool:
         """Acknowledge a message that has been delivered, regardless of its present consumer."""
-        return settle_any(subscription, sequence)
+        for consumer in subscription.holders:
+            if sequence in consumer.unacked:
+                return settle(consumer, sequence)
+        delivery = seize(subscription, sequence)
+        if delivery is not None:
+            subscription.destination.statistics.acknowledged += 1
+            end(delivery, Cause.ACKNOWLEDGED)
+        return delivery is not None
 
     def release(
         self,
@@ -549,9 +540,9 @@ class Broker:
         They count no attempt, keep their position, and wait for a consumer that is not of this
         `kind`. A message that no other attached consumer can process becomes a dead letter with
         this `reason`, regardless of its destination's settings; a dead letter stays in its queue.
-        See declined.py.
+        See attachment.py.
         """
-        declined.decline(consumer, sequences, kind, reason)
+        attachment.decline(consumer, sequences, kind, reason)
 
     def time_out(self, consumer: Consumer, sequences: Iterable[int]) -> None:
         """Return deliveries that were not acknowledged in time, for a consumer with its own
@@ -564,7 +555,10 @@ class Broker:
 
     def requeue(self, subscription: Subscription, sequence: int, expiration: int) -> bool:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
-        return redelivery.requeue(subscription, sequence, expiration)
+        delivery = seize(subscription, sequence)
+        if delivery is not None:
+            redelivery.relocate(delivery, expiration)
+        return delivery is not None
 
     def dead_letter(
         self, subscription: Subscription, sequence: int, reason: str, *, force: bool = False
@@ -587,7 +581,7 @@ class Broker:
         core = self.core
         core.scans.run()
         core.iterations += 1
-        self.transactions.commits.advance()
+        self.transactions.advance()
         while True:
             while core.dirty or core.unblocking:
                 dirty, core.dirty = core.dirty, {}

@@ -1,26 +1,25 @@
 """Payloads of the journal records that only the engine decodes, as MessagePack arrays.
 
 Text that is not UTF-8 (surrogate escapes, see model/destination.py) is encoded as in the messages'
-metadata (journal/meta.py), except in names of destinations.
+metadata (journal/format.py), except in names of destinations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from struct import Struct
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec.msgpack import Ext
 
 from sluicemq.journal.format import (
-    DEPTH,
-    MAX_COMPLETED,
     RecordType,
-    encode_completed,
-    encode_redelivered,
+    decode_meta,
+    encode_meta,
+    escape_text,
+    unescape,
 )
-from sluicemq.journal.meta import decode_meta, encode_meta, escape_text, unescape
 from sluicemq.model.destination import (
     Address,
     DestinationSettings,
@@ -30,11 +29,6 @@ from sluicemq.model.destination import (
 )
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-
-if TYPE_CHECKING:
-    from sluicemq.broker.clock import Clock
-    from sluicemq.journal.port import Journal
-
 
 Text = str | Ext
 """Text of an entry; an extension type if it is not UTF-8."""
@@ -172,7 +166,7 @@ class PreparedTransaction(msgspec.Struct, array_like=True):
     """RecordType.TRANSACTION_PREPARED: the operations of a transaction, acks as (subscription,
     sequences).
 
-    xid      b"" for a part of a large transaction (commits.py), and for the decision to commit one
+    xid      b"" for a part of a large transaction, and for the decision to commit one
     parts    PREPARED records without an xid that hold sends and acks before these, in order
     decided  True if the parts are committed; they are applied unless they are resolved
     owner    user that began the transaction, "" = no owner, as in SubscriptionEntry
@@ -250,7 +244,7 @@ class EngineState(msgspec.Struct, array_like=True):
     delivered  (subscription, sequences as packed u64, deliveries of each as packed u32) of unacked
                messages
     writers    writers of batches, ordered by their last write, the latest at the end
-    clock_steps  (sequence of the CLOCK record, ms), see clocklog.py
+    clock_steps  (sequence of the CLOCK record, ms), see records.py
     """
 
     settings: list[StoredSettings]
@@ -333,12 +327,12 @@ def decode_state(payload: bytes) -> EngineState:
 _decode_state = _decoder(EngineState)
 
 
-_CLOCK_STEP: Final = Struct("<q")
+CLOCK_STEP: Final = Struct("<q")
 
 
 def decode_clock_step(payload: bytes) -> int:
     """Return the step of a CLOCK_STEP record in ms."""
-    return int(_CLOCK_STEP.unpack(payload)[0])
+    return int(CLOCK_STEP.unpack(payload)[0])
 
 
 def describe(type: int, payload: bytes) -> dict[str, Any]:
@@ -353,139 +347,3 @@ def describe(type: int, payload: bytes) -> dict[str, Any]:
         names = ("writer", "batch", "partition", "part", "final", "rows")
         return {name: getattr(part, name) for name in names}
     return {}
-
-
-class BufferedRecord(NamedTuple):
-    """Record that waits until something else is written (event_recorder.py).
-
-    time         wall ms
-    destination  number of the destination
-    """
-
-    type: int
-    body: bytes
-    time: int
-    destination: int
-
-
-def delivered_records(
-    subscription: int, destination: int, sequences: list[int], wall: int
-) -> list[BufferedRecord]:
-    """Return the records of first deliveries in the subscription with that number."""
-    return [
-        BufferedRecord(
-            RecordType.DELIVERED, encode_completed(subscription, part), wall, destination
-        )
-        for part in _parts(sequences)
-    ]
-
-
-def redelivered_records(
-    subscription: int, destination: int, deliveries: list[tuple[int, int]], wall: int
-) -> list[BufferedRecord]:
-    """Return the records of redeliveries, given as (sequence, attempts)."""
-    return [
-        BufferedRecord(
-            RecordType.REDELIVERED,
-            encode_redelivered(
-                subscription, [each[0] for each in part], [each[1] for each in part]
-            ),
-            wall,
-            destination,
-        )
-        for part in _parts(deliveries)
-    ]
-
-
-def depth_record(
-    destination: int, ready: int, unacked: int, consumers: int, wall: int
-) -> BufferedRecord:
-    """Return the record of a destination's depth."""
-    body = DEPTH.pack(ready, unacked, consumers, 0)
-    return BufferedRecord(RecordType.DEPTH, body, wall, destination)
-
-
-_Item = TypeVar("_Item")
-
-
-def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
-    """Split a list into lists that fit in one record each."""
-    for start in range(0, len(items), MAX_COMPLETED):
-        yield items[start : start + MAX_COMPLETED]
-
-
-class RecordWriter:
-    """Appends the records that only the engine decodes. Each method returns the sequence."""
-
-    __slots__ = ("_clock", "_journal")
-
-    def __init__(self, journal: Journal, clock: Clock) -> None:
-        self._journal = journal
-        self._clock = clock
-
-    def attempts(self, subscription: int, counts: list[tuple[int, int]], last: bool = True) -> int:
-        """Record the failed deliveries so far, as (sequence, attempts)."""
-        payload = encode(Attempts(subscription, counts))
-        return self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=last)
-
-    def requeued(
-        self, subscription: int, destination: int, sequence: int, expiration: int, attempts: int
-    ) -> int:
-        """Record the requeue of message `sequence` at the tail, with a new expiration in wall
-        ms.
-        """
-        return self._append(
-            RecordType.REQUEUED,
-            encode(Requeue(subscription, expiration, attempts)),
-            reference=sequence,
-            destination=destination,
-        )
-
-    def settings(self, destination: int, settings: StoredSettings) -> int:
-        """Record the settings of the destination with that number."""
-        type = RecordType.DESTINATION_SETTINGS
-        return self._append(type, encode(settings), destination=destination)
-
-    def subscription(self, destination: int, entry: SubscriptionEntry, created: bool) -> int:
-        """Record the creation, a new owner, or the deletion of a durable subscription."""
-        return self._append(
-            RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
-            encode(entry),
-            destination=destination,
-        )
-
-    def prepared(self, payload: bytes, last: bool = True) -> int:
-        """Record a prepared transaction, or a part of one."""
-        return self._append(RecordType.TRANSACTION_PREPARED, payload, references=1, last=last)
-
-    def resolved(self, xid: bytes, committed: bool, record: int) -> int:
-        """Record the end of the prepared transaction at `record`."""
-        payload = encode(ResolvedTransaction(xid, committed))
-        return self._append(RecordType.TRANSACTION_RESOLVED, payload, reference=record)
-
-    def batch_part(self, part: BatchPart) -> int:
-        """Record that the messages before it in its unit are this part of a batch."""
-        return self._append(RecordType.BATCH_PART, encode(part))
-
-    def clock_step(self, step: int) -> int:
-        """Record the time, and that the wall clock was set by `step` ms."""
-        return self._append(RecordType.CLOCK_STEP, _CLOCK_STEP.pack(step))
-
-    def _append(
-        self,
-        type: int,
-        payload: bytes,
-        reference: int = 0,
-        destination: int = 0,
-        references: int = 0,
-        last: bool = True,
-    ) -> int:
-        return self._journal.append_entry(
-            type,
-            payload,
-            self._clock.wall,
-            reference=reference,
-            destination=destination,
-            references=references,
-            last=last,
-        )

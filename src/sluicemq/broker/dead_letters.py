@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
+from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.publishing import Publisher
+from sluicemq.broker.state import Core, Delivery, Destination
 from sluicemq.journal.format import Cause
 from sluicemq.model.dead_letters import dead_letter_of, is_dead_letter, note_topic
 from sluicemq.model.message import Message, Origin
-
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Delivery, Destination
 
 
 class DeadLetterPolicy(Protocol):

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from sluicemq.broker.attachment import elect
 from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, is_utf8
 from sluicemq.broker.state import Core, Destination, Subscription
-from sluicemq.journal.meta import escape_text
+from sluicemq.journal.format import escape_text
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -393,14 +393,10 @@ class Destinations:
         if settings is None:
             automatic = True
             settings = self._core.settings.defaults
-        destination = Destination(
-            self._core, address, settings, None, automatic, created, creator, provenance
-        )
+        destination = self.create(address, settings, None, automatic, creator, provenance, created)
         destination.recorded_depth = None
         destination.paused = paused
         destination.grouped = grouped
-        self._destinations[address] = destination
-        self._count(destination, 1)
         return destination
 
     def number(self, destination: Destination) -> int:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicemq.broker.pending.entry import GONE, TAKEN
+from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import record_deliveries, watch
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import enter, expire, expire_uncounted, put_back, shed, tidy
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
-
-if TYPE_CHECKING:
-    from sluicemq.broker.pending.queue import PendingQueue
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 ITERATION_DELIVERIES: Final = 1000
 ITERATION_BYTES: Final = 1 << 20

@@ -1,4 +1,4 @@
-"""Fan-out: the subscriptions that receive a message of a topic, and the topic's group.
+"""Fan-out: the subscriptions that receive a topic's message, its group, and held messages.
 
 A topic that retains messages (`settings.retain_without_subscriptions`) may have a *group*:
 subscriptions whose messages stay with the topic when the last of them is deleted. The journal
@@ -20,14 +20,24 @@ Other subscriptions are independent of the group. Only at a topic that never had
 nondurable subscriptions act as the group (each copy is SHARED): no message is held as long as any
 subscription matches it, and the first subscription that matches a held message takes it out of
 `queue`.
+
+Members of the group need no scan for held messages. Another first subscription that matches some of
+them gets them by a scan (`give_held`).
 """
 
 from __future__ import annotations
 
+from collections import deque
+from functools import partial
+
 from sluicemq.broker.dispatch import add
-from sluicemq.broker.pending.entry import RECORDED, SHARED, UNJOURNALED
-from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Destination, Subscription
-from sluicemq.model.message import Message
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, RECORDED, SHARED, UNJOURNALED
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
+from sluicemq.broker.subscription import forget, tidy, withdraw
+from sluicemq.journal.format import Cause
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.message import Durability, Message
 
 
 def join(topic: Destination, name: str) -> Subscription:
@@ -55,13 +65,6 @@ def leave(member: Subscription) -> None:
     member.name = ""
     member.shared = True
     topic.queue = member
-
-
-def give_held(message: Message, subscription: Subscription) -> None:
-    """Add a held message just removed from `queue` to a subscription that is not in the group."""
-    if message.durability:
-        subscription.destination.held[message.sequence] = 1
-    add(subscription, message, SHARED if message.durability else UNJOURNALED)
 
 
 def holds(topic: Destination, targets: list[Subscription]) -> bool:
@@ -127,3 +130,66 @@ def _give_group(topic: Destination, message: Message, group: list[Subscription])
             topic.held[message.sequence] = len(group)
     for target in group:
         add(target, message, journaled)
+
+
+def give_held(subscription: Subscription) -> None:
+    """Give the messages that the topic holds to a new subscription, in slices of the scans' time.
+
+    Messages published meanwhile go to the subscription immediately, and may be delivered before
+    held ones that are still to be transferred.
+    """
+    held = subscription.destination.queue
+    cursor = Cursor(held.everything, held.core.journal.next_sequence())
+    delayed = deque(held.delayed.values())
+    held.core.scans.begin(partial(_give_held, subscription, held, cursor, delayed))
+
+
+def _give_held(
+    subscription: Subscription,
+    held: Subscription,
+    cursor: Cursor[Delivery],
+    delayed: deque[Delivery],
+) -> None:
+    scans = held.core.scans
+    topic = held.destination
+    while not subscription.closed and not held.closed and topic.queue is held:
+        if cursor.priority >= 0:
+            for delivery in cursor.look(1):
+                _offer(subscription, delivery, ready=True)
+        elif delayed:
+            delivery = delayed.popleft()
+            if delivery.state == DELAYED:
+                _offer(subscription, delivery, ready=False)
+        else:
+            break
+        if scans.over():
+            scans.schedule(partial(_give_held, subscription, held, cursor, delayed))
+            break
+    if not subscription.closed:
+        held.core.dirty[subscription] = None
+
+
+def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> None:
+    """Move a held delivery to the subscription if that accepts it."""
+    held = delivery.subscription
+    try:
+        message = held.core.read(delivery)
+    except (JournalDamaged, RecordNotFound):
+        return  # it stays in the queue and is reported there
+    if not message.epoch:  # it has been read back from the journal
+        expires = delivery.expires
+        epoch = held.core.clock.epoch
+        message.epoch = delivery.expiration - expires if expires else epoch
+    if not subscription.accepts(message):
+        return
+    if ready:
+        held.everything.pull(delivery)
+    withdraw(delivery)
+    journaled, delivery.journaled = delivery.journaled, UNJOURNALED
+    forget(delivery, Cause.MOVED)
+    if journaled:
+        message.durability = message.durability or Durability.SYNC
+    if message.durability:
+        held.destination.held[message.sequence] = 1
+    add(subscription, message, SHARED if message.durability else UNJOURNALED)
+    tidy(held)

@@ -1,4 +1,4 @@
-"""Operations of administrators: find a message, delete, move, copy, redeliver, redrive and purge.
+"""Browsing, and operations of administrators: find, delete, move, copy, redeliver, redrive, purge.
 
              waiting   delayed   unacked     in a transaction
     delete   yes       yes       yes         no
@@ -15,15 +15,19 @@ messages, the lifetime starts again.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN
+from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.pending.cursor import Cursor
+from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, place
 from sluicemq.broker.pending.queue import PRIORITIES
+from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release, relocate
-from sluicemq.broker.state import Delivery
+from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
     end_delay,
     end_recorded,
@@ -33,7 +37,9 @@ from sluicemq.broker.subscription import (
     tidy,
     withdraw,
 )
+from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
+from sluicemq.journal.space import ignore
 from sluicemq.model.dead_letters import DeadLetterOrigin, without_dead_letter_properties
 from sluicemq.model.destination import CreatedBy
 from sluicemq.model.errors import (
@@ -45,13 +51,54 @@ from sluicemq.model.errors import (
     LowDiskSpace,
     MessageTooLarge,
 )
+from sluicemq.model.message import Message
 
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Destination, Subscription
-    from sluicemq.broker.transaction import Transactions
-    from sluicemq.model.message import Message
+STEP: Final = 50
+"""Deliveries examined together."""
+
+
+def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
+    """Yield the ready and unacked messages in queue order, determined step by step.
+
+    Each is its sequence, with the message if it is not journaled; otherwise the caller fetches it.
+
+    The subscription may change meanwhile. Messages that arrive after the start are left out;
+    messages dispatched meanwhile may be. None = no message in this step; the scan continues.
+    """
+    core = subscription.core
+    cursor = Cursor(subscription.everything, core.journal.next_sequence())
+    unacked: deque[Delivery] = deque()
+    for consumer in subscription.holders:
+        unacked.extend(consumer.unacked.values())
+    unacked = deque(sorted(unacked, key=place))
+    while cursor.priority >= 0 or unacked:
+        found: list[Delivery] = []
+        if cursor.priority >= 0:
+            found = cursor.look(STEP)
+        elif unacked[0].state == TAKEN:
+            found = [unacked.popleft()]
+        else:
+            unacked.popleft()  # released or ended: if it is READY again, the cursor has passed it
+        steady = core.clock.steady
+        listed = [_browsed(each, steady) for each in _merged(found, unacked)]
+        yield from listed or (None,)
+
+
+def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
+    """Merge a cursor's deliveries with the unacked ones that precede each of them."""
+    for delivery in found:
+        here = place(delivery)
+        while unacked and place(unacked[0]) < here:
+            first = unacked.popleft()
+            if first.state == TAKEN:
+                yield first
+        yield delivery
+
+
+def _browsed(delivery: Delivery, steady: int) -> tuple[int, Message | None] | None:
+    if delivery.expires and delivery.expires <= steady:
+        return None
+    return delivery.sequence, None if delivery.journaled else delivery.message
 
 
 SLICE: Final = 200
@@ -64,10 +111,6 @@ def is_held(delivery: Delivery) -> bool:
     """Return whether a consumer holds the delivery outside of a transaction."""
     consumer = delivery.consumer
     return consumer is not None and delivery.sequence in consumer.unacked
-
-
-def _ignore(count: int) -> None:
-    return None
 
 
 class Operations:
@@ -287,11 +330,11 @@ class Operations:
         return where, self._publisher.redirect(message, target, where)
 
     def purge(
-        self, destination: Destination, unacked: bool, done: Callable[[int], None] = _ignore
+        self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
     ) -> None:
         """Delete the ready and scheduled messages, and with `unacked` the unacked ones.
 
-        Only messages that are present now are deleted, in slices of the time for scans (scans.py).
+        Only messages that are present now are deleted, in slices of the time for scans.
         `done` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]

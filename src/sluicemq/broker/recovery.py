@@ -1,4 +1,4 @@
-"""Recovery of the engine from the journal, and the engine's part of a snapshot.
+"""Recovery of the engine from the journal, its part of a snapshot, and offline import.
 
 The journal knows which messages are live. The engine adds the state that the messages do not
 contain: settings of declared destinations, durable subscriptions and their pending messages,
@@ -8,19 +8,24 @@ disk.
 A delivery interrupted by the end of the broker counts as an attempt, as for a consumer that
 disconnects: the client may have seen it. Recovery itself dead-letters no message for its attempts:
 the limit is checked only after the next failed delivery.
+
+An offline import publishes nothing through the engine, which only provides the destinations, the
+subscriptions and their numbers, so a million messages need no memory: they are appended as the
+engine would do, and the broker recovers them at its next start.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import repeat
-from typing import TYPE_CHECKING
 
 from sluicemq.broker.broker import Broker
 from sluicemq.broker.codec import (
     Attempts,
+    BatchPart,
     EngineState,
+    PreparedMessage,
     PreparedTransaction,
     StoredSettings,
     SubscriptionEntry,
@@ -37,15 +42,14 @@ from sluicemq.broker.codec import (
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
-from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Subscription
+from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import restore, restore_requeued
+from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_redelivered
+from sluicemq.journal.recovery import LiveRow, Recovery
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, SelectorError
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Destination
-    from sluicemq.journal.recovery import LiveRow, Recovery
+from sluicemq.model.message import Message
 
 
 def snapshot(broker: Broker) -> bytes:
@@ -310,7 +314,9 @@ class _Recovery:
                 self._adopt(address, settings)
         for entry in self.subscriptions.values():
             self._subscribe(entry)
-        self._decode_prepared()
+        for record, payload in self.payloads.items():
+            body = payload or self.broker.journal.entry(record).body
+            self.prepared[record] = decode_prepared(body)
         held = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
@@ -519,11 +525,6 @@ class _Recovery:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
             restore(delivery, due)
 
-    def _decode_prepared(self) -> None:
-        journal = self.broker.journal
-        for record, payload in self.payloads.items():
-            self.prepared[record] = decode_prepared(payload or journal.entry(record).body)
-
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""
         held: dict[tuple[int, int], list[Delivery]] = {}
@@ -562,3 +563,49 @@ class _Recovery:
                 transactions.finish(transaction)
             elif not prepared.xid:
                 transactions.rollback(transaction)
+
+
+class OfflineImport:
+    """Appends units of messages and prepared transactions.
+
+    The caller assigns the numbers of destinations before a unit begins, as that may append records
+    of its own, and ends each unit with `end_unit`.
+    """
+
+    def __init__(self, broker: Broker, journal: FileJournal, writer: str) -> None:
+        """Import into `journal`, which is that of `broker`.
+
+        `writer` names the source in the BATCH_PART records that end the units.
+        """
+        self._journal = journal
+        self._clock = broker.clock
+        self._records = broker.core.records
+        self._writer = writer
+
+    def message(
+        self, message: Message, destination: int, references: int, attempts: Mapping[int, int]
+    ) -> int:
+        """Append a message of the unit and return its sequence.
+
+        `references` is the number of its subscriptions; `attempts` is the number of failed
+        deliveries by the number of the subscription.
+        """
+        message.arrival = self._clock.wall
+        sequence = self._journal.append_message(message, destination, references, False)
+        for subscription, count in attempts.items():
+            if count:
+                self._records.attempts(subscription, [(sequence, count)], last=False)
+        return sequence
+
+    def prepared(
+        self, xid: bytes, sends: Iterable[Message], acks: list[tuple[int, list[int]]]
+    ) -> None:
+        """Append a prepared transaction of the unit; `acks` are (subscription, sequences)."""
+        messages = [PreparedMessage.of(message) for message in sends]
+        payload = encode(PreparedTransaction(xid, messages, acks))
+        self._records.prepared(payload, last=False)
+
+    def end_unit(self, number: int, messages: int) -> None:
+        """End a unit with its number and its number of messages, and wait until it is on disk."""
+        self._records.batch_part(BatchPart(self._writer, number, 0, 0, True, 0, messages))
+        self._journal.sync()

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
-from sluicemq.broker.state import Delivery
+from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
     drop,
@@ -21,13 +20,9 @@ from sluicemq.broker.subscription import (
     let_go,
     put_back,
     refilled,
-    seize,
     shed,
 )
 from sluicemq.journal.format import Cause
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Consumer, Subscription
 
 
 def release(
@@ -223,15 +218,6 @@ def _check_acks(consumer: Consumer) -> None:
     for delivery in islice(consumer.unacked.values(), 1):
         consumer.watched = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)
-
-
-def requeue(subscription: Subscription, sequence: int, expiration: int) -> bool:
-    """Move a delivered message to the tail with a new expiration (wall ms, 0 = never)."""
-    old = seize(subscription, sequence)
-    if old is None:
-        return False
-    relocate(old, expiration)
-    return True
 
 
 def relocate(old: Delivery, expiration: int) -> int:

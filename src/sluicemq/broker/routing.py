@@ -14,14 +14,11 @@ each publisher pays for the selectors of all consumers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
-from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of, field_reader
-
-if TYPE_CHECKING:
-    from sluicemq.broker.selectors.fields import Read
-    from sluicemq.model.message import Message
-
+from sluicemq.broker.selectors.equality import Bucket, Equality, bucket_of
+from sluicemq.broker.selectors.values import Read, reader
+from sluicemq.model.message import Message
 
 _Taker = TypeVar("_Taker")
 
@@ -220,7 +217,7 @@ class Routes(Generic[_Taker]):
             return  # the condition contradicts itself: it never matches
         index = self.indexes.get(equality.field)
         if index is None:
-            index = self.indexes[equality.field] = RouteIndex(field_reader(equality))
+            index = self.indexes[equality.field] = RouteIndex(reader(equality.field))
         self.load -= index.peak
         for bucket in equality.buckets:
             index.add(bucket, selector.text, route, selector.nodes)

@@ -2,9 +2,9 @@
 
 A consumer may attach with a new selector to a queue of millions of messages. Reading and matching
 them takes seconds, in which the broker must serve other clients. So the rescan runs in slices, each
-a share of a millisecond's work and limited by the time of scans (scans.py): one pass over the queue
-for all selectors that were new when it began; later selectors wait for the next pass. Deliveries of
-a packed backlog become objects only if a selector matches them.
+a share of a millisecond's work and limited by the time of scans: one pass over the queue for all
+selectors that were new when it began; later selectors wait for the next pass. Deliveries of a
+packed backlog become objects only if a selector matches them.
 
 Messages that arrive during the pass are matched immediately, so that the pass ends regardless of
 the arrival rate; but they are kept back until the pass has completed their priority, so that they

@@ -11,11 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, count
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
-from sluicemq.broker.clocklog import ClockLog
-from sluicemq.broker.codec import RecordWriter
-from sluicemq.broker.event_recorder import EventRecorder
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     DELAYED,
@@ -29,18 +26,15 @@ from sluicemq.broker.pending.entry import (
     place,
 )
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
+from sluicemq.broker.records import ClockLog, EventRecorder, RecordWriter
 from sluicemq.broker.routing import Routes, Selector
-from sluicemq.broker.scans import Scans, StartDeadline
+from sluicemq.broker.scheduler import Clock, ExpiryWheel, Scans, StartDeadline, Timers
+from sluicemq.broker.settings import EngineSettings
 from sluicemq.broker.stats import DestinationStats
-from sluicemq.broker.timers import ExpiryWheel, Timers
+from sluicemq.journal.port import Journal
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow, Provenance
-from sluicemq.model.message import DEFAULT_PRIORITY
-
-if TYPE_CHECKING:
-    from sluicemq.broker.clock import Clock
-    from sluicemq.broker.settings import EngineSettings
-    from sluicemq.journal.port import Journal
-    from sluicemq.model.message import Message
+from sluicemq.model.message import DEFAULT_PRIORITY, Message
 
 DURABLE_SUBSCRIPTION: Final = 1 << 31
 """Bit set in the numbers of durable subscriptions; without it the number is a destination's."""
@@ -304,7 +298,9 @@ class Subscription:
         self.exclude = exclude
         self.shared = shared
         self.owner = owner
-        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(core.chunk_deliveries)
+        self.everything: PendingQueue[Delivery, Consumer] = PendingQueue(
+            core.settings.chunk_deliveries
+        )
         self.pending_queues: dict[str, PendingQueue[Delivery, Consumer]] = {"": self.everything}
         self.selective: Routes[PendingQueue[Delivery, Consumer]] = Routes()
         self.rescan: Rescan | None = None
@@ -353,20 +349,10 @@ class Subscription:
         """Return the ready delivery that was published first, or None."""
         return self.everything.eldest()
 
-    def oldest(self) -> int:
-        """Return the arrival time (wall ms) of the next message to deliver; 0 if none is ready."""
-        head = self.everything.head()
-        return self.core.read(head).arrival if head else 0
-
     @property
     def ready(self) -> int:
         """Number of deliveries that wait and are not delayed."""
         return self.waiting - len(self.delayed)
-
-    @property
-    def clean(self) -> bool:
-        """True if every delivery in the main pending queue is READY."""
-        return self.everything.length == self.ready
 
     def accepts(self, message: Message) -> bool:
         """Return whether the selector matches and the message's sender is not excluded."""
@@ -745,12 +731,10 @@ class Core:
     """Shared state of one broker.
 
     memory          bytes of messages held in memory: their bodies, and `overhead` for each
-    chunk_deliveries  deliveries in a chunk of a backlog
     memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
     dirty           subscriptions that may be able to dispatch
     again           subscriptions that have used up their share of this iteration
     event_recorder  recorder of deliveries and depths, which cause no writes of their own
-    selector_load   nodes of selectors that one message may be evaluated with; 0 = no limit
     settling        subscriptions with acknowledgements not yet journaled
     settled         sequence number of the last record of acknowledgements, or of a change of the
                     durable subscriptions
@@ -768,14 +752,12 @@ class Core:
     stopping        True once no more messages are accepted
     wake            called if a flush is needed outside of an event loop iteration
     records         appends the records that only the engine decodes
-    refused_retry   ms after which a dead letter is offered again to a full dead-letter queue
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
 
     __slots__ = (
         "again",
-        "chunk_deliveries",
         "clock",
         "clock_log",
         "dead_letter_queues",
@@ -791,11 +773,9 @@ class Core:
         "observer",
         "overhead",
         "records",
-        "refused_retry",
         "requeued",
         "requeued_limit",
         "scans",
-        "selector_load",
         "settings",
         "settled",
         "settling",
@@ -819,7 +799,7 @@ class Core:
     ) -> None:
         self.journal = journal
         self.settings = settings
-        self.wake: Callable[[], None] = _nothing
+        self.wake: Callable[[], None] = ignore
         self.scans = Scans(start_deadline, lambda: self.wake())
         self.stopping = False
         self.observer = observer
@@ -828,9 +808,6 @@ class Core:
         self.memory = 0
         self.memory_budget = settings.memory_budget
         self.overhead = settings.message_overhead
-        self.chunk_deliveries = settings.chunk_deliveries
-        self.selector_load = settings.selector_load
-        self.refused_retry = settings.dead_letter_retry
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
         self.records = RecordWriter(journal, clock)
@@ -886,7 +863,3 @@ class Core:
         if len(self.requeued) > self.requeued_limit:
             self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
-
-
-def _nothing() -> None:
-    return None

@@ -87,15 +87,21 @@ class DestinationStats(Traffic):
 
     def add(self, other: DestinationStats) -> None:
         """Add the counters and rates of `other`."""
-        self.published += other.published
-        self.delivered += other.delivered
-        self.redelivered += other.redelivered
-        self.acknowledged += other.acknowledged
-        self.expired += other.expired
-        self.dropped += other.dropped
-        self.dead_lettered += other.dead_lettered
-        self.rejected += other.rejected
-        self.published_bytes += other.published_bytes
-        self.delivered_bytes += other.delivered_bytes
-        self.publish_rate += other.publish_rate
-        self.deliver_rate += other.deliver_rate
+        for name in _ADDED:
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+
+
+_ADDED: Final = (
+    "published",
+    "delivered",
+    "redelivered",
+    "acknowledged",
+    "expired",
+    "dropped",
+    "dead_lettered",
+    "rejected",
+    "published_bytes",
+    "delivered_bytes",
+    "publish_rate",
+    "deliver_rate",
+)

@@ -17,14 +17,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from sluicemq.broker.pending.entry import DELAYED, GONE, HELD, READY, RECORDED, SHARED, TAKEN
+from sluicemq.broker.state import Consumer, Delivery, Subscription, Window
 from sluicemq.journal.format import Cause
 from sluicemq.model.destination import Overflow
-
-if TYPE_CHECKING:
-    from sluicemq.broker.state import Consumer, Delivery, Destination, Subscription, Window
 
 OFFERED: Final = 4096
 """Number of refused deliveries examined in one pass for capacity in the dead-letter queue."""
@@ -178,18 +176,15 @@ def shed(subscription: Subscription) -> None:
     """Apply the dropping policies after an arrival."""
     destination = subscription.destination
     limits = destination.settings
-    if limits.overflow is Overflow.DROP_OLDEST:
-        take = subscription.everything.take_oldest
-    elif limits.overflow is Overflow.DROP_LOWEST:
-        take = subscription.everything.take_lowest
-    else:
+    lowest = limits.overflow is Overflow.DROP_LOWEST
+    if not lowest and limits.overflow is not Overflow.DROP_OLDEST:
         return
     while (limits.max_messages and subscription.waiting > limits.max_messages) or (
         limits.max_bytes and subscription.waiting_bytes > limits.max_bytes
     ):
         if not destination.drops:
             return
-        delivery = take()
+        delivery = subscription.everything.take_for_drop(lowest)
         if delivery is None:
             return
         withdraw(delivery)
@@ -255,7 +250,7 @@ def settle(consumer: Consumer, sequence: int) -> bool:
                     core.settling[subscription] = None
                 subscription.acked.append(sequence)
             else:
-                _end_shared(destination, sequence)
+                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     window = consumer.window
@@ -272,29 +267,20 @@ def settle(consumer: Consumer, sequence: int) -> bool:
     return True
 
 
-def settle_any(subscription: Subscription, sequence: int) -> bool:
-    """Acknowledge a message that has been delivered, regardless of its present consumer."""
-    for consumer in subscription.holders:
-        if sequence in consumer.unacked:
-            return settle(consumer, sequence)
-    delivery = _take_back(subscription, sequence)
-    if delivery is not None:
-        subscription.destination.statistics.acknowledged += 1
-        end(delivery, Cause.ACKNOWLEDGED)
-        return True
-    return False
-
-
 def flush_acks(subscription: Subscription) -> None:
     """Append the acknowledgements of this iteration to the journal as one record."""
     acked = subscription.acked
     if acked:
         subscription.acked = []
-        subscription.core.settled = _append_completed(subscription, Cause.ACKNOWLEDGED, acked)
+        subscription.core.settled = complete(subscription, Cause.ACKNOWLEDGED, acked)
 
 
-def _append_completed(subscription: Subscription, cause: Cause, sequences: list[int]) -> int:
-    """Journal the end of messages in a subscription and return the record's sequence."""
+def complete(
+    subscription: Subscription, cause: Cause, sequences: list[int], last: bool = True
+) -> int:
+    """Journal the end of messages in a subscription and return the record's sequence; `last` ends
+    the journal unit.
+    """
     core = subscription.core
     return core.journal.append_completed(
         subscription.number,
@@ -302,17 +288,7 @@ def _append_completed(subscription: Subscription, cause: Cause, sequences: list[
         cause,
         sequences,
         core.clock.wall,
-    )
-
-
-def _end_shared(destination: Destination, sequence: int) -> None:
-    """Journal the end of the last SHARED delivery of a message."""
-    destination.core.journal.append_completed(
-        destination.number,
-        destination.number,
-        Cause.ACKNOWLEDGED,
-        [sequence],
-        destination.core.clock.wall,
+        last,
     )
 
 
@@ -367,7 +343,7 @@ def end_recorded(subscription: Subscription, cause: Cause, sequences: list[int])
     if not sequences:
         return 0
     subscription.core.event_recorder.write()
-    return _append_completed(subscription, cause, sequences)
+    return complete(subscription, cause, sequences)
 
 
 def forget(delivery: Delivery, cause: Cause) -> None:
@@ -392,13 +368,13 @@ def forget(delivery: Delivery, cause: Cause) -> None:
     destination = subscription.destination
     if delivery.journaled == SHARED:
         if destination.is_last_copy(sequence):
-            _end_shared(destination, sequence)
+            complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
     elif delivery.journaled == HELD:
         core.journal.release(sequence)
     if destination.parked:
         core.unblocking[destination] = None
     if core.observer is not None:
-        core.observer.ended(subscription, sequence, outcome_of(cause))
+        core.observer.ended(subscription, sequence, _OUTCOMES.get(cause, REPLACED))
 
 
 def withdraw(delivery: Delivery) -> None:
@@ -458,7 +434,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     """Keep a delivery that the full dead-letter queue refused, and offer it again later.
 
     The delivery counts as waiting and is delivered to no consumer. The next offer follows after
-    `refused_retry` milliseconds.
+    the setting `dead_letter_retry`.
     """
     subscription = delivery.subscription
     core = subscription.core
@@ -468,7 +444,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         core.wheel.discard(delivery)
     delivery.state = DELAYED
     delivery.consumer = None
-    delivery.delivered = core.clock.steady + core.refused_retry
+    delivery.delivered = core.clock.steady + core.settings.dead_letter_retry
     subscription.delayed[delivery.sequence] = delivery
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
@@ -480,7 +456,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         and delivery.sequence <= core.journal.durable
     ):
         core.page_out(delivery)
-    _retry_in(subscription, core.refused_retry)
+    _retry_in(subscription, core.settings.dead_letter_retry)
     _released(delivery)
 
 
@@ -508,7 +484,7 @@ def _offer_again(subscription: Subscription) -> None:
         drop(delivery, reason, force)
         moved += 1
     if subscription.refused:
-        milliseconds = 1 if moved == OFFERED_MOVES else subscription.core.refused_retry
+        milliseconds = 1 if moved == OFFERED_MOVES else subscription.core.settings.dead_letter_retry
         _retry_in(subscription, milliseconds)
 
 
@@ -544,8 +520,3 @@ def _purged(subscription: Subscription) -> Iterator[Delivery]:
             delivery = consumer.unacked[sequence]
             if take_from_holder(subscription, sequence):
                 yield delivery
-
-
-def outcome_of(cause: Cause) -> str:
-    """Return the outcome of a delivery that the journal ends for this cause."""
-    return _OUTCOMES.get(cause, REPLACED)

@@ -9,7 +9,7 @@ Other clients see no effect of a transaction before its commit. After a crash a 
 either completely or not at all. A prepared transaction is in the journal and belongs to no
 connection: it survives a restart. The callers decide by its owner which users may end it.
 
-A small commit is one journal unit. A large one is written and applied in slices (commits.py), so
+A small commit is one journal unit. A large one is written and applied in slices (see `advance`), so
 that it does not block the event loop; it is COMMITTING meanwhile and cannot be undone. In the same
 way a large transaction is PREPARING until its PREPARED record is written.
 
@@ -25,6 +25,9 @@ units. Parts are small.
 
 The messages of open and prepared transactions count against `memory_limit`, and each transaction
 has limits of its own (BrokerSettings.max_transaction_bytes, max_transaction_messages).
+
+Each slice waits until the records of the previous one are on disk, so a transaction delays other
+work by no more than one slice.
 """
 
 from __future__ import annotations
@@ -32,33 +35,37 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
+from functools import partial
 from itertools import count, islice
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
-from sluicemq.broker.commits import Commits
+from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED
+from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.redelivery import give_back, hold
-from sluicemq.broker.state import Consumer, Delivery
-from sluicemq.broker.subscription import forget, let_go, refilled
+from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
+from sluicemq.broker.subscription import complete, forget, let_go, refilled
 from sluicemq.journal.format import Cause
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
-from sluicemq.model.errors import (
-    LimitExceeded,
-    TransactionEnded,
-    TransactionError,
-)
+from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
 from sluicemq.model.message import Message
 
-if TYPE_CHECKING:
-    from sluicemq.broker.destinations import Destinations
-    from sluicemq.broker.group_commit import GroupCommit
-    from sluicemq.broker.publishing import Publisher
-    from sluicemq.broker.state import Core, Destination, Subscription
+SLICE_SECONDS: Final = 0.005
+"""Time after which a slice ends, with the part that is being written or applied, in seconds."""
+SLICE_DELIVERIES: Final = 1000
+"""Deliveries after which a slice ends: making durable messages visible takes time.
 
-
+A transaction with no more deliveries and no more bytes than a slice is not large.
+"""
+PART_DELIVERIES: Final = 64
 SLICE_BYTES: Final = 4 << 20
 PART_BYTES: Final = 256 << 10
+
+Steps = Iterator[tuple[int, int]]
+"""Work that yields, between two of its parts, the sequence to wait for if the slice ends there, and
+the number of deliveries since the last such place."""
 
 
 class CommitPart(NamedTuple):
@@ -158,14 +165,12 @@ class Transaction:
         return touched
 
 
-def _nothing() -> None:
-    """Do nothing at the end of a commit or preparation."""
-
-
 class Transactions:
     """The broker's transactions: `open` by number, `prepared` by xid.
 
     A transaction stays in its table until a preparation or commit in progress is done.
+
+    slice_seconds, slice_deliveries, part_deliveries  default to the constants
     """
 
     def __init__(
@@ -182,7 +187,10 @@ class Transactions:
         self._numbers = count(1)
         self.open: dict[int, Transaction] = {}
         self.prepared: dict[bytes, Transaction] = {}
-        self.commits = Commits(core, group_commit)
+        self._ready: deque[Steps] = deque()
+        self.slice_seconds = SLICE_SECONDS
+        self.slice_deliveries = SLICE_DELIVERIES
+        self.part_deliveries = PART_DELIVERIES
         self.apply_part: Callable[[Transaction, int, int, int], int] = self.perform
         """Applies a whole transaction, or its next part."""
 
@@ -242,14 +250,6 @@ class Transactions:
                 "(broker.memory_limit); commit or roll back, or try again later"
             )
 
-    def _remove_send(self, transaction: Transaction) -> tuple[Destination, Message]:
-        """Remove the first message to apply it; return its present destination and the message."""
-        destination, message = transaction.sends.popleft()
-        size = self._size(message)
-        transaction.bytes -= size
-        self._core.memory -= size
-        return transaction.destinations[destination], message
-
     def settle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
         """Acknowledge in the transaction; return False if the consumer does not hold the
         message.
@@ -288,7 +288,7 @@ class Transactions:
         return False
 
     def prepare(
-        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = _nothing
+        self, transaction: Transaction, xid: bytes, done: Callable[[], None] = ignore
     ) -> None:
         """Prepare the transaction (first phase). `done` is called once a crash cannot undo it.
 
@@ -310,10 +310,12 @@ class Transactions:
         if self._is_large(transaction):
             transaction.state = TransactionState.PREPARING
             transaction.done.append(done)
-            self.commits.start(self._prepare(transaction))
+            self._start(self._prepare(transaction))
         else:
+            sends = [PreparedMessage.of(message) for _, message in transaction.sends]
+            acks = stored_acks(delivery for delivery, _ in transaction.acks)
             self.record_prepared(
-                transaction, PreparedTransaction(xid, *stored(transaction), owner=transaction.owner)
+                transaction, PreparedTransaction(xid, sends, acks, transaction.owner)
             )
             self._group_commit.when_durable(transaction.record, done)
         del self.open[transaction.number]
@@ -323,7 +325,7 @@ class Transactions:
         """Write the PREPARED record of the transaction."""
         transaction.state = TransactionState.PREPARED
         transaction.payload = encode(prepared)
-        transaction.record = self._append_prepared(transaction.payload)
+        transaction.record = self._core.records.prepared(transaction.payload)
 
     def record_decision(self, transaction: Transaction) -> int:
         """Journal the decision to commit the parts of a transaction, which ends its PREPARED
@@ -334,13 +336,10 @@ class Transactions:
         before = transaction.record
         parts = [part.record for part in transaction.parts]
         transaction.payload = encode(PreparedTransaction(b"", [], [], parts=parts, decided=True))
-        transaction.record = self._append_prepared(transaction.payload, last=not before)
+        transaction.record = self._core.records.prepared(transaction.payload, last=not before)
         if not before:
             return transaction.record
         return self.resolve(transaction, before, True)
-
-    def _append_prepared(self, payload: bytes, last: bool = True) -> int:
-        return self._core.records.prepared(payload, last)
 
     def adopt(
         self, record: int, payload: bytes, xid: bytes, created: int, owner: str
@@ -395,7 +394,7 @@ class Transactions:
         self.resolve(transaction, transaction.record, True)
         self.end(transaction, True)
 
-    def commit(self, transaction: Transaction, done: Callable[[], None] = _nothing) -> None:
+    def commit(self, transaction: Transaction, done: Callable[[], None] = ignore) -> None:
         """Commit a transaction. `done` is called once it is applied and a crash cannot undo it.
 
         Raises TransactionEnded; TransactionError while it is being prepared; DestinationNotFound or
@@ -426,7 +425,7 @@ class Transactions:
             transaction.done.append(done)
             for destination in destinations.values():
                 destination.committing += 1
-            self.commits.start(self._commit(transaction))
+            self._start(self._commit(transaction))
             return
         sequence = self.apply_part(
             transaction, len(transaction.sends), len(transaction.acks), transaction.record
@@ -444,7 +443,11 @@ class Transactions:
         """
         accepted = []
         for _ in range(sends):
-            destination, message = self._remove_send(transaction)
+            original, message = transaction.sends.popleft()
+            size = self._size(message)
+            transaction.bytes -= size
+            self._core.memory -= size
+            destination = transaction.destinations[original]
             if destination.removed:
                 continue
             if message.durability:
@@ -464,17 +467,9 @@ class Transactions:
                 sequence = message.sequence
             else:
                 self._publisher.accept(destination, message, last=False)
-        wall = self._core.clock.wall
         for subscription, sequences in acked.items():
             left -= 1
-            sequence = self._core.journal.append_completed(
-                subscription.number,
-                subscription.destination.number,
-                Cause.ACKNOWLEDGED,
-                sequences,
-                wall,
-                last=left == 0,
-            )
+            sequence = complete(subscription, Cause.ACKNOWLEDGED, sequences, left == 0)
         if record:
             sequence = self.resolve(transaction, record, True)
         self._publisher.show_unit()
@@ -549,45 +544,63 @@ class Transactions:
             return False
         widest = max((len(d.subscriptions) for d in transaction.destinations), default=0)
         deliveries = sends * max(1, widest) + len(transaction.acks)
-        return deliveries > self.commits.slice_deliveries or transaction.bytes > SLICE_BYTES
+        return deliveries > self.slice_deliveries or transaction.bytes > SLICE_BYTES
 
-    # --- slices: each yields the sequence to wait for before the next one -----------------------
+    # --- slices ----------------------------------------------------------------------------------
 
-    def _prepare(self, transaction: Transaction) -> Iterator[int]:
+    def _start(self, steps: Steps) -> None:
+        """Schedule the next slice for a later iteration: this one may have no time left."""
+        self._ready.append(steps)
+        self._core.wake()
+
+    def advance(self) -> None:
+        """Run one slice of the work that is ready. Called once per event loop iteration."""
+        if not self._ready:
+            return
+        steps = self._ready.popleft()
+        elapsed = self._core.clock.elapsed
+        end = elapsed() + self.slice_seconds
+        left = self.slice_deliveries
+        for sequence, deliveries in steps:
+            left -= deliveries
+            if left <= 0 or elapsed() >= end:
+                self._group_commit.when_durable(sequence, partial(self._start, steps))
+                break
+        if self._ready:
+            self._core.wake()
+
+    def _prepare(self, transaction: Transaction) -> Steps:
         yield from self._write_parts(transaction)
         parts = [part.record for part in transaction.parts]
         self.record_prepared(
             transaction,
             PreparedTransaction(transaction.xid, [], [], owner=transaction.owner, parts=parts),
         )
-        yield transaction.record
+        yield transaction.record, self.slice_deliveries
         _call_done(transaction)
 
-    def _commit(self, transaction: Transaction) -> Iterator[int]:
+    def _commit(self, transaction: Transaction) -> Steps:
         destinations = list(transaction.destinations.values())
         if not transaction.parts:
             yield from self._write_parts(transaction)
-        yield self.record_decision(transaction)
+        yield self.record_decision(transaction), self.slice_deliveries
         yield from self._apply(transaction)
         sequence = self.resolve(transaction, transaction.record, True)
         for destination in destinations:
             destination.committing -= 1
         self.end(transaction, True)
-        yield sequence
+        yield sequence, self.slice_deliveries
         _call_done(transaction)
 
-    def _write_parts(self, transaction: Transaction) -> Iterator[int]:
+    def _write_parts(self, transaction: Transaction) -> Steps:
         sends = iter(transaction.sends)
         acks = iter(transaction.acks)
-        elapsed = self._core.clock.elapsed
         left = len(transaction.sends) + len(transaction.acks)
-        done = 0
-        end = elapsed() + self.commits.slice_seconds
         while left:
             messages = []
             ended = []
             deliveries = size = 0
-            while deliveries < self.commits.part_deliveries and size < PART_BYTES:
+            while deliveries < self.part_deliveries and size < PART_BYTES:
                 send = next(sends, None)
                 if send is not None:
                     messages.append(PreparedMessage.of(send[1]))
@@ -604,36 +617,18 @@ class Transactions:
             )
             transaction.parts.append(CommitPart(record, len(messages), len(ended)))
             left -= len(messages) + len(ended)
-            done += deliveries
-            if left and (done >= self.commits.slice_deliveries or elapsed() >= end):
-                yield record
-                done = 0
-                end = elapsed() + self.commits.slice_seconds
+            if left:
+                yield record, deliveries
 
-    def _apply(self, transaction: Transaction) -> Iterator[int]:
-        elapsed = self._core.clock.elapsed
-        done = 0
-        end = elapsed() + self.commits.slice_seconds
+    def _apply(self, transaction: Transaction) -> Steps:
         while transaction.parts:
             part = transaction.parts.popleft()
-            done += part.acks
+            deliveries = part.acks
             for destination, _ in islice(transaction.sends, part.sends):
-                done += max(1, len(destination.subscriptions))
+                deliveries += max(1, len(destination.subscriptions))
             sequence = self.apply_part(transaction, part.sends, part.acks, part.record)
-            if transaction.parts and (done >= self.commits.slice_deliveries or elapsed() >= end):
-                yield sequence
-                done = 0
-                end = elapsed() + self.commits.slice_seconds
-
-
-def stored(
-    transaction: Transaction,
-) -> tuple[list[PreparedMessage], list[tuple[int, list[int]]]]:
-    """Return all sends and acks of the transaction in the form of a PREPARED record."""
-    return (
-        [PreparedMessage.of(message) for _, message in transaction.sends],
-        stored_acks(delivery for delivery, _ in transaction.acks),
-    )
+            if transaction.parts:
+                yield sequence, deliveries
 
 
 def stored_acks(deliveries: Iterable[Delivery]) -> list[tuple[int, list[int]]]:

@@ -17,7 +17,7 @@ from sluicemq.cli.console import (
     err,
     printable,
 )
-from sluicemq.journal.writer import write_whole
+from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.transfer import Interrupted, MigrationOutcome, imported_before, transfer

@@ -27,10 +27,10 @@ from sluicemq.journal.format import (
     RecordType,
     encode_address,
     encode_completed,
+    encode_meta,
     encode_record,
 )
 from sluicemq.journal.liveness import LARGEST, Liveness, LiveSegment
-from sluicemq.journal.meta import encode_meta
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed

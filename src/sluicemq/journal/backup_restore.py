@@ -21,9 +21,8 @@ from typing import Final, NamedTuple
 from zlib import crc32
 
 from sluicemq.journal.append import now
-from sluicemq.journal.directory import IDENTITY_NAME
+from sluicemq.journal.files import DURABLE_NAME, sync_directory, write_at, write_whole
 from sluicemq.journal.format import GROUP_START, UNIT_END, RecordType, encode_record
-from sluicemq.journal.index import TRAILER_BYTES, decode_trailer, encode_trailer
 from sluicemq.journal.manifest import (
     JOURNAL_NAME,
     Advance,
@@ -34,15 +33,18 @@ from sluicemq.journal.manifest import (
 )
 from sluicemq.journal.segment import (
     IDENTITY_BYTES,
+    IDENTITY_NAME,
     SEGMENT_HEADER_BYTES,
     SUFFIX,
+    TRAILER_BYTES,
     SegmentHeader,
     decode_segment_header,
+    decode_trailer,
     encode_segment_header,
+    encode_trailer,
     segment_path,
 )
 from sluicemq.journal.space import ignore
-from sluicemq.journal.writer import DURABLE_NAME, sync_directory, write_at, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 LEAP: Final = 1 << 40

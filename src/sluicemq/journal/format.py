@@ -1,7 +1,7 @@
 """Binary format of records.
 
-A segment file is a header (segment.py), records, and once it is sealed an index and a trailer
-(index.py). All numbers are little-endian. Every record starts at a multiple of 8:
+A segment file is a header, records, and once it is sealed an index and a trailer (segment.py). All
+numbers are little-endian. Every record starts at a multiple of 8:
 
     offset  size
        0     4   size          bytes of the record with this header, without the padding
@@ -19,7 +19,7 @@ A segment file is a header (segment.py), records, and once it is sealed an index
       49     1   durability    model.Durability
       50     2   references    settlements that end the record's life; 0 = it is never live
       52     4   body          where the body starts, counted from the record's start
-      56     …   meta          message fields that are rarely set, as one msgpack array (meta.py)
+      56     …   meta          message fields that are rarely set, as one msgpack array, see below
     body     …   body
     size   0-7   padding       zeros, up to a multiple of 8
 
@@ -36,14 +36,26 @@ Bodies by type:
     DESTINATION_CREATED  u8 kind, then the name of the destination with the header's number
     DESTINATION_DELETED  same body; the number is never reused
     STARTED, STOPPED     JSON, for operators
-    INDEX                see index.py
+    INDEX                see segment.py
     SNAPSHOT             empty; start of a snapshot of all records up to this one
     SEQUENCE_RESERVED    empty; prevents reuse of numbers that were assigned without a record
     DELIVERED            as COMPLETED; first deliveries of messages, per event loop iteration
     REDELIVERED          as DELIVERED, for redeliveries, then u32 delivery count x count
     DEPTH                u64 ready, u64 unacked, u32 consumers, u32 0; depth of a destination
-    CLOCK_STEP           i64 ms: a step of the wall clock (broker/clocklog.py)
+    CLOCK_STEP           i64 ms: a step of the wall clock (broker/records.py)
     the others           are the broker's (broker/codec.py)
+
+The meta of a message has the fields that are rarely set, as one msgpack array:
+
+    [message id, correlation id, reply-to or nil, type, properties or nil, native, routes,
+     deliver-at, timestamp or nil]
+
+reply-to is [kind, name]. The timestamp is the client's, in ms; nil if the protocol has none: that
+of the message is its arrival time then, which is the time of the record. A message with none of
+them has no meta at all. Text that is not UTF-8 (surrogate escapes, see model/destination.py) is an
+extension of type 1 with the bytes in "surrogatepass" spelling, an integer beyond 64 bits one of
+type 2 with its decimal digits; where either occurs, properties are an array of [name, value]
+instead of a map.
 """
 
 from __future__ import annotations
@@ -53,11 +65,15 @@ from array import array
 from collections.abc import Callable
 from enum import IntEnum
 from struct import Struct
-from typing import Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
+
+import msgspec
+from msgspec.msgpack import Ext
 
 from sluicemq.model.destination import Address, Kind, decode_name, encode_name
 from sluicemq.model.errors import JournalDamaged
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
 
 class RecordType(IntEnum):
@@ -380,3 +396,140 @@ def decode_address(body: bytes) -> Address:
     if not body or body[0] not in (Kind.QUEUE, Kind.TOPIC):
         raise JournalDamaged("a DESTINATION record is of no known kind")
     return Address(Kind(body[0]), decode_name(body[1:]))
+
+
+RAW_TEXT: Final = 1
+BIG_INTEGER: Final = 2
+
+_BODY_KINDS: Final = {int(kind): kind for kind in BodyKind}
+_ORIGINS: Final = {int(origin): origin for origin in Origin}
+_DURABILITIES: Final = {int(durability): durability for durability in Durability}
+
+
+def has_client_timestamp(message: Message) -> bool:
+    """Return whether the timestamp is the client's own, and not the arrival time."""
+    return message.timestamp != message.arrival or message.origin is Origin.JMQ
+
+
+def encode_meta(message: Message) -> bytes:
+    """Return the encoded fields, b"" if no such field is set."""
+    if not (
+        message.message_id
+        or message.properties
+        or message.native
+        or message.reply_to
+        or message.correlation_id
+        or message.type
+        or message.routes
+        or message.deliver_at
+        or message.timestamp != message.arrival
+    ):
+        return b""
+    fields = (
+        message.message_id,
+        message.correlation_id,
+        message.reply_to,
+        message.type,
+        message.properties,
+        message.native,
+        message.routes,
+        message.deliver_at,
+        message.timestamp if has_client_timestamp(message) else None,
+    )
+    try:
+        return _encoder.encode(fields)
+    except (UnicodeEncodeError, OverflowError):
+        return _encoder.encode(_escape(fields))
+
+
+def decode_message(record: Record, destination: Address) -> Message:
+    """Return the message of a MESSAGE or RELOCATED record. Raises JournalDamaged."""
+    kind = _BODY_KINDS.get(record.kind)
+    origin = _ORIGINS.get(record.origin)
+    durability = _DURABILITIES.get(record.durability)
+    if kind is None or origin is None or durability is None or record.priority > 9:
+        raise JournalDamaged(f"record {record.sequence} has a header without meaning")
+    message = Message(
+        destination,
+        record.body,
+        kind,
+        origin,
+        durability,
+        record.time // 1000,
+        record.expiration,
+        record.priority,
+    )
+    message.sequence = record.identity
+    message.arrival = message.timestamp
+    if record.meta:
+        decode_meta(message, record.meta, record.sequence)
+    return message
+
+
+def decode_meta(message: Message, meta: bytes | memoryview, sequence: int) -> None:
+    """Set the fields that `encode_meta` encoded.
+
+    Raises JournalDamaged, with the record's sequence number in its text.
+    """
+    try:
+        (
+            message.message_id,
+            message.correlation_id,
+            reply_to,
+            message.type,
+            properties,
+            message.native,
+            routes,
+            message.deliver_at,
+            timestamp,
+        ) = _decoder.decode(meta)
+        message.properties = dict(properties) if properties is not None else None
+        message.routes = tuple(routes)
+        if timestamp is not None:
+            message.timestamp = timestamp
+        if reply_to is not None:
+            message.reply_to = Address(Kind(reply_to[0]), reply_to[1])
+    except (
+        msgspec.MsgspecError,
+        ValueError,
+        TypeError,
+        LookupError,
+        RecursionError,
+    ) as error:
+        raise JournalDamaged(
+            f"the meta data of record {sequence} cannot be read: {error}"
+        ) from error
+
+
+def escape_text(text: str) -> str | Ext:
+    """Return the text, or an extension value if it cannot be encoded as UTF-8."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return Ext(RAW_TEXT, text.encode("utf-8", "surrogatepass"))
+    return text
+
+
+def _escape(value: Any) -> Any:
+    if isinstance(value, str):
+        return escape_text(value)
+    elif isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
+        return Ext(BIG_INTEGER, b"%d" % value)
+    elif isinstance(value, tuple):
+        return [_escape(item) for item in value]
+    elif isinstance(value, dict):
+        return [[_escape(name), _escape(item)] for name, item in value.items()]
+    return value
+
+
+def unescape(code: int, data: bytes | memoryview) -> str | int:
+    """Return the value of an extension. Raises ValueError."""
+    if code == RAW_TEXT:
+        return bytes(data).decode("utf-8", "surrogatepass")
+    if code == BIG_INTEGER:
+        return int(bytes(data))
+    raise ValueError(f"extension {code} is unknown")
+
+
+_encoder: Final = msgspec.msgpack.Encoder()
+_decoder: Final = msgspec.msgpack.Decoder(ext_hook=unescape)

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from sluicemq.journal.directory import read_identity
+from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import (
     FLAGS_AT,
     HEADER_BYTES,
@@ -19,23 +19,25 @@ from sluicemq.journal.format import (
     UNIT_END,
     Record,
     RecordType,
+    decode_message,
     sequence_at,
 )
-from sluicemq.journal.index import COLUMNS, SegmentIndex, build_index
-from sluicemq.journal.meta import decode_message
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.segment import (
+    COLUMNS,
     SEGMENT_HEADER_BYTES,
     MappedSegment,
+    SegmentIndex,
+    build_index,
     list_segments,
+    read_identity,
     record_offsets,
     records_end,
     segment_path,
 )
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.snapshot import list_snapshots, newest_snapshot
-from sluicemq.journal.writer import DurableEnd, read_durable
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged, JournalError
 from sluicemq.model.message import Message

@@ -17,32 +17,27 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import Appender, now
-from sluicemq.journal.directory import make_identity, read_identity, remove_temporary, take_lock
-from sluicemq.journal.format import GROUP_START, Record, RecordType
+from sluicemq.journal.files import DurableEnd, DurableFile, remove_temporary, take_lock
+from sluicemq.journal.format import GROUP_START, Record, RecordType, decode_message
 from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
-from sluicemq.journal.lookup import Lookup, find_pending
-from sluicemq.journal.meta import decode_message
-from sluicemq.journal.options import JournalOptions
-from sluicemq.journal.port import JournalStats
+from sluicemq.journal.port import JournalOptions, JournalStats
+from sluicemq.journal.reader import Lookup, find_pending
 from sluicemq.journal.recovery import Recovery
-from sluicemq.journal.segment import SEGMENT_HEADER_BYTES, SegmentHeader
-from sluicemq.journal.slots import Slots
-from sluicemq.journal.space import DiskSpace, SpaceLimits, SpaceReport, ignore, naming_space
-from sluicemq.journal.upkeep import Upkeep
-from sluicemq.journal.writer import (
-    DurableEnd,
-    DurableFile,
-    JournalWriter,
-    SegmentFile,
-    Spares,
+from sluicemq.journal.segment import (
+    SEGMENT_HEADER_BYTES,
+    SegmentHeader,
+    make_identity,
+    read_identity,
 )
+from sluicemq.journal.slots import Slots
+from sluicemq.journal.space import DiskSpace, SpaceReport, ignore, naming_space
+from sluicemq.journal.upkeep import Upkeep
+from sluicemq.journal.writer import JournalWriter, SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
 
-ALLOWANCE_SEGMENTS: Final = 4
-"""Maximum allowance for moving live records out of old segments, in segments."""
 SMALL_GROUP: Final = 4
 """Records. The owner's thread writes groups up to this size itself: passing a group to another
 thread and receiving the result takes 1.5 times as long as a fast fdatasync."""
@@ -104,8 +99,6 @@ class FileJournal(Appender):
         "_records",
         "_roll_requested",
         "_snapshot_due",
-        "_spare_due",
-        "_spares",
         "_state",
         "_state_position",
         "_sync_last",
@@ -115,18 +108,14 @@ class FileJournal(Appender):
         "_upkeep",
         "_writer",
         "_written_bytes",
-        "depth_interval",
         "directory",
         "durable",
-        "flush_interval",
         "identity",
         "on_durable",
         "on_failure",
         "on_warning",
         "on_written",
         "options",
-        "record_deliveries",
-        "record_transient",
         "recovery",
         "slots",
         "snapshot_source",
@@ -152,10 +141,6 @@ class FileJournal(Appender):
         )
         self.directory = directory
         self.options = options
-        self.flush_interval = options.flush_interval
-        self.record_deliveries = options.record_deliveries
-        self.record_transient = options.record_transient
-        self.depth_interval = options.depth_interval
         self.syncs = Histogram()
         self.identity = identity[:8]
         self.recovery = recovery
@@ -184,8 +169,6 @@ class FileJournal(Appender):
 
         self.space = space
         self._reclaim_at = 0.0
-        self._spares = Spares(directory, space)
-        self._spare_due = True
         self._files: dict[int, SegmentFile] = {}
         self._lookup = Lookup(directory, self._files)
         self._snapshot_due = False
@@ -203,18 +186,15 @@ class FileJournal(Appender):
         self._writer = JournalWriter(notify, self._fail)
         self._upkeep = Upkeep(
             directory,
+            options,
             self._liveness,
             self._lookup,
             self.slots,
             self._writer,
-            options.compaction_threshold,
-            ALLOWANCE_SEGMENTS * options.segment_bytes,
+            space,
             self._relocate,
             self._fail,
-            options.slot_idle_timeout,
             self._warn,
-            space,
-            options.invalidate_slots_on_low_disk_space,
         )
         self._open_file()
 
@@ -248,12 +228,14 @@ class FileJournal(Appender):
         try:
             with naming_space(directory):
                 remove_temporary(directory)
-                limits = SpaceLimits(
+                space = DiskSpace(
+                    directory,
                     options.disk_free_limit_bytes,
                     options.disk_free_limit_percent,
                     options.reserve_bytes,
+                    notify,
+                    patient=wait_for_space,
                 )
-                space = DiskSpace(directory, limits, notify, patient=wait_for_space)
         except BaseException:
             os.close(lock)
             raise
@@ -338,10 +320,6 @@ class FileJournal(Appender):
             here = small and file.fd >= 0 and not self.space.low and file.fits(self._fill)
             run = self._writer.run if here else self._writer.submit
             run(partial(self._write, group), partial(self._written, group))
-        half = self.options.segment_bytes // 2
-        if self._spare_due and self._fill > half and not self.space.low:
-            self._spare_due = False
-            self._writer.defer(self._spares.prepare, ignore)
         if last:
             self._roll()
 
@@ -403,10 +381,6 @@ class FileJournal(Appender):
         if self._failed and not self._closed:
             raise JournalFailed(self._refusal)
 
-    def fence(self) -> None:
-        self._refusal = self._refusal or "the journal is fenced: another process writes it now"
-        self.commit()
-
     def _warn(self, text: str) -> None:
         self.on_warning(text)
 
@@ -440,9 +414,7 @@ class FileJournal(Appender):
             before[0].end if before else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
-        self._file = SegmentFile(
-            self.directory, header, self._spares, preallocate, self.syncs.record, self.space
-        )
+        self._file = SegmentFile(self.directory, header, preallocate, self.syncs.record, self.space)
         self._files[segment.first] = self._file
 
     @property
@@ -476,7 +448,6 @@ class FileJournal(Appender):
             self._seal_full()
         self._begin()
         self._open_file()
-        self._spare_due = True
         self._snapshot_due = True
 
     def _seal_full(self) -> None:
@@ -661,7 +632,6 @@ class FileJournal(Appender):
         self._lookup.close()
         for file in self._files.values():
             file.close()
-        self._spares.close()
         self._durable_file.close()
         self.space.release_file()
         os.close(self._lock)

@@ -21,10 +21,9 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.directory import LOCK_NAME
+from sluicemq.journal.files import LOCK_NAME, write_whole
 from sluicemq.journal.inspect import check
 from sluicemq.journal.space import ignore
-from sluicemq.journal.writer import write_whole
 from sluicemq.management.journal import BackupView
 from sluicemq.model.errors import JournalError
 

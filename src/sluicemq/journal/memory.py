@@ -18,7 +18,7 @@ from sluicemq.journal.format import (
     RecordType,
     encode_address,
 )
-from sluicemq.journal.port import JournalStats
+from sluicemq.journal.port import JournalOptions, JournalStats
 from sluicemq.journal.space import SpaceLevel, SpaceReport, ignore
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
@@ -30,26 +30,22 @@ class MemoryJournal:
     """Journal in memory; implements `port.Journal`."""
 
     __slots__ = (
-        "_entries",
-        "_fenced",
+        "_closed",
         "_holds",
         "_left",
-        "_messages",
+        "_live",
         "_next",
         "_next_number",
         "_numbers",
         "_open",
         "_unclaimed",
         "addresses",
-        "depth_interval",
         "durable",
-        "flush_interval",
         "identity",
         "on_durable",
         "on_space",
         "on_written",
-        "record_deliveries",
-        "record_transient",
+        "options",
         "snapshot_source",
         "syncs",
         "written",
@@ -58,18 +54,14 @@ class MemoryJournal:
     def __init__(self) -> None:
         self.identity = os.urandom(8)
         self.durable = self.written = 0
-        self.flush_interval = 0
-        self.record_deliveries = False
-        self.record_transient = False
-        self.depth_interval = 0
+        self.options = JournalOptions(flush_interval=0, record_deliveries=False, depth_interval=0)
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
         self.on_durable: Callable[[int], None] = ignore
         self.on_written: Callable[[int], None] = ignore
         self.on_space: Callable[[SpaceReport], None] = ignore
         self.snapshot_source: Callable[[], bytes] = bytes
-        self._messages: dict[int, Message] = {}
-        self._entries: dict[int, Record] = {}
+        self._live: dict[int, Message | Record] = {}
         self._left: dict[int, int] = {}
         self._holds: dict[int, int] = {}
         self._numbers: dict[Address, int] = {}
@@ -77,11 +69,11 @@ class MemoryJournal:
         self._next = 1
         self._open = False
         self._unclaimed: list[int] = []
-        self._fenced = False
+        self._closed = False
 
     def _take(self, last: bool) -> int:
-        if self._fenced:
-            raise JournalFailed("the journal is fenced: it takes no more records")
+        if self._closed:
+            raise JournalFailed("the journal is closed")
         self._open = not last
         sequence = self._next
         self._next = sequence + 1
@@ -122,7 +114,7 @@ class MemoryJournal:
         if references > MAX_REFERENCES:
             raise JournalError(f"a message cannot have more than {MAX_REFERENCES} references")
         message.sequence = sequence = self._take(last)
-        self._messages[sequence] = message
+        self._live[sequence] = message
         self._left[sequence] = references
         if not references:
             self._unclaimed.append(sequence)
@@ -155,7 +147,7 @@ class MemoryJournal:
     ) -> int:
         sequence = self._take(last)
         if references:
-            self._entries[sequence] = Record(
+            self._live[sequence] = Record(
                 sequence,
                 type,
                 time_ms * 1000,
@@ -189,8 +181,7 @@ class MemoryJournal:
 
     def _drop(self, sequence: int) -> None:
         self._left.pop(sequence, None)
-        self._messages.pop(sequence, None)
-        self._entries.pop(sequence, None)
+        self._live.pop(sequence, None)
 
     def retain(self, sequence: int, count: int = 1) -> None:
         if sequence not in self._left:
@@ -211,8 +202,8 @@ class MemoryJournal:
         return True
 
     def fetch(self, sequence: int) -> Message:
-        message = self._messages.get(sequence)
-        if message is None:
+        message = self._live.get(sequence)
+        if not isinstance(message, Message):
             raise RecordNotFound(f"no message {sequence}")
         return message
 
@@ -220,8 +211,8 @@ class MemoryJournal:
         return self.fetch(sequence)
 
     def entry(self, sequence: int) -> Record:
-        record = self._entries.get(sequence)
-        if record is None:
+        record = self._live.get(sequence)
+        if not isinstance(record, Record):
             raise RecordNotFound(f"no record {sequence}")
         return record
 
@@ -247,15 +238,12 @@ class MemoryJournal:
     def held_by_slots(self) -> dict[str, int]:
         return {}
 
-    def fence(self) -> None:
-        self._fenced = True
-
     def stats(self) -> JournalStats:
         return JournalStats(
             durable=self.durable, live=sum(left > 0 for left in self._left.values())
         )
 
     def close(self) -> None:
-        if not self._fenced:
+        if not self._closed:
             self.commit()
-            self._fenced = True
+            self._closed = True

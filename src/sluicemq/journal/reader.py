@@ -1,22 +1,256 @@
-"""Sequential reads of records, also while a broker writes the journal."""
+"""Reads of records: single ones by sequence number, and sequences of them beside a running broker.
+
+The lag of a reader is the number of records that it has not processed. The distance of two sequence
+numbers is not that number: a restart and transient messages leave sequence numbers without a
+record.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import zip_longest
+import os
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from itertools import compress, zip_longest
 from pathlib import Path
+from typing import Final
 
-from sluicemq.journal.format import Record, RecordType, decode_record
+from sluicemq.journal.files import DurableEnd, read_durable
+from sluicemq.journal.format import (
+    HEADER_BYTES,
+    Record,
+    RecordType,
+    body_at,
+    decode_record,
+    record_size,
+    sequence_at,
+    size_at,
+)
+from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
+    SegmentIndex,
     damaged,
     list_segments,
     record_offsets,
     records_end,
     segment_path,
 )
-from sluicemq.journal.writer import DurableEnd, read_durable
+from sluicemq.journal.writer import SegmentFile
+from sluicemq.model.errors import RecordNotFound
+
+OPEN_VIEWS: Final = 256
+"""Maximum sealed segments whose index stays mapped."""
+OPEN_FILES: Final = 8
+"""Maximum sealed segments kept open for reading records."""
+FIRST_BYTES: Final = 4096
+"""Bytes to read from an unsealed segment before the record's size is known."""
+AHEAD_BYTES: Final = 256 * 1024
+"""Bytes to read at once if records are requested in order."""
+AHEAD_GAP: Final = 64
+"""Maximum sequence number distance of two requests that count as in order."""
+
+
+class ReadAhead:
+    """Read-ahead buffer for records that are read in order, as in a consumed backlog.
+
+    It is a part of one segment, with the offset at which the next record begins.
+
+    `data` may end anywhere, also within a record that is still being written. `find` does not
+    return a record that is not intact; the caller then reads it from the file.
+    """
+
+    __slots__ = ("_data", "_next", "first")
+
+    def __init__(self, first: int, data: bytes) -> None:
+        """Use `data` of the segment `first`; it starts at a record."""
+        self.first = first
+        self._data = memoryview(data)
+        self._next = 0
+
+    def find(self, sequence: int) -> Record | None:
+        """Return the record if it is in the buffer after the last one found, else None."""
+        data = self._data
+        offset = self._next
+        last = len(data) - HEADER_BYTES
+        while offset <= last:
+            found = sequence_at(data, offset)
+            if found == sequence:
+                size = record_size(data, offset)
+                if not size:
+                    return None
+                self._next = offset + (size + 7 & -8)
+                return decode_record(data, offset, size)
+            size = size_at(data, offset)
+            if found > sequence or size < HEADER_BYTES:
+                return None
+            offset += size + 7 & -8
+        return None
+
+
+class Lookup:
+    """Reader of records on disk.
+
+    The indexes of sealed segments are memory-mapped. Records are not, because the mapped pages of a
+    consumed backlog would count as memory of this process.
+    """
+
+    __slots__ = ("_ahead", "_directory", "_files", "_last", "_sealed", "_views")
+
+    def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
+        """Create a reader; `files` are the unsealed segments, by first sequence number."""
+        self._directory = directory
+        self._files = files
+        self._views: OrderedDict[int, MappedSegment] = OrderedDict()
+        self._sealed: OrderedDict[int, int] = OrderedDict()
+        """Descriptors of sealed segments."""
+        self._ahead: ReadAhead | None = None
+        self._last = 0
+        """Sequence number of the last request."""
+
+    def read(self, segment: LiveSegment, sequence: int) -> Record:
+        """Return a record on disk. Raises RecordNotFound, JournalDamaged."""
+        last, self._last = self._last, sequence
+        ahead = self._ahead
+        if ahead is not None and ahead.first == segment.first:
+            record = ahead.find(sequence)
+            if record is not None:
+                return record
+        in_order = last < sequence <= last + AHEAD_GAP
+        if segment.sealed:
+            place, size = self._place_in_sealed(segment, sequence)
+            size = max(size + 7 & -8, AHEAD_BYTES if in_order else 0)
+            data = os.pread(self._descriptor(segment), size, place)
+        else:
+            place = place_of(segment, sequence)
+            file = self._files[segment.first]
+            data = os.pread(file.fd, AHEAD_BYTES if in_order else FIRST_BYTES, place)
+            size = size_at(data, 0)
+            if len(data) < size <= file.end:
+                data += os.pread(file.fd, size + 7 - len(data), place + len(data))
+        if in_order:
+            self._ahead = ahead = ReadAhead(segment.first, data)
+            record = ahead.find(sequence)
+            if record is not None:
+                return record
+        return self._decode(memoryview(data), segment, sequence, place)
+
+    def head(self, segment: LiveSegment, sequence: int) -> Record:
+        """Return a record on disk, but without its body if it is longer than `FIRST_BYTES`.
+
+        Only the sequence number of such a long record is checked. Raises RecordNotFound,
+        JournalDamaged.
+        """
+        if segment.sealed:
+            place, size = self._place_in_sealed(segment, sequence)
+            fd = self._descriptor(segment)
+        else:
+            place = place_of(segment, sequence)
+            fd = self._files[segment.first].fd
+            size = size_at(os.pread(fd, 4, place), 0)
+        if size <= FIRST_BYTES:
+            return self.read(segment, sequence)
+        data = os.pread(fd, FIRST_BYTES, place)
+        body = body_at(data, 0)
+        if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
+            path = segment_path(self._directory, segment.first)
+            raise damaged(path, place, f"record {sequence} is not intact")
+        if body > len(data):
+            data += os.pread(fd, body - len(data), place + len(data))
+        return decode_record(memoryview(data), 0, body)
+
+    def _open(self, segment: LiveSegment) -> tuple[MappedSegment, SegmentIndex]:
+        view = self._views.get(segment.first)
+        if view is None:
+            view = MappedSegment(segment_path(self._directory, segment.first))
+            self._views[segment.first] = view
+            if len(self._views) > OPEN_VIEWS:
+                self._views.popitem(last=False)[1].close()
+        if view.index is None:
+            raise damaged(view.path, view.size, "the index is not intact")
+        return view, view.index
+
+    def needed_bytes(self, segment: LiveSegment) -> int:
+        """Return the bytes of the live or retained records of a sealed segment."""
+        _, index = self._open(segment)
+        base = segment.base
+        needed: bytes | bytearray | list[int] = segment.needed()
+        if index.dense:
+            needed = needed[int(index.sequences[0]) - base :]
+        else:
+            needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
+        return sum(compress(index.columns["size"], needed))
+
+    def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
+        """Return offset and size of a record. Raises RecordNotFound."""
+        _, index = self._open(segment)
+        row = index.row(sequence)
+        if row == index.count or index.sequences[row] != sequence:
+            raise RecordNotFound(f"number {sequence} was given without a record")
+        return int(index.columns["offset"][row]), int(index.columns["size"][row])
+
+    def _descriptor(self, segment: LiveSegment) -> int:
+        sealed = self._sealed
+        fd = sealed.get(segment.first)
+        if fd is None:
+            path = segment_path(self._directory, segment.first)
+            fd = sealed[segment.first] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            if len(sealed) > OPEN_FILES:
+                os.close(sealed.popitem(last=False)[1])
+        else:
+            sealed.move_to_end(segment.first)
+        return fd
+
+    def _decode(self, data: memoryview, segment: LiveSegment, sequence: int, place: int) -> Record:
+        size = record_size(data, 0)
+        if not size or sequence_at(data, 0) != sequence:
+            path = segment_path(self._directory, segment.first)
+            raise damaged(path, place, f"record {sequence} is not intact")
+        return decode_record(data, 0, size)
+
+    def forget(self, segment: LiveSegment) -> None:
+        """Close the files of a segment that is about to be removed."""
+        if self._ahead is not None and self._ahead.first == segment.first:
+            self._ahead = None
+        fd = self._sealed.pop(segment.first, None)
+        if fd is not None:
+            os.close(fd)
+        view = self._views.pop(segment.first, None)
+        if view is not None:
+            view.close()
+
+    def close(self) -> None:
+        for view in self._views.values():
+            view.close()
+        self._views.clear()
+        for fd in self._sealed.values():
+            os.close(fd)
+        self._sealed.clear()
+
+
+def place_of(segment: LiveSegment, sequence: int) -> int:
+    """Return the offset of a record in an unsealed segment. Raises RecordNotFound."""
+    place = segment.places[sequence - segment.base] << 3
+    if not place:
+        raise RecordNotFound(f"number {sequence} was given without a record")
+    return place
+
+
+def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
+    """Return a record from buffers not yet written, three per record, or None."""
+    low = 0
+    high = len(parts) // 3
+    while low < high:
+        middle = (low + high) // 2
+        found = sequence_at(parts[3 * middle], 0)
+        if found == sequence:
+            head, body, _ = parts[3 * middle : 3 * middle + 3]
+            return decode_record(memoryview(head + body), 0, len(head) + len(body))
+        if found < sequence:
+            low = middle + 1
+        else:
+            high = middle
+    return None
 
 
 def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
@@ -71,3 +305,35 @@ def read_records(
                 yield view, offset, record
         finally:
             view.close()
+
+
+SLICE: Final = 1 << 14
+"""Sequence numbers examined together: other threads run in between."""
+
+
+def records_after(directory: Path, segments: Sequence[LiveSegment], position: int) -> int:
+    """Return the number of records with higher sequence numbers than `position`.
+
+    Any thread may call it, with a copy of the journal's list of segments: it reads the index of the
+    segment that contains the position. Raises JournalDamaged, OSError.
+    """
+    return sum(_in_segment(directory, segment, position) for segment in segments)
+
+
+def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
+    places = segment.places
+    if not segment.sealed:
+        start = max(0, position + 1 - segment.base)
+        parts = (places[at : at + SLICE] for at in range(start, len(places), SLICE))
+        return sum(len(part) - part.count(0) for part in parts)
+    if segment.first > position or segment.last <= position:
+        return segment.records if segment.first > position else 0
+    try:
+        view = MappedSegment(segment_path(directory, segment.first))
+    except FileNotFoundError:
+        return 0  # it has been removed meanwhile
+    try:
+        index = view.index
+        return segment.records if index is None else index.count - index.row(position + 1)
+    finally:
+        view.close()

@@ -10,9 +10,14 @@ from itertools import compress, zip_longest
 from operator import lt
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from zlib import decompressobj
-from zlib import error as ZlibError  # noqa: N812
 
+from sluicemq.journal.files import (
+    DURABLE_NAME,
+    DurableEnd,
+    DurableFile,
+    read_durable,
+    sync_directory,
+)
 from sluicemq.journal.format import (
     DELAYED,
     ENTRY,
@@ -26,37 +31,36 @@ from sluicemq.journal.format import (
     sequence_at,
     size_at,
 )
-from sluicemq.journal.index import SegmentIndex, build_index
-from sluicemq.journal.liveness import LARGEST, MANY, SPAN_LIMIT, Liveness, LiveSegment
+from sluicemq.journal.liveness import LARGEST, MANY, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     MappedSegment,
     SegmentHeader,
+    SegmentIndex,
+    Tail,
+    build_index,
     damaged,
+    find_full,
+    find_tail,
     list_segments,
     read_segment_header,
     segment_path,
 )
-from sluicemq.journal.snapshot import SegmentState, Snapshot, newest_snapshot
-from sluicemq.journal.space import Unreserved
-from sluicemq.journal.tail import Tail, find_full, find_tail
-from sluicemq.journal.writer import (
-    DURABLE_NAME,
-    DurableEnd,
-    DurableFile,
-    SegmentFile,
-    read_durable,
-    sync_directory,
+from sluicemq.journal.snapshot import (
+    LARGEST_SPAN,
+    SegmentState,
+    Snapshot,
+    missing_liveness,
+    newest_snapshot,
+    unpack_live,
 )
+from sluicemq.journal.space import Unreserved
+from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind, decode_name
-from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import Durability
 
 SEQUENCE_GAP: Final = 1 << 20
 """Sequence numbers skipped after a restart, for numbers that were assigned without a record."""
-
-LARGEST_SPAN: Final = 4 * SPAN_LIMIT
-"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 _PRIORITIES: Final = bytes(range(10))
 _EVENTS: Final = re.compile(rb"[^\x01\x0c\x0e\x14]")
@@ -225,7 +229,7 @@ class Recovery:
     ) -> None:
         present = set(firsts)
         for state in snapshot.segments if snapshot else ():
-            if state.first not in present and _unpack(state, self.directory).strip(b"\0"):
+            if state.first not in present and unpack_live(state, self.directory).strip(b"\0"):
                 path = segment_path(self.directory, state.first)
                 raise damaged(path, 0, "the segment is missing, and messages in it are live")
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
@@ -388,7 +392,7 @@ class Recovery:
         _check_columns(segment, view, index)
         start = 0
         if saved is not None:
-            segment.live = bytearray(_unpack(saved, self.directory))
+            segment.live = bytearray(unpack_live(saved, self.directory))
             segment.packed = saved.live
             segment.changed = False
             self.liveness.live_many.update(saved.many)
@@ -406,10 +410,10 @@ class Recovery:
             del live[max(0, segment.last - segment.base + 1) :]
             segment.changed = True
         if count and len(live) != segment.last - segment.base + 1:
-            raise _missing_liveness(segment.first, self.directory)
+            raise missing_liveness(segment.first, self.directory)
         for match in re.finditer(b"%c" % MANY, live):
             if segment.base + match.start() not in self.liveness.live_many:
-                raise _missing_liveness(segment.first, self.directory)
+                raise missing_liveness(segment.first, self.directory)
 
     def _load_rows(self, segment: LiveSegment, index: SegmentIndex, start: int) -> None:
         live = segment.live
@@ -497,15 +501,21 @@ class Recovery:
         moved = sorted(self._moved())
         place = 0
         for part in self.parts:
-            for row in self._stayed(part):
+            for row in self._live(part, RecordType.MESSAGE):
                 while place < len(moved) and moved[place].sequence < row.sequence:
                     yield moved[place]
                     place += 1
                 yield row
         yield from moved[place:]
 
-    def _stayed(self, part: SegmentPart) -> Iterator[LiveRow]:
-        """Iterate over the live MESSAGE records of one segment."""
+    def _moved(self) -> Iterator[LiveRow]:
+        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
+        for part in self.parts:
+            if RecordType.RELOCATED in bytes(part.table.columns["type"]):
+                yield from self._live(part, RecordType.RELOCATED)
+
+    def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
+        """Iterate over the live messages of one segment whose records are of that type."""
         segment, _, index = part
         live = segment.live
         if live.count(0) == len(live):
@@ -518,6 +528,7 @@ class Recovery:
             kind,
             flags,
             sequence,
+            reference,
             destination,
             priority,
             expiration,
@@ -531,6 +542,7 @@ class Recovery:
                 columns["type"].tolist(),
                 columns["flags"].tolist(),
                 columns["sequence"].tolist(),
+                columns["reference"].tolist(),
                 columns["destination"].tolist(),
                 columns["priority"].tolist(),
                 columns["expiration"].tolist(),
@@ -543,13 +555,13 @@ class Recovery:
             ),
             left,
         ):
-            if kind != RecordType.MESSAGE:
+            if kind != type or flags & ENTRY:
                 continue
             if references > LARGEST:
                 references = many[sequence]
             yield make(
                 (
-                    sequence,
+                    reference or sequence,
                     destination,
                     priority,
                     expiration,
@@ -560,30 +572,6 @@ class Recovery:
                     durability == Durability.TRANSIENT,
                 )
             )
-
-    def _moved(self) -> Iterator[LiveRow]:
-        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
-        for part in self.parts:
-            segment, _, index = part
-            types = bytes(index.columns["type"])
-            if RecordType.RELOCATED not in types:
-                continue
-            left = self._left_by_row(part)
-            for match in re.finditer(b"%c" % RecordType.RELOCATED, types):
-                row = match.start()
-                if not left[row] or index.columns["flags"][row] & ENTRY:
-                    continue
-                yield LiveRow(
-                    int(index.columns["reference"][row]),
-                    int(index.columns["destination"][row]),
-                    int(index.columns["priority"][row]),
-                    int(index.columns["expiration"][row]),
-                    int(index.columns["time"][row]) // 1000,
-                    int(index.columns["size"][row]) - int(index.columns["body"][row]),
-                    self.liveness.left(segment, int(index.sequences[row])),
-                    bool(index.columns["flags"][row] & DELAYED),
-                    index.columns["durability"][row] == Durability.TRANSIENT,
-                )
 
     def _left_by_row(self, part: SegmentPart) -> bytes | bytearray:
         """Return the liveness bytes of a segment in the order of its columns."""
@@ -621,23 +609,6 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
             raise damaged(view.path, segment.end, "its sequence numbers do not ascend")
     if bytes(index.columns["priority"]).translate(None, _PRIORITIES):
         raise damaged(view.path, segment.end, "a record has a priority above 9")
-
-
-def _unpack(state: SegmentState, directory: Path) -> bytes:
-    unpacker = decompressobj()
-    try:
-        live = unpacker.decompress(state.live, LARGEST_SPAN)
-    except ZlibError as error:
-        raise _missing_liveness(state.first, directory) from error
-    if not unpacker.eof:
-        raise _missing_liveness(state.first, directory)
-    return live
-
-
-def _missing_liveness(first: int, directory: Path) -> JournalDamaged:
-    return JournalDamaged(
-        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
-    )
 
 
 def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:

@@ -1,6 +1,7 @@
-"""Segment files: names, headers and reading. format.py defines records, index.py the index.
+"""Segment files: header, index and trailer, reading, and the end of one that is not sealed.
 
-The name is the lowest sequence number it may contain, 20 digits, and ".segment". The header:
+format.py defines the records. The name is the lowest sequence number it may contain, 20 digits, and
+".segment". The header:
 
     offset  size
        0     8   "SLUICEMQ"
@@ -16,29 +17,252 @@ The name is the lowest sequence number it may contain, 20 digits, and ".segment"
 A segment gets its name once its first group is on disk, and all of the segment before it was on
 disk before that. Index and trailer are added to that one later: a crash may leave several segments
 without them. The number at 56 tells how much of such a segment must be there.
+
+A sealed segment ends with an index by column, and a trailer that locates it. The INDEX record's
+body starts with a summary and goes on with the columns, one after the other, each as long as the
+segment has records (the INDEX record itself is not among them) and padded with zeros to a multiple
+of 8. A reader maps a column with one call and needs no loop per record.
+
+    u32   length of the summary
+    JSON  the summary, padded with the length before it to a multiple of 8:
+          {"records", "first_sequence", "last_sequence", "first_time", "last_time" (µs, smallest
+           and largest), "destinations": [[number, kind, name], ...], "types": {"type": count}}
+    sequence     u64      time         i64      expiration   i64      reference    u64
+    offset       u64 of the record in the file  size         u32      body         u32
+    destination  u32      references   u16      type         u8       flags        u8
+    priority     u8       origin       u8       kind         u8       durability   u8
+
+The trailer follows the INDEX record and ends the file:
+
+    offset  size
+       0     8   "SLUICEND"
+       8     8   offset of the INDEX record
+      16     8   records, the INDEX record not counted
+      24     4   CRC-32 of the file before the trailer
+      28     4   CRC-32 of bytes 0 .. 28
+
+An unsealed segment may be damaged, or end with a tail that a crash has torn: after a crash of the
+machine the last write may be there in part, in any order of its pages. So the first bad record ends
+the segment, unless something shows that it was on disk before:
+
+- an intact record behind it has GROUP_START: when that was written, the bad one had been synced;
+- the durable file says so, and the segment is as long as it says.
+
+A segment that another one follows cannot be torn at all: it was on disk as far as that one says.
 """
 
 from __future__ import annotations
 
+import json
 import mmap
 import os
-from collections.abc import Iterator
+import re
+from array import array
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from struct import Struct
-from typing import Final, NamedTuple
+from struct import Struct, calcsize
+from typing import Any, Final, Literal, NamedTuple
 from zlib import crc32
 
+import msgspec
+
+from sluicemq.journal.files import DurableEnd, write_whole
 from sluicemq.journal.format import (
+    FIELDS,
+    FLAGS_AT,
     FORMAT_VERSION,
+    GROUP_START,
     HEADER_BYTES,
     TYPE_AT,
+    UNIT_END,
     Checksum,
     RecordType,
     record_size,
+    sequence_at,
 )
-from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, JournalError
+
+_ORDER: Final = (
+    *("sequence", "time", "expiration", "reference", "offset", "size", "body", "destination"),
+    *("references", "type", "flags", "priority", "origin", "kind", "durability"),
+)
+_FIELDS: Final[dict[str, tuple[Literal["Q", "q", "I", "H", "B"], int]]] = {
+    "offset": ("Q", -1),  # computed
+    **{name: (code, place) for name, code, place in FIELDS},
+}
+COLUMNS: Final = tuple(
+    (name, _FIELDS[name][0], calcsize("<" + _FIELDS[name][0]), _FIELDS[name][1]) for name in _ORDER
+)
+"""Name, format as in `struct`, bytes, and offset in the record header; -1 = not in the header."""
+INDEX_BYTES: Final = sum(width for _, _, width, _ in COLUMNS)
+"""Size of a record in the columns, in bytes."""
+TRAILER: Final = Struct("<8sQQII")
+TRAILER_BYTES: Final = 32
+TRAILER_MAGIC: Final = b"SLUICEND"
+SLICE: Final = 1024
+"""Number of records whose columns are built without a pause: about 0.3 ms."""
+
+_LENGTH: Final = Struct("<I")
+
+
+def _padded(size: int) -> int:
+    return size + (-size & 7)
+
+
+def _go_on() -> None:
+    """Do not yield to other threads."""
+
+
+def build_index(
+    heads: bytes | bytearray,
+    start: int,
+    names: Mapping[int, Address],
+    pause: Callable[[], None] = _go_on,
+) -> bytes:
+    """Return the INDEX record's body for consecutive records from offset `start` on.
+
+    `heads` are their headers, joined. Whole byte planes are copied at a time: 60,000 records
+    take 16 ms, a sixth of the time of a loop over records and fields. `pause` is called every
+    SLICE records, so that a thread can yield the interpreter.
+    """
+    count = len(heads) // HEADER_BYTES
+    columns: dict[str, list[bytes | bytearray]] = {name: [] for name, _, _, _ in COLUMNS}
+    offset = start
+    earliest: list[int] = []
+    latest: list[int] = []
+    numbers: set[int] = set()
+    types: Counter[int] = Counter()
+    for place in range(0, len(heads), SLICE * HEADER_BYTES):
+        part = _columns(heads[place : place + SLICE * HEADER_BYTES])
+        offsets = array("Q", bytes(8 * len(part["type"])))
+        for row, size in enumerate(array("I", bytes(part["size"]))):
+            offsets[row] = offset
+            offset += size + 7 & -8
+        part["offset"] = offsets.tobytes()
+        times = array("q", bytes(part["time"]))
+        earliest.append(min(times))
+        latest.append(max(times))
+        numbers.update(array("I", bytes(part["destination"])))
+        types.update(part["type"])
+        for name, column in part.items():
+            columns[name].append(column)
+        pause()
+    numbers.discard(0)
+    summary = {
+        "records": count,
+        "first_sequence": sequence_at(heads, 0),
+        "last_sequence": sequence_at(heads, len(heads) - HEADER_BYTES),
+        "first_time": min(earliest, default=0),
+        "last_time": max(latest, default=0),
+        "destinations": [
+            [number, int(names[number].kind), names[number].name]
+            for number in sorted(numbers)
+            if number in names
+        ],
+        "types": {str(kind): n for kind, n in sorted(types.items())},
+    }
+    text = json.dumps(summary, separators=(",", ":")).encode()
+    chunks: list[bytes | bytearray] = [_LENGTH.pack(len(text)), text]
+    chunks.append(bytes(-(4 + len(text)) & 7))
+    for name, _, width, _ in COLUMNS:
+        chunks += columns[name]
+        chunks.append(bytes(-(count * width) & 7))
+    return b"".join(chunks)
+
+
+def _columns(heads: bytes | bytearray) -> dict[str, bytes | bytearray]:
+    """Return all columns except the offsets."""
+    count = len(heads) // HEADER_BYTES
+    columns: dict[str, bytes | bytearray] = {}
+    for name, _, width, place in COLUMNS:
+        if place >= 0:
+            column = bytearray(count * width)
+            for byte in range(width):
+                column[byte::width] = heads[place + byte :: HEADER_BYTES]
+            columns[name] = column
+    return columns
+
+
+def encode_trailer(index_offset: int, records: int, crc: int) -> bytes:
+    """Return the trailer of a sealed segment; `crc` is that of the file before it."""
+    head = TRAILER.pack(TRAILER_MAGIC, index_offset, records, crc, 0)[:-4]
+    return head + _LENGTH.pack(crc32(head))
+
+
+def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
+    """Return index offset, records and CRC; None if the trailer is not intact."""
+    if len(data) != TRAILER_BYTES:
+        return None
+    magic, index_offset, records, crc, own = TRAILER.unpack(data)
+    if magic != TRAILER_MAGIC or own != crc32(data[:28]):
+        return None
+    return index_offset, records, crc
+
+
+class _Summary(msgspec.Struct):
+    """Fields of the summary that recovery needs."""
+
+    records: int
+    destinations: list[tuple[int, Kind, str]]
+
+
+class SegmentIndex:
+    """Columns of one segment as memory views. Call `close` before the mapping is closed."""
+
+    __slots__ = ("_views", "columns", "count", "dense", "sequences", "summary")
+
+    def __init__(self, payload: memoryview) -> None:
+        """Decode a payload built by `build_index`. Raises JournalDamaged for any other one."""
+        if len(payload) < 8:
+            raise JournalDamaged("the index is too short")
+        (length,) = _LENGTH.unpack_from(payload)
+        try:
+            summary = json.loads(bytes(payload[4 : 4 + length]))
+            count = msgspec.convert(summary, _Summary).records
+        except (ValueError, RecursionError, msgspec.ValidationError) as error:
+            raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
+        place = _padded(4 + length)
+        expected = place + sum(_padded(count * width) for _, _, width, _ in COLUMNS)
+        if count < 0 or expected != len(payload):
+            raise JournalDamaged(f"the index of {count} records has {len(payload)} bytes")
+        self.summary: dict[str, Any] = summary
+        self.count = count
+        self._views: list[memoryview] = []
+        self.columns: dict[str, memoryview[int]] = {}
+        for name, code, width, _ in COLUMNS:
+            raw = payload[place : place + count * width]
+            column = raw.cast(code)
+            self._views += (column, raw)
+            self.columns[name] = column
+            place += _padded(count * width)
+        self.sequences = self.columns["sequence"]
+        self.dense = count > 0 and self.sequences[-1] - self.sequences[0] == count - 1
+
+    def row(self, sequence: int) -> int:
+        """Return the first row with at least that sequence number; `count` if there is none."""
+        sequences = self.sequences
+        count = self.count
+        if self.dense:
+            return min(max(sequence - int(sequences[0]), 0), count)
+        low = 0
+        while low < count:
+            middle = (low + count) // 2
+            if sequences[middle] < sequence:
+                low = middle + 1
+            else:
+                count = middle
+        return low
+
+    def close(self) -> None:
+        """Release the buffer."""
+        for view in self._views:
+            view.release()
+        self._views.clear()
+        self.columns.clear()
+
 
 MAGIC: Final = b"SLUICEMQ"
 SUFFIX: Final = ".segment"
@@ -221,3 +445,112 @@ class MappedSegment:
         self.view.release()
         with suppress(BufferError):  # a propagating exception still refers to the map
             self._map.close()
+
+
+SEQUENCE_LEAP: Final = 1 << 32
+"""Maximum distance of a record's number from the last intact record."""
+
+# A header in 8-byte steps: type, flags, priority, origin, kind, durability are within bounds.
+_PLAUSIBLE: Final = re.compile(
+    rb"(?=[\x01-%c][\x00-\x1f][\x00-\x09][\x00-\x0f][\x00-\x07][\x00-\x03])" % max(RecordType),
+    re.DOTALL,
+)
+
+
+class Tail(NamedTuple):
+    """Whole units of the last segment.
+
+    heads   headers of their records, joined
+    end     end offset of the last unit
+    torn    bytes after it that a crash left, without trailing zeros, which may be reserved space
+    """
+
+    heads: bytes
+    end: int
+    torn: int
+
+
+def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None = None) -> Tail:
+    """Return the whole units of an unsealed segment. Raises JournalDamaged.
+
+    With `limit`, the segment is read only up to that offset and must be intact up to it.
+    """
+    end = view.size if limit is None else min(limit, view.size)
+    heads: list[bytes] = []
+    unit: list[bytes] = []
+    whole = stop = SEGMENT_HEADER_BYTES
+    last = view.header.first - 1
+    beyond = 0
+    for offset, size in record_offsets(view.view, end):
+        head = bytes(view.view[offset : offset + HEADER_BYTES])
+        sequence = sequence_at(view.view, offset)
+        if head[TYPE_AT] == RecordType.INDEX or sequence <= last:
+            beyond = offset + size
+            break
+        last = sequence
+        stop = offset + (size + 7 & -8)
+        unit.append(head)
+        if head[FLAGS_AT] & UNIT_END:
+            heads += unit
+            unit = []
+            whole = stop
+    blank = not bytes(view.view[stop:end]).strip(b"\0")
+    synced = durable.offset if durable and durable.segment == view.header.first else 0
+    if limit is not None:
+        synced = min(synced, limit)
+    if stop < synced <= view.size:
+        raise damaged(view.path, stop, "a record is damaged that had been on disk")
+    if not blank and has_later_group(view.view[:end], beyond or stop, last):
+        raise damaged(view.path, stop, "a record is damaged and later ones are intact")
+    return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
+
+
+def find_full(view: MappedSegment, end: int) -> Tail:
+    """Return the units of an unsealed segment whose successor states `end` as its records' end.
+
+    Only index and trailer may be missing. Raises JournalDamaged.
+    """
+    tail = find_tail(view, None, end)
+    if tail.end != end:
+        raise damaged(view.path, tail.end, "a record is damaged or missing that had been on disk")
+    if record_size(view.view, end) and view.view[end + TYPE_AT] != RecordType.INDEX:
+        raise damaged(view.path, end, "the next segment says that there is no record here")
+    return tail
+
+
+def has_later_group(view: memoryview, start: int, last: int) -> bool:
+    """Return whether an intact group starts after `start`, which proves that `start` was synced."""
+    data = bytes(view[start:])
+    for match in _PLAUSIBLE.finditer(data, 8 + TYPE_AT):
+        offset = start + match.start() - TYPE_AT
+        if offset & 7 or not view[offset + FLAGS_AT] & GROUP_START:
+            continue
+        if last < sequence_at(view, offset) < last + SEQUENCE_LEAP and record_size(view, offset):
+            return True
+    return False
+
+
+IDENTITY_NAME: Final = "identity"
+
+
+def read_identity(directory: Path) -> bytes | None:
+    """Return the directory's identity of 16 bytes, None if it has none. Raises JournalDamaged."""
+    path = directory / IDENTITY_NAME
+    try:
+        identity = bytes.fromhex(path.read_text("ascii"))
+    except FileNotFoundError:
+        if list_segments(directory):
+            raise damaged(path, 0, f"the file is missing, but there are {SUFFIX} files") from None
+        return None
+    except ValueError:
+        identity = b""
+    if len(identity) != IDENTITY_BYTES:
+        raise damaged(path, 0, "the file does not hold 32 hexadecimal digits")
+    return identity
+
+
+def make_identity(directory: Path) -> bytes:
+    """Generate, store and return the identity of a new directory, 16 random bytes."""
+    identity = os.urandom(IDENTITY_BYTES)
+    write_whole(directory / IDENTITY_NAME, identity.hex().encode() + b"\n")
+    return identity

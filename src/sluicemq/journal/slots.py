@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.writer import sync_directory, write_whole
+from sluicemq.journal.files import sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -167,26 +167,20 @@ class Slots:
             self._write(path, slot)
         return slot
 
-    def advance(self, name: str, position: int) -> Slot:
+    def advance(self, name: str, position: int, *, shared: bool = False) -> Slot:
         """Move the slot to `position` and return it.
 
-        Raises JournalError if the slot is lost or would move back, RecordNotFound.
-        """
-        with self._alone():
-            slot = self._kept(name)
-            if position < slot.position:
-                raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
-            return self._move(name, slot, position)
-
-    def reach(self, name: str, position: int) -> Slot:
-        """Move the slot to `position` unless it is already ahead, and return it.
-
-        Several processes may move a slot for one reader. Raises JournalError if the slot is lost,
+        With `shared`, several processes may move the slot for one reader: it stays where it is if
+        it is already ahead. Raises JournalError if the slot is lost or would move back,
         RecordNotFound.
         """
         with self._alone():
             slot = self._kept(name)
-            return self._move(name, slot, max(position, slot.position))
+            if shared:
+                position = max(position, slot.position)
+            if position < slot.position:
+                raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
+            return self._move(name, slot, position)
 
     def renew(self, name: str, lease: int) -> None:
         """Set the lease to expire `lease` ms from now.

@@ -16,25 +16,29 @@ not intact was damaged later.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from struct import Struct
 from typing import Final
-from zlib import compress, crc32
+from zlib import compress, crc32, decompressobj
+from zlib import error as ZlibError  # noqa: N812
 
 import msgspec
 
+from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.liveness import Liveness, LiveSegment
+from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import check_version, damaged, numbered
 from sluicemq.journal.space import NO_SPACE, Unreserved
-from sluicemq.journal.writer import write_whole
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
 
 SNAPSHOT_MAGIC: Final = b"SLUICESN"
 SNAPSHOT_HEAD: Final = Struct("<8sIIQ")
 SUFFIX: Final = ".snapshot"
+LARGEST_SPAN: Final = 4 * SPAN_LIMIT
+"""Maximum sequence numbers of a segment, which ends with the group that exceeds SPAN_LIMIT."""
 
 
 class SegmentState(msgspec.Struct, array_like=True):
@@ -77,6 +81,7 @@ class Snapshot(msgspec.Struct, array_like=True):
         return self.segments[-1].first if self.segments else 0
 
 
+@dataclass(slots=True)
 class Capture:
     """Copy of the owner's state that the background thread packs and writes.
 
@@ -86,19 +91,11 @@ class Capture:
     written   True if the snapshot is on disk, False if the disk was full
     """
 
-    __slots__ = ("finished", "raw", "snapshot", "waits", "written")
-
-    def __init__(
-        self,
-        snapshot: Snapshot,
-        raw: list[tuple[LiveSegment, SegmentState]],
-        finished: list[LiveSegment],
-    ) -> None:
-        self.snapshot = snapshot
-        self.raw = raw
-        self.finished = finished
-        self.waits = True
-        self.written = False
+    snapshot: Snapshot
+    raw: list[tuple[LiveSegment, SegmentState]]
+    finished: list[LiveSegment]
+    waits: bool = True
+    written: bool = False
 
 
 def capture_segments(liveness: Liveness) -> Capture:
@@ -220,6 +217,25 @@ def newest_snapshot_file(directory: Path) -> tuple[int, bytes, Snapshot] | None:
             raise failure
         if not vanished:
             return None
+
+
+def unpack_live(state: SegmentState, directory: Path) -> bytes:
+    """Return the liveness bytes of a segment in a snapshot. Raises JournalDamaged."""
+    unpacker = decompressobj()
+    try:
+        live = unpacker.decompress(state.live, LARGEST_SPAN)
+    except ZlibError as error:
+        raise missing_liveness(state.first, directory) from error
+    if not unpacker.eof:
+        raise missing_liveness(state.first, directory)
+    return live
+
+
+def missing_liveness(first: int, directory: Path) -> JournalDamaged:
+    """Return the error for a segment whose liveness in the snapshot cannot be read."""
+    return JournalDamaged(
+        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
+    )
 
 
 _decode: Final[Callable[[memoryview], Snapshot]] = msgspec.msgpack.Decoder(Snapshot).decode

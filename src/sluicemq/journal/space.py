@@ -81,15 +81,6 @@ class SpaceReport(NamedTuple):
     reserve_size: int = 0
 
 
-class SpaceLimits(NamedTuple):
-    """Thresholds in bytes and in percent of the file system, of which the larger holds, and the
-    size of the reserve in bytes. 0 = none."""
-
-    low_bytes: int
-    low_percent: float
-    reserve_bytes: int
-
-
 class Unreserved:
     """Space of files that are written without a reserve: a full file system is an error."""
 
@@ -117,18 +108,24 @@ class DiskSpace(Unreserved):
     may be called on any thread, because file systems may hang.
 
     low       True while persistent messages must be refused
+    exhausted True while a write waits for space that even the reserve lacks
     on_change called on the owner's thread with each change of the level
     """
 
     def __init__(
         self,
         directory: Path,
-        limits: SpaceLimits,
+        low_bytes: int,
+        low_percent: float,
+        reserve_bytes: int,
         notify: Callable[[Callable[[], None]], object],
         *,
         patient: bool,
     ) -> None:
         """Measure the space and open the reserve. Raises OSError.
+
+        The threshold is the larger of `low_bytes` and `low_percent` of the file system;
+        `reserve_bytes` is the size of the reserve. 0 = none.
 
         With `patient` a write that finds no space waits for it, except on this thread. Without, it
         fails, and an existing reserve is used, but none is created or made whole.
@@ -136,13 +133,15 @@ class DiskSpace(Unreserved):
         self.low = False
         self.on_change: Callable[[SpaceReport], None] = ignore
         self._directory = directory
-        self._limits = limits
+        self._low_bytes = low_bytes
+        self._low_percent = low_percent
+        self._reserve_bytes = reserve_bytes
         self._notify = notify
         self._patient = patient
         self._owner = threading.get_ident()
         self._changed = threading.Condition()
         """Guards the fields below."""
-        self._exhausted = False
+        self.exhausted = False
         self._waiting = 0
         self._closing = False
         self._free = self._size = 0
@@ -184,9 +183,8 @@ class DiskSpace(Unreserved):
 
     @property
     def _threshold(self) -> int:
-        limits = self._limits
-        share = int(self._size * limits.low_percent / 100)
-        return min(max(limits.low_bytes, share), self._size // SMALLEST_SHARE)
+        share = int(self._size * self._low_percent / 100)
+        return min(max(self._low_bytes, share), self._size // SMALLEST_SHARE)
 
     @property
     def _resume(self) -> int:
@@ -195,7 +193,7 @@ class DiskSpace(Unreserved):
 
     @property
     def _reserve_size(self) -> int:
-        return min(self._limits.reserve_bytes, self._size // RESERVE_SHARE)
+        return min(self._reserve_bytes, self._size // RESERVE_SHARE)
 
     @property
     def spending(self) -> bool:
@@ -218,17 +216,17 @@ class DiskSpace(Unreserved):
             if not self.low:
                 self.low = self._free < self._threshold
             elif not self.spending and self._free >= self._resume:
-                self.low = self._exhausted = False
-            if self._exhausted and not self._waiting:
+                self.low = self.exhausted = False
+            if self.exhausted and not self._waiting:
                 floor = self._reserve_size // UPKEEP_SHARE
-                self._exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
+                self.exhausted = max(self._free, self._held - floor) < RELEASE_BYTES
             self._changed.notify_all()
 
     def state(self) -> SpaceReport:
         """Return the state at the last measurement."""
         level = SpaceLevel.LOW if self.low else SpaceLevel.ENOUGH
         return SpaceReport(
-            SpaceLevel.EXHAUSTED if self._exhausted else level,
+            SpaceLevel.EXHAUSTED if self.exhausted else level,
             self._free,
             self._size,
             self._threshold,
@@ -295,7 +293,7 @@ class DiskSpace(Unreserved):
             if self._closing:
                 return False
             self._waiting += 1
-            self._exhausted = True
+            self.exhausted = True
         with suppress(RuntimeError):  # the owner's event loop is closed
             self._notify(self.report)
         with self._changed:
@@ -318,14 +316,9 @@ class DiskSpace(Unreserved):
                 if error.errno in NO_SPACE:
                     return
                 size = 0  # this file system cannot preallocate
-                self._limits = self._limits._replace(reserve_bytes=0)
+                self._reserve_bytes = 0
             self._held = size
         self.measure()
-
-    @property
-    def exhausted(self) -> bool:
-        """True while a write waits for space that even the reserve lacks."""
-        return self._exhausted
 
     def close(self) -> None:
         """End all waiting: from now on, a write that finds no space fails."""

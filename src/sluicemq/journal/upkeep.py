@@ -1,108 +1,111 @@
-"""Snapshots, and the removal and compaction of segments after each snapshot."""
+"""Snapshots, and after each snapshot the removal of segments and the moves out of old ones.
+
+A segment is removed when a snapshot that is on disk says that nothing in it is live. (That the
+journal says so now is not enough: a crash could take the settlements back.) The records that keep a
+segment of which little is live are written anew as RELOCATED records, a slice per group, and are
+settled under their old numbers wherever they are then.
+
+Moved records fill segments, full segments cause snapshots, and snapshots cause moves. Without a
+budget, an idle journal could rewrite its live records indefinitely. So each byte that the broker
+writes permits moving one byte: moves at most double the written bytes.
+"""
 
 from __future__ import annotations
 
 from array import array
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
+from itertools import compress
 from pathlib import Path
+from typing import Final
 
 from sluicemq.journal.format import HEADER_BYTES, Record
 from sluicemq.journal.liveness import Liveness, LiveSegment
-from sluicemq.journal.lookup import Lookup
-from sluicemq.journal.reclaim import (
-    Allowance,
-    Mover,
-    Removable,
-    removable,
-    stuck,
-    unread_segments,
-)
+from sluicemq.journal.port import JournalOptions
+from sluicemq.journal.reader import Lookup
 from sluicemq.journal.segment import segment_path
-from sluicemq.journal.slots import Slots, wall
+from sluicemq.journal.slots import Slot, Slots, wall
 from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.journal.writer import JournalWriter
 from sluicemq.model.destination import Address, encode_name
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
+MOVE_BYTES: Final = 1 << 20
+"""Maximum bytes to move per group, which limits the effect on live traffic."""
+ALLOWANCE_SEGMENTS: Final = 4
+"""Maximum budget for moves, in segments."""
+
 
 class Upkeep:
     """Snapshots and space reclamation of a journal.
 
-    carry         appends the record again as RELOCATED with its remaining references; returns its
-                  segment, sequence number and bytes
-    failed        called with an error that shows that the journal cannot be trusted
-    fraction      live fraction below which the live records of a segment are moved out
-    allowance     maximum bytes to accumulate for moving records, see `reclaim.Allowance`
-    idle_timeout  value of journal.slot_idle_timeout
-    warn          called with warnings about slots, for the operator
-    space         disk space; while it is low, segments are reclaimed before the active one is full
-    drop_slots    True if no slot holds a segment while space is low
+    space      disk space; while it is low, segments are reclaimed before the active one is full
+    relocate   appends the record again as RELOCATED with its remaining references; returns its
+               segment, sequence number and bytes
+    failed     called with an error that shows that the journal cannot be trusted
+    warn       called with warnings about slots, for the operator
+    unwritten  True if there was no space for the last snapshot
     """
 
     __slots__ = (
         "_allowance",
         "_capture",
         "_directory",
-        "_drop_slots",
         "_failed",
         "_finished",
         "_idle",
-        "_idle_timeout",
         "_liveness",
         "_lookup",
-        "_mover",
+        "_options",
         "_position",
         "_relocate",
         "_slots",
         "_space",
         "_warn",
+        "_work",
         "_writer",
-        "fraction",
         "unwritten",
     )
 
     def __init__(
         self,
         directory: Path,
+        options: JournalOptions,
         liveness: Liveness,
         lookup: Lookup,
         slots: Slots,
         writer: JournalWriter,
-        fraction: float,
-        allowance: int,
+        space: DiskSpace,
         relocate: Callable[[Record, int], tuple[LiveSegment, int, int]],
         failed: Callable[[BaseException], None],
-        idle_timeout: int,
         warn: Callable[[str], None],
-        space: DiskSpace,
-        drop_slots: bool,
     ) -> None:
         self._directory = directory
+        self._options = options
         self._liveness = liveness
         self._lookup = lookup
         self._slots = slots
         self._writer = writer
+        self._space = space
         self._relocate = relocate
         self._failed = failed
-        self._idle_timeout = idle_timeout
+        self._warn = warn
         self._idle: set[str] = set()
         """Idle slots about which a warning was issued."""
-        self._warn = warn
         self._capture: Capture | None = None
-        self._mover = Mover(self._move)
-        self._allowance = Allowance(allowance)
-        self._space = space
-        self._drop_slots = drop_slots
+        self._work: deque[tuple[LiveSegment, list[int]]] = deque()
+        """Segments to empty, each with the numbers of its needed records, the first one last."""
+        self._allowance = 0
+        """Budget for moves in bytes; see `_allow`."""
         self._finished: list[LiveSegment] = []
         """Segments without live records as of the last snapshot, held by slots."""
         self._position = 0
-        """Position of the broker state in that snapshot."""
-        self.fraction = fraction
+        """Position of the broker state in that snapshot. The segment with this position remains:
+        recovery requires the predecessor of each segment that begins after it."""
         self.unwritten = False
-        """True if there was no space for the last snapshot."""
 
     @property
     def taking(self) -> bool:
@@ -112,7 +115,9 @@ class Upkeep:
     @property
     def moving(self) -> bool:
         """True while live records of old segments remain to be moved."""
-        return not self._mover.idle
+        return bool(self._work)
+
+    # --- snapshots -------------------------------------------------------------------------------
 
     def take_snapshot(
         self,
@@ -138,11 +143,11 @@ class Upkeep:
             pairs.extend(pair)
         snapshot.relocated = pairs.tobytes()
         self._capture = capture
-        self._allowance.discount(HEADER_BYTES)
+        self._allow(-HEADER_BYTES)  # `durable` will add the journal's own record
 
     def durable(self, sequence: int, size: int) -> None:
         """Note that `sequence` is durable, with a group of `size` bytes; write a due snapshot."""
-        self._allowance.written(size)
+        self._allow(size)
         capture = self._capture
         if capture is not None and capture.waits and capture.snapshot.position <= sequence:
             capture.waits = False
@@ -163,33 +168,11 @@ class Upkeep:
         self._finished = capture.finished
         self._position = capture.snapshot.state_position
         self.remove_finished()
-        if self._allowance.left and self._mover.idle and not self._space.spending:
-            self._choose(self._position)
-
-    def remove_finished(self) -> None:
-        """Remove segments without live records at the last snapshot that no slot holds."""
-        drop = self._drop_slots and self._space.low
-        try:
-            going, idle = removable(
-                self._finished,
-                self._position,
-                self._slots,
-                wall(),
-                self._idle_timeout,
-                self.completed,
-                drop=drop,
-            )
-        except JournalDamaged:
-            # an unreadable slot may need every segment
-            going, idle = Removable([], [], [], []), []
-        self._report(going, idle)
-        for segment in going.segments:
-            self._liveness.remove(segment)
-            self._lookup.forget(segment)
-        gone = {segment.first for segment in going.segments}
-        self._finished = [segment for segment in self._finished if segment.first not in gone]
-        if any(going):
-            self._writer.defer(partial(self._remove, going), ignore)
+        if self._allowance > 0 and not self._work and not self._space.spending:
+            try:
+                self.empty([s for s in self._liveness.segments if self._is_stuck(s)])
+            except (JournalError, OSError) as error:
+                self._failed(error)
 
     @property
     def worth_a_snapshot(self) -> bool:
@@ -199,22 +182,78 @@ class Upkeep:
             for segment in self._liveness.segments
         )
 
-    def held_by_slots(self) -> dict[str, int]:
-        """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
-        free = [
+    # --- removal ---------------------------------------------------------------------------------
+
+    def remove_finished(self) -> None:
+        """Remove segments without live records at the last snapshot that no slot holds.
+
+        Slots that would hold too much, or whose reader has gone, are marked lost; those whose lease
+        is over are removed. If the settings say so, no slot holds a segment while space is low.
+        """
+        drop = self._options.invalidate_slots_on_low_disk_space and self._space.low
+        timeout = self._options.slot_idle_timeout
+        now = wall()
+        removable = self._removable()
+        lost: dict[str, bool] = {}
+        expired: list[str] = []
+        idle: set[str] = set()
+        try:
+            slots = self._slots.list()
+        except JournalDamaged:
+            removable, slots = [], {}  # an unreadable slot may need every segment
+        held: set[LiveSegment] = set()
+        for name, slot in slots.items():
+            if slot.expired(now):
+                expired.append(name)
+                continue
+            unread = _unread(slot, removable)
+            if sum(s.size for s in unread) > (0 if drop else slot.limit_bytes):
+                lost[name] = False
+                self._warn(f"the slot {name} is lost: it would hold back more than its limit")
+                continue
+            waited = slot.idle(self.completed(unread[0]), now) if unread and timeout else 0
+            if waited > timeout:
+                lost[name] = True
+                self._warn(
+                    f"the slot {name} is lost: its reader has not moved it for longer than "
+                    f"journal.slot_idle_timeout ({timeout} ms)"
+                )
+                continue
+            if 2 * waited > timeout:
+                idle.add(name)
+                if name not in self._idle:
+                    self._warn(
+                        f"the slot {name} holds segments back, and its reader has not moved it for "
+                        f"half of journal.slot_idle_timeout ({timeout} ms), after which it is "
+                        "lost. Start the reader again, or drop the slot"
+                    )
+            held.update(unread)
+        self._idle = idle
+        segments = [segment for segment in removable if segment not in held]
+        for segment in segments:
+            self._liveness.remove(segment)
+            self._lookup.forget(segment)
+            self._finished.remove(segment)
+        if segments or lost or expired:
+            self._writer.defer(partial(self._remove, segments, lost, expired), ignore)
+
+    def _removable(self) -> list[LiveSegment]:
+        """Return the segments that could be removed if there were no slots."""
+        return [
             segment
             for segment in self._finished
             if segment.sealed and segment.last < self._position and not segment.is_needed
         ]
-        held: dict[str, int] = {}
+
+    def held_by_slots(self) -> dict[str, int]:
+        """Return the bytes of segments that only a slot keeps from being removed, by slot name."""
+        removable = self._removable()
         try:
-            for name, slot in self._slots.list().items() if free else ():
-                size = 0 if slot.lost else sum(s.size for s in unread_segments(slot, free))
-                if size:
-                    held[name] = size
+            slots = self._slots.list() if removable else {}
         except JournalDamaged:
-            return held
-        return held
+            slots = {}
+        held = {name: sum(s.size for s in _unread(slot, removable)) for name, slot in slots.items()}
+        return {name: size for name, size in held.items() if size}
 
     def completed(self, segment: LiveSegment) -> int:
         """Return the time a segment was sealed, in ms since the epoch; 0 if it does not exist."""
@@ -224,49 +263,23 @@ class Upkeep:
         except OSError:
             return 0
 
-    def _report(self, going: Removable, idle: list[str]) -> None:
-        """Warn about lost slots, and once about each slot that is soon lost."""
-        for name in going.lost:
-            self._warn(f"the slot {name} is lost: it would hold back more than its limit")
-        for name in going.abandoned:
-            self._warn(
-                f"the slot {name} is lost: its reader has not moved it for longer than "
-                f"journal.slot_idle_timeout ({self._idle_timeout} ms)"
-            )
-        for name in idle:
-            if name not in self._idle:
-                self._warn(
-                    f"the slot {name} holds segments back, and its reader has not moved it for "
-                    f"half of journal.slot_idle_timeout ({self._idle_timeout} ms), after which it "
-                    "is lost. Start the reader again, or drop the slot"
-                )
-        self._idle = set(idle)
+    def _remove(
+        self, segments: list[LiveSegment], lost: dict[str, bool], expired: list[str]
+    ) -> None:
+        """Remove segments and update slots, on the writer's background thread.
 
-    def _choose(self, position: int) -> None:
-        try:
-            self._mover.take(
-                stuck(self._liveness.segments, position, self.fraction, self._lookup.needed_bytes)
-            )
-        except (JournalError, OSError) as error:
-            self._failed(error)
-
-    def _remove(self, going: Removable) -> None:
-        """Remove segments and update slots, on the writer's background thread."""
-        unmarked = [name for name in going.lost if not self._lose(name, wait=False)]
-        given_up = [
-            name for name in going.abandoned if not self._lose(name, wait=False, abandoned=True)
-        ]
-        for name in going.expired:
+        `lost` has the names of lost slots, each with whether its reader has abandoned it.
+        """
+        unmarked = [name for name in lost if not self._lose(name, lost[name], wait=False)]
+        for name in expired:
             with suppress(RecordNotFound):
                 self._slots.drop(name)
-        for segment in going.segments:
+        for segment in segments:
             segment_path(self._directory, segment.first).unlink(missing_ok=True)
         for name in unmarked:  # the removed segments have freed space
-            self._lose(name, wait=True)
-        for name in given_up:
-            self._lose(name, wait=True, abandoned=True)
+            self._lose(name, lost[name], wait=True)
 
-    def _lose(self, name: str, *, wait: bool, abandoned: bool = False) -> bool:
+    def _lose(self, name: str, abandoned: bool, *, wait: bool) -> bool:
         """Mark a slot lost. Return False if the disk is full."""
         lose = partial(self._slots.lose, name, abandoned=abandoned)
         try:
@@ -279,24 +292,69 @@ class Upkeep:
             return False
         return True
 
+    # --- moves -----------------------------------------------------------------------------------
+
+    def _allow(self, change: int) -> None:
+        """Change the budget for moves, which is between plus and minus its maximum, in bytes."""
+        limit = ALLOWANCE_SEGMENTS * self._options.segment_bytes
+        self._allowance = min(max(self._allowance + change, -limit), limit)
+
+    def _is_stuck(self, segment: LiveSegment) -> bool:
+        """Return whether a segment is worth emptying: little of it is live, and that does not end
+        by itself: at least half of it was there at the snapshot before.
+
+        Counting records is cheap and comes first, but what a move costs and gains are bytes.
+        """
+        fraction = self._options.compaction_threshold
+        return (
+            segment.sealed
+            and segment.last < self._position
+            and segment.is_needed
+            and segment.alive < fraction * segment.records
+            and segment.before >= 0
+            and 2 * segment.alive >= segment.before
+            and self._lookup.needed_bytes(segment) < fraction * segment.size
+        )
+
     def empty(self, segments: list[LiveSegment]) -> None:
-        """Move all live records out of the segments."""
-        self._mover.take(segments)
+        """Move all live and retained records out of the segments, in slices."""
+        known = [segment for segment, _ in self._work]
+        for segment in segments:
+            if segment not in known:
+                needed = segment.needed()
+                base = segment.base
+                left = list(compress(range(base, base + len(needed)), needed))
+                left.reverse()
+                self._work.append((segment, left))
 
     def move_slice(self) -> None:
-        """Move some live records to the active segment. A damaged record fails the journal."""
-        try:
-            self._mover.step()
-        except (JournalError, OSError) as error:
-            self._failed(error)
+        """Move some records to the active segment. A damaged record fails the journal."""
+        moved = 0
+        while self._work and moved < MOVE_BYTES:
+            segment, left = self._work[0]
+            if not left:
+                self._work.popleft()
+                continue
+            try:
+                moved += self._move(segment, left.pop())
+            except (JournalError, OSError) as error:
+                self._work.popleft()
+                self._failed(error)
+                return
 
     def _move(self, segment: LiveSegment, sequence: int) -> int:
+        """Move a record, if it is still needed, and return its bytes."""
         liveness = self._liveness
         left = liveness.left(segment, sequence)
         if not left and not liveness.held(segment, sequence):
             return 0
         record = self._lookup.read(segment, sequence)
         target, place, size = self._relocate(record, left)
-        self._allowance.spend(size)
+        self._allow(-2 * size)  # for its cost, and because `durable` will add it
         liveness.move(segment, sequence, record.identity, target, place)
         return size
+
+
+def _unread(slot: Slot, segments: list[LiveSegment]) -> list[LiveSegment]:
+    """Return the segments that the slot holds: those its reader has not read to the end."""
+    return [] if slot.lost else [segment for segment in segments if segment.last > slot.position]

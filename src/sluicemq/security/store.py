@@ -17,7 +17,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sluicemq.journal.writer import write_whole
+from sluicemq.journal.files import write_whole
 from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security.changes import Change
 from sluicemq.security.records import VERSION, Database, decode, encode

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sluicemq.journal.directory import take_lock
+from sluicemq.journal.files import take_lock
 from sluicemq.model.errors import ConfigurationError, JournalLocked
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config

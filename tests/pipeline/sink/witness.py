@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from sluicemq.journal.format import RecordType
-from sluicemq.journal.meta import decode_message
+from sluicemq.journal.format import RecordType, decode_message
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address
 from sluicemq.model.message import Message

@@ -21,11 +21,12 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     decode_depth,
+    decode_message,
     decode_redelivered,
     encode_completed,
     encode_redelivered,
+    has_client_timestamp,
 )
-from sluicemq.journal.meta import decode_message, has_client_timestamp
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.journal.index import TRAILER_BYTES
 from sluicemq.journal.reader import read_records
-from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.segment import TRAILER_BYTES, list_segments, segment_path
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source import reading
 from sluicemq.pipeline.source.batch import Share

@@ -19,10 +19,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import Cause
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.journal.slots import Slots
-from sluicemq.journal.writer import read_durable
 from sluicemq.model.errors import (
     ConfigurationError,
     ConnectionLost,

@@ -595,7 +595,7 @@ def test_send_above_the_limit_is_refused_and_the_rest_can_be_committed(
 
 def begin_large_commit(harness: Harness, peer: Peer, **more: object) -> int:
     """Send a COMMIT that takes several event loop iterations; its transaction."""
-    commits = harness.broker.transactions.commits
+    commits = harness.broker.transactions
     commits.slice_deliveries = commits.part_deliveries = 1
     transaction = peer.begin()
     peer.send("q", *"abcdef", transaction_id=transaction)

@@ -26,8 +26,8 @@ from sluicemq.admin.metrics.exposition import (
 from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot
-from sluicemq.journal.lag import records_after
 from sluicemq.journal.liveness import LiveSegment
+from sluicemq.journal.reader import records_after
 from sluicemq.journal.slots import wall
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation

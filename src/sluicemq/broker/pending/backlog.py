@@ -1,8 +1,12 @@
-"""Backlog: the older part of a long pending queue, packed in chunks.
+"""Chunks: the older part of a long pending queue, and the requeued deliveries.
 
 A waiting delivery costs some 200 bytes as an object. Most deliveries in a backlog of millions have
 no state beyond that in the journal: these are packed in chunks, in arrays of 12 bytes each, and
 become objects again when the chunk reaches the front, or one by one when another holder needs them.
+
+Requeued deliveries are added in any order and mostly removed at the front; but any range must be
+found without sorting, however many there are. So they are kept in chunks that are small enough for
+cheap insertion. For few deliveries the cost is about that of a heap, for many it is lower.
 """
 
 from __future__ import annotations
@@ -12,10 +16,81 @@ from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from typing import Generic
+from typing import Final, Generic
 
-from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
-from sluicemq.broker.pending.entry import AnyEntry
+from sluicemq.broker.pending.entry import READY, AnyEntry
+
+CHUNK: Final = 512
+"""Requeued deliveries in a chunk; a chunk of twice that size is split."""
+
+
+class Chunk(Generic[AnyEntry]):
+    """Sorted, non-empty list of deliveries. The owner ensures that it is not empty."""
+
+    __slots__ = ("deliveries", "orders")
+
+    def __init__(self, deliveries: list[AnyEntry]) -> None:
+        """Create a chunk of `deliveries`, which are sorted by order."""
+        self.deliveries = deliveries
+        self.orders = array("Q", [delivery.order for delivery in deliveries])
+
+    def __len__(self) -> int:
+        return len(self.deliveries)
+
+    def __iter__(self) -> Iterator[AnyEntry]:
+        return iter(self.deliveries)
+
+    @property
+    def last(self) -> int:
+        """Order of the last delivery."""
+        return self.orders[-1]
+
+    def add(self, delivery: AnyEntry) -> None:
+        """Insert a delivery at the position of its order."""
+        place = bisect_left(self.orders, delivery.order)
+        self.orders.insert(place, delivery.order)
+        self.deliveries.insert(place, delivery)
+
+    def append(self, delivery: AnyEntry) -> None:
+        """Append a delivery with the highest order."""
+        self.orders.append(delivery.order)
+        self.deliveries.append(delivery)
+
+    def pop(self) -> AnyEntry:
+        """Remove and return the first delivery."""
+        del self.orders[0]
+        return self.deliveries.pop(0)
+
+    def remove(self, order: int) -> bool:
+        """Remove the delivery with that order; return False if it is not present."""
+        place = bisect_left(self.orders, order)
+        if place == len(self.orders) or self.orders[place] != order:
+            return False
+        del self.orders[place], self.deliveries[place]
+        return True
+
+    def split(self, place: int) -> Chunk[AnyEntry]:
+        """Remove the deliveries from index `place` on and return them as another chunk."""
+        others = Chunk(self.deliveries[place:])
+        del self.deliveries[place:], self.orders[place:]
+        return others
+
+    def find(self, order: int) -> AnyEntry | None:
+        """Return the delivery with that order, in any state, or None."""
+        place = bisect_left(self.orders, order)
+        if place < len(self.orders) and self.orders[place] == order:
+            return self.deliveries[place]
+        return None
+
+    def after(self, order: int, count: int) -> list[AnyEntry]:
+        """Return the first `count` deliveries behind that order, in any state."""
+        start = bisect_right(self.orders, order)
+        return self.deliveries[start : start + count]
+
+
+def ready_of(deliveries: Iterable[AnyEntry]) -> list[AnyEntry]:
+    """Return the READY deliveries."""
+    return [delivery for delivery in deliveries if delivery.state == READY]
 
 
 class PackedChunk(Generic[AnyEntry]):
@@ -65,6 +140,10 @@ class PackedChunk(Generic[AnyEntry]):
         sizes = self._sizes[start : start + count]
         for sequence, size in zip(sequences, sizes, strict=True):
             yield template.like(sequence, size)
+
+    def count(self, order: int) -> int:
+        """Return the number of deliveries behind that order."""
+        return len(self.orders) - bisect_right(self.orders, order)
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, or None."""
@@ -137,16 +216,15 @@ class Backlog(Generic[AnyEntry]):
                     break
         return found
 
-    def runs(self, order: int, clean: bool) -> Iterator[QueueRun]:
-        """Yield all deliveries behind that order, perhaps some before; `clean`: all are READY."""
+    def packed_after(self, order: int) -> PackedChunk[AnyEntry] | None:
+        """Return the packed chunk that the first delivery behind that order is in, if it is in
+        one.
+        """
         if self._front and self._front[-1].order > order:
-            yield run_of(Chunk(list(self._front)), clean)
-        start = bisect_right(self._chunks, order, key=_last)
-        for chunk in islice(self._chunks, start, None):
-            if isinstance(chunk, PackedChunk):
-                yield QueueRun(chunk.orders, chunk.last, 0)
-            else:
-                yield run_of(chunk, clean)
+            return None
+        place = bisect_right(self._chunks, order, key=_last)
+        chunk = self._chunks[place] if place < len(self._chunks) else None
+        return chunk if isinstance(chunk, PackedChunk) else None
 
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
@@ -163,28 +241,19 @@ class Backlog(Generic[AnyEntry]):
             return _last(self._chunks[-1])
         return self._front[-1].order if self._front else 0
 
-    def remove(self, sequence: int) -> bool:
-        """Remove a delivery from its chunk; return False if it is in none."""
-        place = bisect_left(self._chunks, sequence, key=_last)
-        if place < len(self._chunks):
-            chunk = self._chunks[place]
-            if isinstance(chunk, PackedChunk) and chunk.remove(sequence):
-                self.packed -= 1
-                if not chunk:
-                    del self._chunks[place]
-                return True
-        return False
+    def discard(self, order: int, packed: bool = False) -> bool:
+        """Remove a delivery that is not in the front; return False if it is not present.
 
-    def discard(self, order: int) -> bool:
-        """Remove a delivery that is not in the front; return False if it is not present."""
+        With `packed`, remove it from a packed chunk only.
+        """
         place = bisect_left(self._chunks, order, key=_last)
         if place == len(self._chunks):
             return False
         chunk = self._chunks[place]
-        if not chunk.remove(order):
+        is_packed = isinstance(chunk, PackedChunk)
+        if (packed and not is_packed) or not chunk.remove(order):
             return False
-        if isinstance(chunk, PackedChunk):
-            self.packed -= 1
+        self.packed -= is_packed
         if not chunk:
             del self._chunks[place]
         return True
@@ -249,3 +318,78 @@ def chained(
         yield from backlog
     if line is not None:
         yield from line
+
+
+class Requeued(Generic[AnyEntry]):
+    """Sorted collection of requeued deliveries with distinct orders."""
+
+    __slots__ = ("_chunks",)
+
+    def __init__(self) -> None:
+        self._chunks: list[Chunk[AnyEntry]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._chunks)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[AnyEntry]:
+        for chunk in self._chunks:
+            yield from chunk.deliveries
+
+    def add(self, delivery: AnyEntry) -> None:
+        """Insert a delivery at the position of its order, which must not be present."""
+        chunks = self._chunks
+        if not chunks:
+            chunks.append(Chunk([delivery]))
+            return
+        place = len(chunks) - 1
+        if delivery.order > chunks[place].last:
+            chunks[place].append(delivery)
+        else:
+            place = bisect_left(chunks, delivery.order, key=_last)
+            chunks[place].add(delivery)
+        if len(chunks[place]) > 2 * CHUNK:
+            chunks.insert(place + 1, chunks[place].split(CHUNK))
+
+    def first(self) -> AnyEntry:
+        """Return the delivery with the lowest order. There must be one."""
+        return self._chunks[0].deliveries[0]
+
+    def pop(self) -> AnyEntry:
+        """Remove and return the delivery with the lowest order."""
+        chunk = self._chunks[0]
+        delivery = chunk.pop()
+        if not chunk:
+            del self._chunks[0]
+        return delivery
+
+    def discard(self, order: int) -> bool:
+        """Remove the delivery with that order; return False if it is not present."""
+        place = bisect_left(self._chunks, order, key=_last)
+        if place == len(self._chunks) or not self._chunks[place].remove(order):
+            return False
+        if not self._chunks[place]:
+            del self._chunks[place]
+        return True
+
+    def find(self, order: int) -> AnyEntry | None:
+        """Return the delivery with that order, in any state, or None."""
+        place = bisect_left(self._chunks, order, key=_last)
+        return self._chunks[place].find(order) if place < len(self._chunks) else None
+
+    def after(self, order: int, count: int) -> list[AnyEntry]:
+        """Return the first `count` deliveries behind that order, in any state."""
+        found: list[AnyEntry] = []
+        for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
+            found += chunk.after(order, count - len(found))
+            if len(found) >= count:
+                break
+        return found
+
+    def compact(self) -> None:
+        """Remove deliveries that are no longer READY."""
+        ready = ready_of(self)
+        parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
+        self._chunks = [Chunk(part) for part in parts]

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterator
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.chunks import QueueRun, ready_of
+from sluicemq.broker.pending.backlog import ready_of
 from sluicemq.broker.pending.entry import AnyEntry
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
 
 NO_END: Final = (1 << 62) - 1
 """Order beyond all others: the cursor includes messages that arrive during the scan."""
-RUN_COST: Final = 20
-"""Cost of passing over a chunk, in deliveries examined."""
+CHUNK_COST: Final = 20
+"""Cost of passing over a packed chunk, in deliveries examined."""
+EXAMINED: Final = 200
+"""Deliveries examined together between two packed chunks."""
 
 
 class Cursor(Generic[AnyEntry]):
@@ -82,60 +82,28 @@ class Cursor(Generic[AnyEntry]):
         """Continue behind a delivery that the last step returned: later ones were not processed."""
         self.last = delivery.order
 
-    def skip(self, count: int, clean: bool, budget: int) -> int:
-        """Pass over up to `count` READY deliveries, by chunks where possible; return their number.
+    def skip(self, count: int, budget: int) -> int:
+        """Pass over up to `count` READY deliveries, by packed chunks where possible; return their
+        number.
 
         It is less than `count` if the scan has ended or the `budget` of examined deliveries is used
-        up. `clean` states that all deliveries in the pending queue are READY.
+        up.
         """
         passed = 0
         while passed < count and budget > 0 and self.priority >= 0:
-            line = self._pending_queue.runs(self.priority, self.last, clean)
-            requeued = self._pending_queue.requeued[self.priority]
-            others = requeued.runs(self.last, clean) if requeued is not None else iter(())
-            here = self._next(line)
-            there = self._next(others)
-            while budget > 0:
-                if here is None and there is None:
-                    self._descend()
-                    break
-                end = _nearest(here, there)
-                ready = 0
-                for run in (here, there):
-                    if run is not None:
-                        ready += bisect_right(run.orders, end) - bisect_right(run.orders, self.last)
-                if ready > count - passed:
-                    self._stop_within(here, there, count - passed)
-                    return count
-                passed += ready
-                self.last = end
-                if here is not None and here.end <= end:
-                    budget -= RUN_COST + here.cost
-                    here = self._next(line)
-                if there is not None and there.end <= end:
-                    budget -= RUN_COST + there.cost
-                    there = self._next(others)
+            chunk = self._pending_queue.packed_after(self.priority, self.last)
+            if chunk is not None and chunk.last <= self.until:
+                ready = chunk.count(self.last)
+                if ready <= count - passed:
+                    passed += ready
+                    self.last = chunk.last
+                    budget -= CHUNK_COST
+                    continue
+            examined, priority = min(count - passed, budget, EXAMINED), self.priority
+            passed += len(self.look(examined))
+            if self.priority == priority:
+                budget -= examined
         return passed
-
-    def _next(self, runs: Iterator[QueueRun]) -> QueueRun | None:
-        """Return the next run within the range of the scan, or None."""
-        run = next(runs, None)
-        if run is None or self.last >= self.until:
-            return None
-        if run.end > self.until:
-            return QueueRun(
-                run.orders[: bisect_right(run.orders, self.until)], self.until, run.cost
-            )
-        return run
-
-    def _stop_within(self, here: QueueRun | None, there: QueueRun | None, count: int) -> None:
-        """Pass over `count` deliveries of two runs, which contain more."""
-        orders: list[int] = []
-        for run in (here, there):
-            if run is not None:
-                orders += run.orders[bisect_right(run.orders, self.last) :]
-        if count:
-            self.last = sorted(orders)[count - 1]
 
     def is_before(self, delivery: AnyEntry) -> bool:
         """Return whether the scan has yet to reach the position of this delivery."""
@@ -143,11 +111,3 @@ class Cursor(Generic[AnyEntry]):
             delivery.priority < self.priority
             or (delivery.priority == self.priority and delivery.order > self.last)
         )
-
-
-def _nearest(here: QueueRun | None, there: QueueRun | None) -> int:
-    """Return the end of the first of two runs, of which at least one is present."""
-    if here is None:
-        assert there is not None
-        return there.end
-    return here.end if there is None else min(here.end, there.end)

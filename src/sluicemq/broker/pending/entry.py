@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Self, TypeVar
+from typing import Final, Self, TypeVar
 
-if TYPE_CHECKING:
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 READY: Final = 0
 TAKEN: Final = 1

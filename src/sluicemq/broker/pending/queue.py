@@ -6,7 +6,7 @@ the others find it no longer READY and skip it. So a selector is evaluated once 
 is O(1), and the backlog is searched only when a selector is new (see selector_rescan.py).
 
 Each priority has two sources: a FIFO of first deliveries, and the requeued deliveries
-(requeued.py). The lower `order` goes first, which preserves the original position. The older part
+(backlog.py). The lower `order` goes first, which preserves the original position. The older part
 of a long FIFO is kept in chunks (backlog.py). No delivery is in a pending queue twice.
 """
 
@@ -15,18 +15,20 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from heapq import merge
-from typing import TYPE_CHECKING, Final, Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
-from sluicemq.broker.pending.backlog import Backlog, at, behind, chained, oldest
-from sluicemq.broker.pending.chunks import Chunk, QueueRun, ready_of, run_of
+from sluicemq.broker.pending.backlog import (
+    Backlog,
+    PackedChunk,
+    Requeued,
+    at,
+    behind,
+    chained,
+    oldest,
+    ready_of,
+)
 from sluicemq.broker.pending.entry import READY, AnyEntry
-from sluicemq.broker.pending.requeued import Requeued
-
-if TYPE_CHECKING:
-    pass
-
-if TYPE_CHECKING:
-    from sluicemq.broker.routing import Selector
+from sluicemq.broker.routing import Selector
 
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
@@ -135,7 +137,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         """
         self.share(delivery)
         backlog = self.backlogs[delivery.priority]
-        if backlog is not None and backlog.remove(delivery.sequence):
+        if backlog is not None and backlog.discard(delivery.sequence, packed=True):
             self.length -= 1
             self._insert(delivery)
 
@@ -177,18 +179,18 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             del found[count:]
         return found
 
-    def runs(self, priority: int, order: int, clean: bool) -> Iterator[QueueRun]:
-        """Yield the deliveries in the FIFO of a priority behind that order, and perhaps some
-        before.
+    def packed_after(self, priority: int, order: int) -> PackedChunk[AnyEntry] | None:
+        """Return the packed chunk that has the next deliveries of a priority behind that order.
 
-        `clean` states that all of them are READY.
+        None if they are not in one, or if requeued deliveries are among them.
         """
-        backlog = self.backlogs[priority]
-        if backlog is not None:
-            yield from backlog.runs(order, clean)
-        fifo = self.fifos[priority]
-        if fifo and fifo[-1].order > order:
-            yield run_of(Chunk(list(fifo)), clean)
+        backlog, requeued = self.backlogs[priority], self.requeued[priority]
+        chunk = backlog.packed_after(order) if backlog is not None else None
+        if chunk is not None and requeued is not None:
+            others = requeued.after(order, 1)
+            if others and others[0].order < chunk.last:
+                return None
+        return chunk
 
     def find(self, priority: int, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state; one in a chunk as a temporary
@@ -240,30 +242,22 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
                 return delivery
         return None
 
-    def take_lowest(self) -> AnyEntry | None:
-        """Remove and return the oldest READY delivery of the lowest priority."""
+    def take_for_drop(self, lowest: bool) -> AnyEntry | None:
+        """Remove and return the READY delivery with the lowest order: of the lowest priority with
+        `lowest`, otherwise of all.
+        """
         while self.mask:
-            delivery = self._pop((self.mask & -self.mask).bit_length() - 1)
+            priority = (self.mask & -self.mask).bit_length() - 1
+            if not lowest:
+                present = [each for each in range(PRIORITIES) if self.mask >> each & 1]
+                priority = min(present, key=self._first_order)
+            delivery = self._pop(priority)
             if delivery.state == READY:
                 return delivery
         return None
 
-    def take_oldest(self) -> AnyEntry | None:
-        """Remove and return the READY delivery with the lowest order, regardless of its
-        priority.
-        """
-        while self.mask:
-            best = -1
-            order = 0
-            for priority in range(PRIORITIES):
-                if self.mask >> priority & 1:
-                    head = self._head(priority).order
-                    if best < 0 or head < order:
-                        best, order = priority, head
-            delivery = self._pop(best)
-            if delivery.state == READY:
-                return delivery
-        return None
+    def _first_order(self, priority: int) -> int:
+        return self._head(priority).order
 
     def head(self) -> AnyEntry | None:
         """Return the delivery that `take` would return, without removing it."""

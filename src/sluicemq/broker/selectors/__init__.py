@@ -8,15 +8,13 @@ that a matching message must fulfil are derived as well, for the routing of topi
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 from sluicemq.broker.selectors.compiler import Test, compile_condition
 from sluicemq.broker.selectors.equality import Equality, equalities
 from sluicemq.model.errors import SelectorError
-
-if TYPE_CHECKING:
-    from sluicemq.model.message import Message
+from sluicemq.model.message import Message
 
 __all__ = ["CompiledSelector", "SelectorLimits", "compile_selector"]
 

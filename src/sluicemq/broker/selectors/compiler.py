@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from sluicemq.broker.selectors.fields import Read, is_field, reader
 from sluicemq.broker.selectors.nodes import (
     All,
     Any,
@@ -33,12 +32,19 @@ from sluicemq.broker.selectors.nodes import (
     Null,
     Value,
     Within,
+    matcher,
 )
-from sluicemq.broker.selectors.numbers import NUMBERS, calculate, double, is_number, negative
-from sluicemq.broker.selectors.pattern import matcher
-
-if TYPE_CHECKING:
-    from sluicemq.model.message import Message
+from sluicemq.broker.selectors.values import (
+    NUMBERS,
+    Read,
+    calculate,
+    double,
+    is_field,
+    is_number,
+    negative,
+    reader,
+)
+from sluicemq.model.message import Message
 
 Test = Callable[["Message"], bool]
 Compare = Callable[[Value, Value], bool]
@@ -103,35 +109,23 @@ def _combined(tests: list[Test], every: bool) -> Test:
         return neutral
     if len(open_) == 1:
         return open_[0]
-    return _all_of(open_) if every else _any_of(open_)
+    return _joined(open_, every)
 
 
-def _all_of(tests: tuple[Test, ...]) -> Test:
+def _joined(tests: tuple[Test, ...], every: bool) -> Test:
     if len(tests) == 2:
         first, second = tests
-        return lambda message: first(message) and second(message)
-
-    def test_all(message: Message) -> bool:
-        for test in tests:  # noqa: SIM110  a generator would cost more than most tests
-            if not test(message):
-                return False
-        return True
-
-    return test_all
-
-
-def _any_of(tests: tuple[Test, ...]) -> Test:
-    if len(tests) == 2:
-        first, second = tests
+        if every:
+            return lambda message: first(message) and second(message)
         return lambda message: first(message) or second(message)
 
-    def test_any(message: Message) -> bool:
-        for test in tests:  # noqa: SIM110
-            if test(message):
-                return True
-        return False
+    def test_each(message: Message) -> bool:
+        for test in tests:
+            if test(message) is not every:
+                return not every
+        return every
 
-    return test_any
+    return test_each
 
 
 # --- comparisons -----------------------------------------------------------------------------

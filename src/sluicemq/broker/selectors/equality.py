@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.broker.selectors.fields import Read, reader
 from sluicemq.broker.selectors.nodes import (
     All,
     Any,
@@ -46,11 +45,6 @@ def bucket_of(value: Value) -> Bucket:
     return (value,) if isinstance(value, bool) else value
 
 
-def field_reader(equality: Equality) -> Read:
-    """Return a function that reads the field of an equality from a message."""
-    return reader(equality.field)
-
-
 def equalities(condition: Node) -> tuple[Equality, ...]:
     """Return the equalities, each of which is necessary by itself, in the order of the text."""
     return tuple(Equality(field, buckets) for field, buckets in _necessary(condition).items())
@@ -74,7 +68,7 @@ def _necessary(node: Node) -> dict[str, frozenset[Bucket]]:
         case Comparison(operator="=", left=Identifier(name=name), right=Literal(value=value)) | (
             Comparison(operator="=", left=Literal(value=value), right=Identifier(name=name))
         ):
-            if not _promotes_ambiguously(value):
+            if not (isinstance(value, int | float) and abs(value) >= _EXACT_DOUBLES):
                 return {name: frozenset(() if value is None else (bucket_of(value),))}
     return {}
 
@@ -88,7 +82,3 @@ def _alternatives(branches: list[dict[str, frozenset[Bucket]]]) -> dict[str, fro
             if len(union) <= MAX_VALUES:
                 found[field] = union
     return found
-
-
-def _promotes_ambiguously(value: Value) -> bool:
-    return isinstance(value, int | float) and abs(value) >= _EXACT_DOUBLES

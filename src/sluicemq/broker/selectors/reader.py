@@ -6,7 +6,7 @@ Nothing here recurses into the selector, and the time is linear in the length of
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from importlib.resources import files
 from typing import Final, cast
@@ -14,7 +14,7 @@ from typing import Final, cast
 from lark import Lark, Token, Transformer, v_args
 from lark.exceptions import UnexpectedCharacters, UnexpectedToken
 
-from sluicemq.broker.selectors import fields, numbers, pattern
+from sluicemq.broker.selectors import values
 from sluicemq.broker.selectors.nodes import (
     All,
     Any,
@@ -28,6 +28,8 @@ from sluicemq.broker.selectors.nodes import (
     Not,
     Null,
     Within,
+    pattern_weight,
+    split_pattern,
 )
 from sluicemq.model.errors import SelectorError
 
@@ -132,7 +134,7 @@ def _number(node: Node) -> Node:
     kind = _kind(node)
     if kind not in ("a number", "an identifier"):
         raise expected("a number", kind, node.position)
-    if isinstance(node, Literal) and node.value == numbers.LONG_LIMIT and type(node.value) is int:
+    if isinstance(node, Literal) and node.value == values.LONG_LIMIT and type(node.value) is int:
         raise expected("a number in the range of long", str(node.value), node.position)
     return node
 
@@ -164,13 +166,6 @@ def _deepened(node: Node, depth: int) -> Node:
     return node
 
 
-def _literal(token: Token, read_number: Callable[[str], float]) -> Literal:
-    try:
-        return Literal(token.start_pos or 0, read_number(token))
-    except ValueError as error:
-        raise expected(str(error), _shortened(token), token.start_pos or 0) from None
-
-
 def _text(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
@@ -198,24 +193,23 @@ class Reader(Transformer[Token, Node]):
                     message = f"the character {character!a} at offset {offset} has no meaning"
                     raise SelectorError(message, offset)
                 categories = _IDENTIFIER_PART
-        if fields.reserved(name):
-            raise expected(f"one of {', '.join(sorted(fields.HEADER))}", _shortened(name), position)
+        if values.reserved(name):
+            raise expected(f"one of {', '.join(sorted(values.HEADER))}", _shortened(name), position)
         return Identifier(position, name)
 
     def string(self, token: Token) -> Node:
         return Literal(token.start_pos or 0, _text(token))
 
-    def exact(self, token: Token) -> Node:
-        return _literal(token, numbers.read_exact)
+    def number(self, token: Token) -> Node:
+        position = token.start_pos or 0
+        read_number = values.read_exact if token.type == "EXACT" else values.read_approximate
+        try:
+            return Literal(position, read_number(token))
+        except ValueError as error:
+            raise expected(str(error), _shortened(token), position) from None
 
-    def approximate(self, token: Token) -> Node:
-        return _literal(token, numbers.read_approximate)
-
-    def true(self, token: Token) -> Node:
-        return Literal(token.start_pos or 0, True)
-
-    def false(self, token: Token) -> Node:
-        return Literal(token.start_pos or 0, False)
+    def boolean(self, token: Token) -> Node:
+        return Literal(token.start_pos or 0, token.type == "TRUE")
 
     def nested(self, opening: Token, inside: Node) -> Node:
         # errors give the position of the nested node
@@ -229,8 +223,8 @@ class Reader(Transformer[Token, Node]):
 
     def minus(self, sign: Token, operand: Node) -> Node:
         position = sign.start_pos or 0
-        if isinstance(operand, Literal) and numbers.is_number(operand.value):
-            return _holding(Literal(position, numbers.negative(operand.value)), (operand,))
+        if isinstance(operand, Literal) and values.is_number(operand.value):
+            return _holding(Literal(position, values.negative(operand.value)), (operand,))
         return _holding(Minus(position, _number(operand)), (operand,))
 
     def arithmetic(self, first: Node, *others: Node | Token) -> Node:
@@ -241,7 +235,7 @@ class Reader(Transformer[Token, Node]):
             assert isinstance(operand, Node)
             operands.append(_number(operand))
             if not rest and isinstance(first, Literal) and isinstance(operand, Literal):
-                value = numbers.calculate(str(symbol), first.value, operand.value)
+                value = values.calculate(str(symbol), first.value, operand.value)
                 first = Literal(first.position, value)
             else:
                 rest.append((str(symbol), operand))
@@ -282,11 +276,11 @@ class Reader(Transformer[Token, Node]):
                     "a string of one character", _shortened(escapes[0]), escapes[0].start_pos or 0
                 )
         try:
-            parts = pattern.split(_text(text), escape)
+            parts = split_pattern(_text(text), escape)
         except ValueError as error:
             raise expected(str(error), _shortened(text), text.start_pos or 0) from None
         like = Like(operand.position, identifier, parts)
-        like.size += identifier.size + pattern.weight(parts)
+        like.size += identifier.size + pattern_weight(parts)
         return _unless(negated, like)
 
     def within(self, operand: Node, *tokens: Token) -> Node:

@@ -1,4 +1,4 @@
-"""Columns of the rarely set fields of messages (journal/meta.py)."""
+"""Columns of the rarely set fields of messages (journal/format.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from sluicemq.journal.meta import unescape
+from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
 from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS
 from sluicemq.pipeline.source.journal_storage import Integers

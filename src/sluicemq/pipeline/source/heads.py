@@ -7,7 +7,7 @@ from typing import Any, Final
 import numpy as np
 
 from sluicemq.journal.format import HEADER_BYTES
-from sluicemq.journal.index import COLUMNS, SegmentIndex
+from sluicemq.journal.segment import COLUMNS, SegmentIndex
 from sluicemq.pipeline.source.journal_storage import Integers
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -25,7 +25,7 @@ _HEADER: Final = np.dtype(
 
 
 class Heads:
-    """Columns of records in journal order, named as in journal/index.py.
+    """Columns of records in journal order, named as in journal/segment.py.
 
     Sequence numbers and offsets are below 2**63, so the columns are signed, as in Spark.
     """

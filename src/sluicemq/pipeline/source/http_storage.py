@@ -18,15 +18,17 @@ import numpy as np
 import pyarrow as pa
 
 from sluicemq.clients.http import HttpClient, HttpRefusal, HttpResponse, HttpTarget
+from sluicemq.journal.files import DurableEnd
 from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
-from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    TRAILER_BYTES,
     SegmentHeader,
+    SegmentIndex,
     decode_segment_header,
+    decode_trailer,
 )
 from sluicemq.journal.slots import Slot
-from sluicemq.journal.writer import DurableEnd
 from sluicemq.management.journal import (
     GET_JOURNAL,
     GET_SLOT,

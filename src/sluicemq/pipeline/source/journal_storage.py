@@ -18,20 +18,22 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.directory import read_identity
-from sluicemq.journal.index import TRAILER_BYTES, SegmentIndex, decode_trailer
+from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.segment import (
+    TRAILER_BYTES,
     MappedSegment,
     SegmentHeader,
+    SegmentIndex,
     damaged,
+    decode_trailer,
     list_segments,
+    read_identity,
     read_segment_header,
     records_end,
     segment_path,
 )
 from sluicemq.journal.slots import Slot, Slots
 from sluicemq.journal.snapshot import newest_snapshot
-from sluicemq.journal.writer import DurableEnd, read_durable
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, RecordNotFound
 
@@ -308,7 +310,7 @@ class DirectoryStorage(JournalStorage):
             return slots.create(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        Slots(self.path).reach(slot, position)
+        Slots(self.path).advance(slot, position, shared=True)
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
         Slots(self.path).claim(slot, holder, BEYOND, lease)

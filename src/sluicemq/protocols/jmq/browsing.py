@@ -5,7 +5,7 @@ of these ids, the last of which has the L bit. They are sent even while the conn
 Messages that have ended meanwhile are skipped.
 
 A queue may be long and its messages in the journal, so both requests are processed in slices of
-the time for scans (broker/scans.py), and nothing is sent to a client that does not read. A
+the time for scans (broker/scheduler.py), and nothing is sent to a client that does not read. A
 connection processes one request at a time, in order.
 """
 

@@ -268,17 +268,16 @@ class Producers:
         for place in places:
             if place.waiting + place.unacked > _MOST_LISTED:
                 return False
-            listing = broker.browse(place)
-            for at in range(len(listing) - 1, -1, -1):
+            for delivery in reversed(list(place.browse())):
+                if delivery.scheduled:
+                    continue
                 searched += 1
                 if searched > _MOST_SEARCHED:
                     return False
-                sequence, found = listing[at]
-                if found is None:
-                    try:
-                        found = broker.fetch(sequence)
-                    except RecordNotFound:
-                        continue
+                try:
+                    found = broker.read(delivery)
+                except RecordNotFound:
+                    continue
                 if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
                     return True
         return False

@@ -1,0 +1,286 @@
+"""Records of the engine's own in the journal: their writer, deliveries and depths, and clock steps.
+
+Records of deliveries and depths never cause a write by themselves. An iteration with other records
+to write includes them; without such an iteration they wait for the journal's `flush_interval`. So
+they add no write and no fdatasync to an iteration, and a crash may lose the latest ones. The
+delivery of a message is always recorded before its acknowledgement.
+
+A journaled message has its expiration and delivery time in the wall time of its arrival. Within a
+process both are converted to steady time. After a restart only wall time is available, so every
+step of the wall clock is recorded (CLOCK), and a message is judged by the wall clock that it was
+journaled under. Otherwise a clock set back would hide messages whose delivery time had passed, and
+would prolong the life of others.
+
+    record CLOCK    i64 ms by which the wall clock was set forward (+) or back (-); 0 = no step
+                    the header's time is the wall clock after the step
+
+A step while the broker runs is detected by comparing both clocks. A step back between two runs is
+detected if the wall clock is before the last time in the journal; the time between that last record
+and the step is not counted. A step forward between two runs cannot be distinguished from time that
+has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, TypeVar
+
+from sluicemq.broker.codec import (
+    CLOCK_STEP,
+    Attempts,
+    BatchPart,
+    Requeue,
+    ResolvedTransaction,
+    StoredSettings,
+    SubscriptionEntry,
+    encode,
+)
+from sluicemq.broker.pending.entry import SHARED, Entry
+from sluicemq.broker.scheduler import Clock
+from sluicemq.journal.format import (
+    DEPTH,
+    MAX_COMPLETED,
+    RecordType,
+    encode_completed,
+    encode_redelivered,
+)
+from sluicemq.journal.port import Journal
+
+STEP_MS: Final = 1000
+"""Smaller differences accumulate: the wall clock is slewed continuously."""
+NOTE_MS: Final = 1000
+"""Least time between two records without a step."""
+MAX_STEPS: Final = 1000
+"""Number of steps kept; beyond it the oldest is dropped."""
+
+_Item = TypeVar("_Item")
+
+
+class RecordWriter:
+    """Appends the records that only the engine decodes. Each method returns the sequence."""
+
+    __slots__ = ("_clock", "_journal")
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._journal = journal
+        self._clock = clock
+
+    def attempts(self, subscription: int, counts: list[tuple[int, int]], last: bool = True) -> int:
+        """Record the failed deliveries so far, as (sequence, attempts)."""
+        payload = encode(Attempts(subscription, counts))
+        return self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=last)
+
+    def requeued(
+        self, subscription: int, destination: int, sequence: int, expiration: int, attempts: int
+    ) -> int:
+        """Record the requeue of message `sequence` at the tail, with a new expiration in wall
+        ms.
+        """
+        return self._append(
+            RecordType.REQUEUED,
+            encode(Requeue(subscription, expiration, attempts)),
+            reference=sequence,
+            destination=destination,
+        )
+
+    def settings(self, destination: int, settings: StoredSettings) -> int:
+        """Record the settings of the destination with that number."""
+        type = RecordType.DESTINATION_SETTINGS
+        return self._append(type, encode(settings), destination=destination)
+
+    def subscription(self, destination: int, entry: SubscriptionEntry, created: bool) -> int:
+        """Record the creation, a new owner, or the deletion of a durable subscription."""
+        return self._append(
+            RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
+            encode(entry),
+            destination=destination,
+        )
+
+    def prepared(self, payload: bytes, last: bool = True) -> int:
+        """Record a prepared transaction, or a part of one."""
+        return self._append(RecordType.TRANSACTION_PREPARED, payload, references=1, last=last)
+
+    def resolved(self, xid: bytes, committed: bool, record: int) -> int:
+        """Record the end of the prepared transaction at `record`."""
+        payload = encode(ResolvedTransaction(xid, committed))
+        return self._append(RecordType.TRANSACTION_RESOLVED, payload, reference=record)
+
+    def batch_part(self, part: BatchPart) -> int:
+        """Record that the messages before it in its unit are this part of a batch."""
+        return self._append(RecordType.BATCH_PART, encode(part))
+
+    def clock_step(self, step: int) -> int:
+        """Record the time, and that the wall clock was set by `step` ms."""
+        return self._append(RecordType.CLOCK_STEP, CLOCK_STEP.pack(step))
+
+    def _append(
+        self,
+        type: int,
+        payload: bytes,
+        reference: int = 0,
+        destination: int = 0,
+        references: int = 0,
+        last: bool = True,
+    ) -> int:
+        return self._journal.append_entry(
+            type,
+            payload,
+            self._clock.wall,
+            reference=reference,
+            destination=destination,
+            references=references,
+            last=last,
+        )
+
+
+class EventRecorder:
+    """Buffer of delivery and depth records.
+
+    recording   True if deliveries are recorded
+    delivering  deliveries of this iteration that are not yet records, by number of subscription:
+                the destination's number, sequences delivered for the first time, and (sequence,
+                attempts) of redeliveries
+    kept        buffered records: type, body, wall ms, number of the destination
+    suspended   True while disk space is low: nothing is recorded
+    """
+
+    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
+
+    def __init__(self, journal: Journal, clock: Clock) -> None:
+        self._clock = clock
+        self._journal = journal
+        self.recording = journal.options.record_deliveries
+        self.suspended = False
+        self.delivering: dict[int, tuple[int, list[int], list[tuple[int, int]]]] = {}
+        self.kept: list[tuple[int, bytes, int, int]] = []
+
+    def suspend(self) -> None:
+        """Stop recording until `resume`, and drop the records that have not been written."""
+        self.suspended = True
+        self.recording = False
+        self.kept.clear()
+        self.delivering.clear()
+
+    def resume(self) -> None:
+        """Record deliveries and depths from now on."""
+        self.suspended = False
+        self.recording = self._journal.options.record_deliveries
+
+    def deliver(self, subscription: int, destination: int, deliveries: Sequence[Entry]) -> None:
+        """Record deliveries just dispatched to a consumer, unless their end is not journaled.
+
+        `subscription` and `destination` are numbers in the journal.
+        """
+        batch = self.delivering.get(subscription)
+        if batch is None:
+            batch = self.delivering[subscription] = (destination, [], [])
+        _, first, again = batch
+        for delivery in deliveries:
+            if delivery.journaled >= SHARED:
+                if delivery.attempts == 1:
+                    first.append(delivery.sequence)
+                else:
+                    again.append((delivery.sequence, delivery.attempts))
+
+    def record_depth(self, destination: int, ready: int, unacked: int, consumers: int) -> None:
+        """Record the depth of the journaled destination with that number."""
+        body = DEPTH.pack(ready, unacked, consumers, 0)
+        self.kept.append((RecordType.DEPTH, body, self._clock.wall, destination))
+
+    def end_iteration(self) -> bool:
+        """Turn the iteration's deliveries into records; return True if records wait to be
+        written.
+        """
+        if self.delivering:
+            delivering, self.delivering = self.delivering, {}
+            wall = self._clock.wall
+            for number, (destination, first, again) in delivering.items():
+                for part in _parts(first):
+                    body = encode_completed(number, part)
+                    self.kept.append((RecordType.DELIVERED, body, wall, destination))
+                for pairs in _parts(again):
+                    body = encode_redelivered(
+                        number, [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+                    )
+                    self.kept.append((RecordType.REDELIVERED, body, wall, destination))
+        return bool(self.kept)
+
+    def write(self) -> None:
+        """Append the buffered records, before an acknowledgement or another write; never inside a
+        unit.
+        """
+        if self.end_iteration():
+            kept, self.kept = self.kept, []
+            append = self._journal.append_entry
+            for type, body, wall, destination in kept:
+                append(type, body, wall, destination=destination)
+
+
+def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
+    """Split a list into lists that fit in one record each."""
+    for start in range(0, len(items), MAX_COMPLETED):
+        yield items[start : start + MAX_COMPLETED]
+
+
+class ClockLog:
+    """Records steps of the wall clock, and converts wall times of journaled messages.
+
+    steps  (sequence number of the CLOCK record, ms), ascending
+    """
+
+    __slots__ = ("_clock", "_epoch", "_noted", "_records", "steps")
+
+    def __init__(self, records: RecordWriter, clock: Clock) -> None:
+        self.steps: list[tuple[int, int]] = []
+        self._records = records
+        self._clock = clock
+        self._epoch = clock.epoch
+        self._noted = 0
+
+    def look(self) -> None:
+        """Record a step of the wall clock, if there was one since the last call.
+
+        Call it after the clock was refreshed and before anything is journaled by it.
+        Raises JournalFailed.
+        """
+        step = self._clock.epoch - self._epoch
+        if not -STEP_MS < step < STEP_MS:
+            self._epoch += step
+            self._record(step)
+
+    def note_time(self) -> None:
+        """Record the time, at most once per `NOTE_MS`. Raises JournalFailed.
+
+        Deliveries due by now stay due after a restart.
+        """
+        if self._clock.steady - self._noted >= NOTE_MS:
+            self._record(0)
+
+    def resume(self, last: int) -> None:
+        """Record a step back since `last` (ms), the last time in the journal."""
+        if self._clock.wall <= last - STEP_MS:
+            self._record(self._clock.wall - last)
+
+    def epoch_of(self, sequence: int) -> int:
+        """Return the difference of wall and present steady time, in ms, at the record `sequence`.
+
+        Wall times in that record minus this difference are steady times.
+        """
+        epoch = self._clock.epoch
+        for place, step in reversed(self.steps):
+            if place <= sequence:
+                break
+            epoch -= step
+        return epoch
+
+    def forget_before(self, sequence: int) -> None:
+        """Drop the steps that records from `sequence` on do not need."""
+        self.steps = [step for step in self.steps if step[0] > sequence]
+
+    def _record(self, step: int) -> None:
+        clock = self._clock
+        sequence = self._records.clock_step(step)
+        self._noted = clock.steady
+        if step:
+            self.steps.append((sequence, step))
+            del self.steps[:-MAX_STEPS]

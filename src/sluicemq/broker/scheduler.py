@@ -1,0 +1,251 @@
+"""Time of the engine: the clock, timers, the expiry wheel, and the time limit of scans.
+
+The owner of the event loop reads the clock once per iteration. Expiry, delays and timeouts use
+steady time, so that setting the wall clock neither expires nor revives a message; stored and
+displayed times are wall time. The engine converts a message's absolute expiration once when the
+message arrives, and again when it is read back after a restart: records.ClockLog determines the
+setting of the wall clock to use.
+
+A scan is work whose length depends on the number of messages: a browse, the matching of ready
+messages against a new selector, a purge, a list. All scans of a broker share one deadline per
+iteration, so that a thousand of them delay other connections no more than one does. The rest
+continues in later iterations, first come, first served. The caller provides a function that starts
+a deadline; `flush` ends the iteration. A scan examines one message before it calls `over`, so each
+slice makes progress.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from heapq import heappop, heappush
+from itertools import count
+from typing import Any, Final, Generic
+
+from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry
+
+
+class Clock:
+    """Times in whole milliseconds, constant until `refresh`.
+
+    `elapsed` measures the engine's own run time only.
+    """
+
+    __slots__ = ("steady", "wall")
+
+    def __init__(self, wall: int = 0, steady: int = 0) -> None:
+        self.wall = wall
+        self.steady = steady
+
+    @property
+    def epoch(self) -> int:
+        """Difference of wall and steady time in ms; it changes when the wall clock is set."""
+        return self.wall - self.steady
+
+    def refresh(self) -> None:
+        """Read the time sources again."""
+
+    def elapsed(self) -> float:
+        """Return seconds since an arbitrary moment, read now if there is a time source."""
+        return self.steady / 1000
+
+
+class ManualClock(Clock):
+    """Clock that advances only by calls, for tests and replays."""
+
+    __slots__ = ()
+
+    def __init__(self, wall: int = 1_700_000_000_000, steady: int = 1_000_000) -> None:
+        super().__init__(wall, steady)
+
+    def advance(self, milliseconds: int) -> None:
+        """Advance both times by `milliseconds`."""
+        self.wall += milliseconds
+        self.steady += milliseconds
+
+    def set_wall(self, wall: int) -> None:
+        """Set the wall clock, as an administrator or NTP does; steady time is unaffected."""
+        self.wall = wall
+
+
+NEVER: Final = 1 << 62
+
+
+class Timers:
+    """Calls scheduled by steady time. The callee checks that the reason for the call still
+    exists.
+    """
+
+    __slots__ = ("_heap", "_number")
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
+        self._number = count()
+
+    def add(self, when: int, call: Callable[[Any], None], argument: object) -> None:
+        """Call `call(argument)` once the steady clock shows `when` ms."""
+        heappush(self._heap, (when, next(self._number), call, argument))
+
+    def deadline(self) -> int:
+        """Return the steady time in ms of the next call, or NEVER."""
+        return self._heap[0][0] if self._heap else NEVER
+
+    def run(self, now: int) -> None:
+        """Make every call that is due."""
+        heap = self._heap
+        while heap and heap[0][0] <= now:
+            _, _, call, argument = heappop(heap)
+            call(argument)
+
+
+class ExpiryWheel(Generic[AnyEntry]):
+    """Waiting deliveries by the tenth of a second in which they expire.
+
+    Dispatch checks expiry exactly; the wheel only removes messages that no consumer requests, so it
+    may be up to one slot late. A delivery that ends before its expiry is removed, so a long
+    lifetime in a fast queue costs nothing. A delivery that expires in more than a minute or two
+    waits in a coarse slot of 1024 fine ones, which is distributed when it is due: otherwise the
+    slots themselves would accumulate, an empty one for each tenth of a second of the longest
+    lifetime.
+    """
+
+    SLOT_MS: Final = 100
+    COARSE_BITS: Final = 10
+
+    __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap")
+
+    def __init__(self) -> None:
+        self._fine: dict[int, dict[AnyEntry, None]] = {}
+        self._fine_heap: list[int] = []
+        self._coarse: dict[int, dict[AnyEntry, None]] = {}
+        self._coarse_heap: list[int] = []
+
+    def add(self, delivery: AnyEntry, now: int) -> None:
+        """Add a delivery whose `expires` is set."""
+        key = delivery.expires // self.SLOT_MS + 1
+        coarse = key >> self.COARSE_BITS
+        if coarse <= now // self.SLOT_MS >> self.COARSE_BITS:
+            _put(self._fine, self._fine_heap, key, delivery)
+        else:
+            _put(self._coarse, self._coarse_heap, coarse, delivery)
+
+    def discard(self, delivery: AnyEntry) -> None:
+        """Remove a delivery that has ended before its expiry."""
+        key = delivery.expires // self.SLOT_MS + 1
+        slot = self._fine.get(key)
+        if slot is None or delivery not in slot:
+            slot = self._coarse.get(key >> self.COARSE_BITS)
+        if slot is not None:
+            slot.pop(delivery, None)
+
+    def deadline(self) -> int:
+        """Return the steady time in ms at which the next slot is due, or NEVER."""
+        fine = self._fine_heap[0] if self._fine_heap else NEVER
+        coarse = self._coarse_heap[0] << self.COARSE_BITS if self._coarse_heap else NEVER
+        key = min(fine, coarse)
+        return key * self.SLOT_MS if key < NEVER else NEVER
+
+    def due(self, now: int) -> list[AnyEntry]:
+        """Remove and return deliveries that have expired while READY or DELAYED."""
+        key = now // self.SLOT_MS
+        coarse = self._coarse_heap
+        while coarse and coarse[0] <= key >> self.COARSE_BITS:
+            for delivery in self._coarse.pop(heappop(coarse)):
+                key_of_slot = delivery.expires // self.SLOT_MS + 1
+                _put(self._fine, self._fine_heap, key_of_slot, delivery)
+        expired: list[AnyEntry] = []
+        while self._fine_heap and self._fine_heap[0] <= key:
+            for delivery in self._fine.pop(heappop(self._fine_heap)):
+                if delivery.state == READY or delivery.state == DELAYED:
+                    expired.append(delivery)
+        return expired
+
+
+def _put(
+    slots: dict[int, dict[AnyEntry, None]], heap: list[int], key: int, delivery: AnyEntry
+) -> None:
+    """Add a delivery to the slot with that key."""
+    slot = slots.get(key)
+    if slot is None:
+        slots[key] = {delivery: None}
+        heappush(heap, key)
+    else:
+        slot[delivery] = None
+
+
+Deadline = Callable[[], bool]
+"""Return True once the time is used up."""
+StartDeadline = Callable[[], Deadline]
+"""Start the deadline of an event-loop iteration."""
+
+
+def unlimited() -> Deadline:
+    """Start a deadline that never expires, for programs that serve no other clients meanwhile."""
+    return _never
+
+
+def _never() -> bool:
+    return False
+
+
+class Scans:
+    """Queue of scans that wait for their next slice, and their common deadline."""
+
+    __slots__ = ("_deadline", "_start", "_waiting", "_wake")
+
+    def __init__(self, start: StartDeadline, wake: Callable[[], None]) -> None:
+        """Create an empty queue; `wake` schedules a flush."""
+        self._start: Final = start
+        self._wake: Final = wake
+        self._deadline: Deadline | None = None
+        """Deadline of this iteration, once a scan has asked for it."""
+        self._waiting: deque[tuple[Callable[[], object], bool]] = deque()
+
+    @property
+    def waiting(self) -> int:
+        """Number of scans that wait for their next slice."""
+        return len(self._waiting)
+
+    def over(self) -> bool:
+        """Return whether the scans of this iteration have used up their time."""
+        if self._deadline is None:
+            self._deadline = self._start()
+            self._wake()  # the flush ends the iteration
+        return self._deadline()
+
+    def begin(self, step: Callable[[], object]) -> None:
+        """Run the first slice of a scan at once, or in its turn if there are others or no time.
+
+        A step that has not finished schedules itself again.
+        """
+        if self._waiting or self.over():
+            self.schedule(step)
+        else:
+            step()
+
+    def schedule(self, step: Callable[[], object], *, outside: bool = False) -> None:
+        """Call `step` in a later flush, in order of scheduling.
+
+        With `outside` it only resumes work outside the flush, such as a coroutine. That work uses
+        the time of its iteration, so no other scan is called after it.
+        """
+        if not self._waiting:
+            self._wake()
+        self._waiting.append((step, outside))
+
+    def run(self) -> None:
+        """Call the waiting scans, each at most once, until the time is used up."""
+        waiting = self._waiting
+        for _ in range(len(waiting)):
+            if self.over():
+                break
+            step, outside = waiting.popleft()
+            step()
+            if outside:
+                break
+
+    def end_iteration(self) -> None:
+        """End the iteration: the next call of `over` starts a new deadline."""
+        self._deadline = None
+        if self._waiting:
+            self._wake()

@@ -1,0 +1,158 @@
+"""Files of a data directory: writes, the lock, and the published durable end of the journal."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from struct import Struct
+from typing import Final, NamedTuple
+from zlib import crc32
+
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, Unreserved
+from sluicemq.model.errors import JournalLocked
+
+LOCK_NAME: Final = "lock"
+DURABLE_NAME: Final = "durable"
+DURABLE: Final = Struct("<QQQI")
+
+
+def sync_directory(directory: Path) -> None:
+    """Make created, renamed and removed directory entries durable."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_whole(
+    path: Path, data: bytes, *, mode: int = 0o640, owner: tuple[int, int] | None = None
+) -> None:
+    """Replace a file atomically: after a crash it has either the old or the new content.
+
+    `owner` is the user id and group id to assign, which requires root. Raises OSError with the
+    file's name; the temporary file is removed in that case.
+    """
+    temporary = path.with_name(path.name + ".tmp")
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+        try:
+            if owner is not None:
+                os.fchown(fd, *owner)
+            write_at(fd, data, 0)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink()
+        if error.errno is None:
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+    sync_directory(path.parent)
+
+
+def write_at(fd: int, data: bytes, offset: int) -> int:
+    """Write all of `data` at `offset`, repeating short writes, and return the end offset."""
+    written = os.pwrite(fd, data, offset)
+    if written == len(data):
+        return offset + written
+    view = memoryview(data)
+    while written < len(data):
+        count = os.pwrite(fd, view[written:], offset + written)
+        if count <= 0:
+            raise OSError("the system wrote nothing and gave no reason")
+        written += count
+    return offset + written
+
+
+def take_lock(directory: Path, *, create: bool = True) -> int:
+    """Lock the directory and return the descriptor, which holds the lock until it is closed.
+
+    Without `create`, return -1 if the lock file does not exist; only a broker creates it. Raises
+    JournalLocked.
+    """
+    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    try:
+        fd = os.open(directory / LOCK_NAME, flags, 0o640)
+    except FileNotFoundError:
+        if create:
+            raise
+        return -1
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
+        os.close(fd)
+        raise JournalLocked(
+            f"{directory} is in use by process {holder}. Stop it, or choose another directory."
+        ) from None
+    holder_line = b"%d\n" % os.getpid()
+    with suppress(OSError):  # on a full file system, the lock works without the process id
+        os.pwrite(fd, holder_line, 0)  # before truncation, to reuse an allocated block
+        os.ftruncate(fd, len(holder_line))
+    return fd
+
+
+def remove_temporary(directory: Path) -> None:
+    """Remove temporary files that a crash left."""
+    for name in os.listdir(directory):
+        if name.endswith(".tmp"):
+            (directory / name).unlink()
+
+
+class DurableEnd(NamedTuple):
+    """Position up to which the journal is on disk."""
+
+    segment: int
+    offset: int
+    sequence: int
+
+
+class DurableFile:
+    """File from which other processes learn how far they may read. 28 bytes, little-endian:
+
+        u64 first sequence number of the segment, u64 offset in it, u64 sequence, u32 CRC-32
+
+    The broker writes it after each fdatasync of the segment and never syncs the file itself. After
+    a crash of the machine it may be behind the journal, but never ahead.
+    """
+
+    def __init__(self, directory: Path, space: Unreserved | None = None) -> None:
+        path = directory / DURABLE_NAME
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+        create = partial(os.open, path, flags, 0o640)
+        self._fd = (space or Unreserved()).with_space(create, ENTRY_BYTES, upkeep=True)
+
+    def write(self, end: DurableEnd) -> None:
+        """Publish the end. If the disk is full, the file keeps the previous end."""
+        try:
+            os.pwrite(self._fd, encode_durable(end), 0)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+
+def encode_durable(end: DurableEnd) -> bytes:
+    """Return the content of the `durable` file for that end."""
+    packed = DURABLE.pack(*end, 0)[:-4]
+    return packed + crc32(packed).to_bytes(4, "little")
+
+
+def read_durable(directory: Path) -> DurableEnd | None:
+    """Return the published end, or None if the file is missing or damaged."""
+    for _ in range(100):  # a concurrent write may be visible in part
+        try:
+            data = (directory / DURABLE_NAME).read_bytes()
+        except FileNotFoundError:
+            return None
+        if len(data) == DURABLE.size and crc32(data[:-4]) == DURABLE.unpack(data)[3]:
+            return DurableEnd(*DURABLE.unpack(data)[:3])
+    return None
