@@ -24,8 +24,7 @@ from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
 from sluicemq.security import changes
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.support.http import Client

@@ -27,8 +27,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.decoder import Decoder
 from sluicemq.security import changes
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 

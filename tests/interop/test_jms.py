@@ -28,8 +28,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.access import Operation, Permission
 from sluicemq.security import changes
 from sluicemq.security.passwords import digest_form, hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.interop.others import LISTEN, Others
 from tests.protocols.sockets import unused_port
 from tests.server.authority import Authority

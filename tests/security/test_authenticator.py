@@ -24,7 +24,7 @@ from sluicemq.model.errors import (
     UserNotFound,
 )
 from sluicemq.security import changes
-from sluicemq.security.access import Credentials
+from sluicemq.security.access import AuthSettings, Credentials
 from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
 from sluicemq.security.passwords import (
     NO_DIGEST,
@@ -33,10 +33,9 @@ from sluicemq.security.passwords import (
     digest_form,
     page_digest_answer,
 )
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from sluicemq.server.address import Url
-from sluicemq.server.config import AuthSettings, BrokerSettings, Config
+from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
 
@@ -799,7 +798,7 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sluicemq.security.store.write_whole", full)
+    monkeypatch.setattr("sluicemq.security.records.write_whole", full)
     outcome = admin.do("create", "anna", "secret", False)
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)

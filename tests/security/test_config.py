@@ -8,8 +8,7 @@ import pytest
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security import changes
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from sluicemq.server.configuration_reference import render
 from sluicemq.server.loading import load
 

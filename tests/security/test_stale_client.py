@@ -18,8 +18,7 @@ from sluicemq.model.errors import RequestRefused
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.security import changes
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.protocols.jmq.raw import basic as jmq_basic
 from tests.server.conftest import Start

@@ -12,9 +12,9 @@ import pytest
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.security import changes
 from sluicemq.security.access import Credentials
+from sluicemq.security.logins import AT_ONCE
 from sluicemq.security.passwords import hash_password, verify
-from sluicemq.security.records import Database, UserRecord, decode, encode
-from sluicemq.security.upgrades import AT_ONCE
+from sluicemq.security.records import Database, UserRecord, UserSnapshot, decode, encode
 from tests.security.test_authenticator import AuthenticatorFixture
 from tests.security.test_authenticator import log as log
 from tests.security.test_legacy_hashes import bcrypt_of
@@ -189,4 +189,4 @@ def test_the_hash_is_part_of_the_user_database() -> None:
     user = UserRecord(password=stored, created=1, updated=1)
     database = decode(encode(Database(users={"anna": user})), "here")
     assert database.users["anna"].password == stored
-    assert database.highest_cost == 4
+    assert UserSnapshot(database).highest_cost == 4

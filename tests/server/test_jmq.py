@@ -19,8 +19,7 @@ from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_head, encode_packet
 from sluicemq.security import changes
 from sluicemq.security.passwords import digest_answer, digest_form, hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.protocols.jmq.raw import (
     RawJmq,
     ask_port_mapper,

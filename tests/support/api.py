@@ -18,14 +18,14 @@ from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
 from sluicemq.security import changes
+from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.backups import ServerBackups
-from sluicemq.server.config import AuthSettings, BrokerSettings, Config
+from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.event_loop_batch import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
 from tests.admin.context import context

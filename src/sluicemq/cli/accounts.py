@@ -19,8 +19,7 @@ from sluicemq.management.operation import AnswerT, ApiOperation, ParametersT, im
 from sluicemq.security.access import is_open
 from sluicemq.security.changes import Preparation
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import Database
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config

@@ -8,46 +8,117 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.setting import about
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
 # What the authentication needs to know of the configuration, of a listener and of a connection.
 
 
-class AuthSettings(Protocol):
-    """Settings of users and logins; the configuration reference describes them.
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Users and logins."""
 
-    Times in seconds.
-    """
-
-    @property
-    def required(self) -> str: ...
-    @property
-    def admin_token_file(self) -> Path | None: ...
-    @property
-    def audit_log(self) -> bool: ...
-    @property
-    def min_password_length(self) -> int: ...
-    @property
-    def max_login_failures(self) -> int: ...
-    @property
-    def max_login_failure_entries(self) -> int: ...
-    @property
-    def login_failure_window(self) -> float: ...
-    @property
-    def login_backoff(self) -> float: ...
-    @property
-    def login_backoff_max(self) -> float: ...
-    @property
-    def max_concurrent_password_checks(self) -> int: ...
-    @property
-    def max_queued_logins(self) -> int: ...
-    @property
-    def password_cache_size(self) -> int: ...
+    users_file: Annotated[
+        Path | None,
+        about(
+            "File of the user database, which `sluicemq users` and `sluicemq permissions` change. "
+            "Without it: `users.json` in the data directory."
+        ),
+    ] = None
+    required: Annotated[
+        Literal["auto", "always", "never"],
+        about(
+            "Whether clients have to log in. `auto`: as soon as a user exists, if the protocol "
+            "has logins. `always`: even without users; listeners of protocols without logins then "
+            "need a `user`. `never`: no login is required."
+        ),
+    ] = "auto"
+    admin_token_file: Annotated[
+        Path | None,
+        about(
+            "File whose first line, at least 16 characters, is accepted as a token or password "
+            "with superuser permissions, for example to create the first user."
+        ),
+    ] = None
+    min_password_length: Annotated[
+        int,
+        about(
+            "Minimum length of new passwords in characters; 0 = no minimum. Passwords with fewer "
+            "than 12 characters are accepted with a warning.",
+            le=1024,
+        ),
+    ] = 0
+    max_login_failures: Annotated[
+        int,
+        about(
+            "Consecutive failed logins of a user from one address (IPv6: from one /64) after "
+            "which further logins of that user from that address are rejected for some time.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 10
+    login_backoff: Annotated[
+        float,
+        about(
+            "Time for which they are rejected; it doubles with each further failure.",
+            "s",
+            le=86_400,
+        ),
+    ] = 1.0
+    login_backoff_max: Annotated[
+        float, about("Maximum time for which logins are rejected.", "s", le=86_400)
+    ] = 60.0
+    login_failure_window: Annotated[
+        float,
+        about("Time without a failure after which the count of failures is reset.", "s"),
+    ] = 900.0
+    max_login_failure_entries: Annotated[
+        int,
+        about(
+            "Maximum number of entries (user and address) in the table of failed logins. If it is "
+            "full, the entries of the address with the most entries become one for all of its "
+            "users.",
+            ge=1,
+        ),
+    ] = 10_000
+    max_concurrent_password_checks: Annotated[
+        int,
+        about(
+            "Passwords that are checked concurrently, each with 19 MiB of memory and one "
+            "processor. This limits the rate of guesses.",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    max_queued_logins: Annotated[
+        int,
+        about(
+            "Maximum number of logins that wait for their check; further logins fail and may be "
+            "retried.",
+            ge=1,
+        ),
+    ] = 1000
+    password_cache_size: Annotated[
+        int,
+        about(
+            "Maximum number of verified passwords, per user and address, that are cached (as "
+            "keyed digests in memory) so that they need no check.",
+            ge=1,
+        ),
+    ] = 10_000
+    audit_log: Annotated[
+        bool,
+        about(
+            "Log logins, denied requests and changes of users (logger `sluicemq.audit`), at any "
+            "log level."
+        ),
+    ] = True
 
 
 class AuthConfig(Protocol):

@@ -46,16 +46,13 @@ from sluicemq.security.access import (
 )
 from sluicemq.security.audit import Audit
 from sluicemq.security.changes import Preparation, UserChange, prepare_user, ready
-from sluicemq.security.login_queue import CallSoon, LoginCheck, Verify
-from sluicemq.security.logins import ADMIN, Logins
+from sluicemq.security.logins import ADMIN, CallSoon, LoginCheck, Logins, PasswordUpgrades, Verify
 from sluicemq.security.passwords import (
     hash_password,
     read_secret_file,
     verify,
 )
-from sluicemq.security.records import Database, UserSnapshot, fingerprint
-from sluicemq.security.store import UserStore
-from sluicemq.security.upgrades import PasswordUpgrades
+from sluicemq.security.records import Database, UserSnapshot, UserStore, fingerprint
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""

@@ -24,10 +24,9 @@ from sluicemq.model.errors import (
     UserNotFound,
 )
 from sluicemq.security.passwords import digest_form
-from sluicemq.security.records import Database, TokenRecord, UserRecord
+from sluicemq.security.records import Change, Database, TokenRecord, UserRecord
 
 P = ParamSpec("P")
-Change = Callable[[Database], Database]
 Preparation = Callable[[], Change]
 """Prepares a change; raises AccessError. May take long, so it is not called on the event loop."""
 
