@@ -15,8 +15,7 @@ from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, Liste
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-from sluicemq.security.changes import Preparation
-from sluicemq.security.records import Database
+from sluicemq.security.records import Database, Preparation
 from sluicemq.security.user_service import UserService
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import changes, records
+from sluicemq.security import records
 from sluicemq.security.records import Database, TokenRecord, UserRecord, UserStore, decode, encode
 
 _numbers = st.integers(0, 2**40)
@@ -63,8 +63,8 @@ def test_what_is_written_is_read_again(database: Database) -> None:
     assert encode(decode(content, "x")) == content
 
 
-def add(name: str) -> changes.Change:
-    return lambda database: changes.add_user(database, name, UserRecord(created=1, updated=1))
+def add(name: str) -> records.Change:
+    return lambda database: records.add_user(database, name, UserRecord(created=1, updated=1))
 
 
 def test_no_file_means_no_users(tmp_path: Path) -> None:

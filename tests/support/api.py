@@ -17,7 +17,7 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.passwords import hash_password
@@ -110,11 +110,11 @@ class ApiFixture:
             created=1,
             updated=1,
         )
-        self.store.change(lambda db: changes.add_user(db, name, user), "a test")
+        self.store.change(lambda db: records.add_user(db, name, user), "a test")
 
     def token(self, name: str, expires: int = 0) -> str:
         token, record = make_token("", 1, expires)
-        self.store.change(lambda db: changes.add_token(db, name, record, 1), "a test")
+        self.store.change(lambda db: records.add_token(db, name, record, 1), "a test")
         return token
 
     def http_client(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> HttpClient:

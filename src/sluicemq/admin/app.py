@@ -26,7 +26,6 @@ from sluicemq.admin.caller import (
     caller_of,
     check_origin,
     check_page,
-    identify,
     is_browser,
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
@@ -168,11 +167,13 @@ class Application:
         check_origin(request)
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
+        caller = caller_of(request)
         who = NOT_ASKED
         if endpoint.operation.needs is not Need.NOTHING:
-            who = await identify(request, self.context.sessions)
+            who = await caller.identify(request, self.context.sessions)
+            caller.user = who.identity.name
         query = read_query(request.scope["query_string"])
-        return Call(endpoint, request, caller_of(request), who, names, query)
+        return Call(endpoint, request, caller, who, names, query)
 
     def _permit(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit

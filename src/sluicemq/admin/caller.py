@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import ApiError
+from sluicemq.admin.time_slices import called_back
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
@@ -202,17 +203,16 @@ class Caller:
         """Peer address for logs."""
         return self._transport.peer
 
-    async def identify(
-        self, authorization: str, secret: str, sessions: BrowserSessions
-    ) -> RequestIdentity:
-        """Return the identity for an `Authorization` header and a session cookie ("" if absent).
-        Raises AuthenticationFailed, AuthenticationMissing, and Problem for an invalid header."""
+    async def identify(self, request: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
+        """Identify the sender of a request by its `Authorization` header or session cookie.
+        Raises AuthenticationFailed, AuthenticationMissing, and ApiError for an invalid header."""
         self.access.renew()
-        if authorization:
+        if authorization := request.headers.get("authorization", ""):
             return await self._by_header(authorization)
         guest = self.access.guest
         if guest is not None:
             return RequestIdentity(guest, self._current_guest)
+        secret = request.cookies.get(COOKIE, "")
         session = sessions.find(secret) if secret else None
         if session is not None and (identity := sessions.current(session)) is not None:
             return RequestIdentity(identity, lambda: sessions.current(session), session)
@@ -238,14 +238,9 @@ class Caller:
     async def login(self, credentials: Credentials) -> Identity:
         """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
         AuthenticationMissing."""
-        future: asyncio.Future[Identity | AccessError] = asyncio.get_running_loop().create_future()
-
-        def admitted(verdict: Identity | AccessError) -> None:
-            if not future.done():
-                future.set_result(verdict)
-
-        self.access.login(self.peer, credentials, admitted)
-        verdict = await future
+        verdict: Identity | AccessError = await called_back(
+            self.access.login, self.peer, credentials
+        )
         if isinstance(verdict, AccessError):
             raise verdict
         return verdict
@@ -264,16 +259,6 @@ def caller_of(connection: HTTPConnection) -> Caller:
     caller = connection.scope["state"]["caller"]
     assert isinstance(caller, Caller)
     return caller
-
-
-async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
-    """Identify the sender of a request. Raises the errors of `Caller.identify`."""
-    secret = connection.cookies.get(COOKIE, "")
-    header = connection.headers.get("authorization", "")
-    caller = caller_of(connection)
-    who = await caller.identify(header, secret, sessions)
-    caller.user = who.identity.name
-    return who
 
 
 def check_page(connection: HTTPConnection, session: BrowserSession) -> None:

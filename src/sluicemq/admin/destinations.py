@@ -8,9 +8,9 @@ disk.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -19,8 +19,8 @@ from msgspec.structs import asdict, replace
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.admin.time_slices import TimeSlices, called_back, wait_until_durable
+from sluicemq.broker import Delivery, Destination, Subscription
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
     GET_DESTINATION,
@@ -94,10 +94,11 @@ class DestinationService(Service):
         """Return a page of the selected destinations that the user may see."""
         slices = TimeSlices(self._broker)
         chosen = await self._chosen(identity, query, slices)
-        items = []
-        async for destination in slices.over(chosen[query.part]):
-            if not destination.removed:
-                items.append(self.item(destination))
+        items = [
+            self.item(destination)
+            async for destination in slices.over(chosen[query.part])
+            if not destination.removed
+        ]
         return query.page_with(items, len(chosen))
 
     async def _chosen(
@@ -113,10 +114,7 @@ class DestinationService(Service):
                 key = figure(destination) if figure is not None else None
                 keyed.append((key, destination.name, place, destination))
         # no two have the same place, so that destinations are never compared
-        if figure is None:
-            keyed.sort(key=_by_name, reverse=query.order == "desc")
-        else:
-            keyed.sort(key=_by_figure, reverse=query.order == "desc")
+        keyed.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
         return [each[3] for each in keyed]
 
     def item(self, destination: Destination) -> DestinationItem:
@@ -270,7 +268,7 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        dropped = await _purge(broker, destination, False)
+        dropped = await called_back(broker.operations.purge, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {dropped} messages"
@@ -280,43 +278,24 @@ class DestinationService(Service):
     async def purge(self, call: Call, parameters: PurgeDestination) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await _purge(
-            broker, found(self._context, call, parameters.address), parameters.body.unacked
+        destination = found(self._context, call, parameters.address)
+        purged: int = await called_back(
+            broker.operations.purge, destination, parameters.body.unacked
         )
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
         return PurgeResult(purged=purged)
 
     @handles(PAUSE_DESTINATION)
-    async def pause(self, call: Call, parameters: DestinationPath) -> DestinationItem:
-        """POST /destinations/{kind}/{name}/pause"""
-        return await self._set_paused(call, parameters, True)
-
     @handles(RESUME_DESTINATION)
-    async def resume(self, call: Call, parameters: DestinationPath) -> DestinationItem:
-        """POST /destinations/{kind}/{name}/resume"""
-        return await self._set_paused(call, parameters, False)
-
-    async def _set_paused(
-        self, call: Call, parameters: DestinationPath, paused: bool
-    ) -> DestinationItem:
+    async def set_paused(self, call: Call, parameters: DestinationPath) -> DestinationItem:
+        """POST /destinations/{kind}/{name}/pause and POST /destinations/{kind}/{name}/resume"""
         broker = self._broker
         destination = found(self._context, call, parameters.address)
+        paused = call.endpoint.operation is PAUSE_DESTINATION
         (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
-
-
-async def _purge(broker: Broker, destination: Destination, unacked: bool) -> int:
-    """Purge a destination and return the number of messages."""
-    purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(count: int) -> None:
-        if not purged.done():  # the request may be cancelled
-            purged.set_result(count)
-
-    broker.operations.purge(destination, unacked, done)
-    return await purged
 
 
 def found(context: ApiContext, call: Call, address: Address) -> Destination:
@@ -345,14 +324,6 @@ def not_found(address: Address) -> ApiError:
 def every(destination: Destination) -> list[Subscription]:
     """Return all subscriptions of a queue or topic."""
     return [destination.queue, *destination.subscriptions.values()]
-
-
-def _by_name(entry: tuple[Any, str, int, Destination]) -> tuple[str, int]:
-    return entry[1], entry[2]
-
-
-def _by_figure(entry: tuple[Any, str, int, Destination]) -> tuple[Any, str, int]:
-    return entry[:3]
 
 
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:

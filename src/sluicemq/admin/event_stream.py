@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import suppress
 from time import perf_counter
 from typing import Final
 
@@ -166,16 +167,9 @@ class EventService:
             if silent >= KEEP_ALIVE_TICKS:
                 silent = 0
                 yield _KEEP_ALIVE
-            await _elapsed(leaving, self._tick)
-
-
-async def _elapsed(leaving: asyncio.Event, seconds: float) -> None:
-    """Wait for that time, or until the connection is about to close."""
-    try:
-        async with asyncio.timeout(seconds):
-            await leaving.wait()
-    except TimeoutError:
-        pass
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tick):
+                    await leaving.wait()
 
 
 def event(name: str, data: bytes) -> bytes:

@@ -9,7 +9,6 @@ advancing a slot reads and rewrites its file.
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import re
 import shutil
@@ -34,7 +33,7 @@ from sluicemq.journal.backup import create
 from sluicemq.journal.backup_copy import BackupCancelled, CopyProgress
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.lag import records_after
-from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
+from sluicemq.journal.manifest import catalogue, read_manifest
 from sluicemq.journal.port import Journal
 from sluicemq.journal.segment import read_segment_header, segment_path
 from sluicemq.journal.slots import is_slot_name
@@ -64,8 +63,14 @@ from sluicemq.management.journal import (
     SlotRequest,
     SlotView,
 )
-from sluicemq.management.operation import OCTETS, NamePath, NoParameters, Page, PageQuery
-from sluicemq.model.destination import encode_name
+from sluicemq.management.operation import (
+    OCTETS,
+    NamePath,
+    NoParameters,
+    Page,
+    PageQuery,
+    to_base64,
+)
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 MOST_NUMBERS: Final = 500
@@ -134,8 +139,7 @@ class JournalService:
         for number in map(_number, texts):
             address = known.get(number)
             if address is not None:
-                name = base64.b64encode(encode_name(address.name)).decode()
-                found.append([number, int(address.kind), name])
+                found.append([number, int(address.kind), to_base64(address.name)])
         return DestinationNames(found)
 
     @handles(READ_SEGMENT)
@@ -557,7 +561,7 @@ class _Work:
                 on_progress=self._copying,
                 cancelled=self._given_up.is_set,
             )
-            line = {"state": "done", "backup": _described(manifest)}
+            line = {"state": "done", "backup": msgspec.to_builtins(manifest)}
             log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
         except Exception as error:
             shutil.rmtree(self._target, ignore_errors=True)
@@ -569,11 +573,6 @@ class _Work:
         finally:
             _running.release()
         self._report(line)
-
-
-def _described(manifest: Manifest) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(manifest)
-    return found
 
 
 def _check_previous(previous: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import Service
 from sluicemq.admin.caller import BrowserSession, cookie
 from sluicemq.admin.errors import ApiError, answer
 from sluicemq.admin.routing import Call, handles
@@ -17,19 +17,15 @@ from sluicemq.management.users import (
     ChangePassword,
     Login,
     SessionView,
+    UserRequest,
 )
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AuthenticationFailed, AuthenticationMissing
 from sluicemq.security.access import TOKEN_PREFIX, Credentials
-from sluicemq.security.changes import UserChange
 
 
-class LoginService:
+class LoginService(Service):
     """Handlers of `/session`."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._sessions = context.sessions
-        self._users = context.users
 
     @handles(CREATE_SESSION)
     async def login(self, call: Call, parameters: Login) -> Response:
@@ -54,7 +50,7 @@ class LoginService:
     async def logout(self, call: Call, parameters: NoParameters) -> Response:
         """DELETE /session"""
         if call.who.session is not None:
-            self._sessions.end(call.who.session)
+            self._context.sessions.end(call.who.session)
         response = Response(status_code=204)
         response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
         return response
@@ -64,33 +60,33 @@ class LoginService:
         """POST /session/password. Ends all sessions with the old password and renews this one."""
         requested = parameters.body
         name = call.identity.name
-        if name not in self._users.database.users or call.caller.access.guest is not None:
+        if name not in self._context.users.database.users or call.caller.access.guest is not None:
             message = "the caller was authenticated without a password, so it cannot be changed"
             raise ApiError(409, "no-password", message)
         if requested.current_password.startswith(TOKEN_PREFIX):
             raise AuthenticationFailed("a token is no password")
         if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
             raise AuthenticationFailed("that is not the password")
-        change = UserChange(password=requested.new_password)
-        await self._users.alter(call, name, change, new=False)
+        change = UserRequest(password=requested.new_password)
+        await self._context.users.alter(call, name, change, new=False)
         if call.who.session is None:
             return answer(self._view(call.identity, None))
-        self._sessions.end(call.who.session)
+        self._context.sessions.end(call.who.session)
         return self._begin(call, call.identity, Credentials(name, requested.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        secret, session = self._sessions.begin(call.caller.access.login_handle(credentials))
+        secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
         response = answer(self._view(identity, session))
         response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
         return response
 
     def _secure(self, call: Call) -> bool:
-        return call.caller.tls or self._sessions.secure
+        return call.caller.tls or self._context.sessions.secure
 
     def _view(self, identity: Identity, session: BrowserSession | None) -> SessionView:
         return SessionView(
             user=identity.name,
             superuser=identity.superuser,
             csrf_token="" if session is None else session.csrf,
-            permissions=self._users.rights(identity.name),
+            permissions=self._context.users.rights(identity.name),
         )

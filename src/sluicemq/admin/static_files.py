@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -93,15 +94,8 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
         if module in found:
             continue
         found.append(module)
-        here = module.split("/")[:-1]
         for reference in _IMPORT.findall(sources[module]):
-            steps = list(here)
-            for step in reference.split("/"):
-                if step == "..":
-                    steps.pop()
-                elif step != ".":
-                    steps.append(step)
-            waiting.append("/".join(steps))
+            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
     return found
 
 

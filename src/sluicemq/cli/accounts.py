@@ -17,9 +17,8 @@ from sluicemq.cli.serve import load_flags
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery
 from sluicemq.management.operation import AnswerT, ApiOperation, ParametersT, implementations
 from sluicemq.security.access import is_open
-from sluicemq.security.changes import Preparation
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import Database, UserStore
+from sluicemq.security.records import Database, Preparation, UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config

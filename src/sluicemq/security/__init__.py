@@ -1,7 +1,6 @@
 """Users, roles, permissions, authentication and the audit log.
 
-records        the user database: its records, its file, and its index for logins
-changes        every change that can be made, as a function from database to database
+records        the user database: its records, its index for logins, its changes, and its file
 passwords      argon2id, the bcrypt hashes of VibeMQ, the MD5 form that digest logins need
 failures       table of failed logins: who is refused from where, and for how long
 logins         the decision on the credentials of a login: password checks off the event loop, few

@@ -28,9 +28,10 @@ from weakref import WeakSet
 
 import structlog
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.access import (
     TOKEN_PREFIX,
     Account,
@@ -45,14 +46,21 @@ from sluicemq.security.access import (
     is_open,
 )
 from sluicemq.security.audit import Audit
-from sluicemq.security.changes import Preparation, UserChange, prepare_user, ready
 from sluicemq.security.logins import ADMIN, CallSoon, LoginCheck, Logins, PasswordUpgrades, Verify
 from sluicemq.security.passwords import (
     hash_password,
     read_secret_file,
     verify,
 )
-from sluicemq.security.records import Database, UserSnapshot, UserStore, fingerprint
+from sluicemq.security.records import (
+    Database,
+    Preparation,
+    UserSnapshot,
+    UserStore,
+    fingerprint,
+    prepare_user,
+    ready,
+)
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
@@ -419,23 +427,23 @@ class ConnectionUsers:
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user (`Users`)."""
-        self._with_password(name, UserChange(password, superuser), True, done)
+        self._with_password(name, UserRequest(password=password, superuser=superuser), True, done)
 
     def remove(self, name: str, done: Done) -> None:
         """Delete a user (`Users`)."""
-        self._apply(ready(changes.remove_user, name), done)
+        self._apply(ready(records.remove_user, name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         """Change a user's password (`Users`), and the digest form if the user has one."""
-        self._with_password(name, UserChange(password), False, done)
+        self._with_password(name, UserRequest(password=password), False, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """Replace the user's permission for exactly this pattern (`Users`)."""
-        self._apply(ready(changes.grant, name, permission, self._authenticator.now()), done)
+        self._apply(ready(records.grant, name, permission, self._authenticator.now()), done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """Remove the permission of this pattern, if there is one (`Users`)."""
-        self._apply(ready(changes.revoke, name, pattern, self._authenticator.now()), done)
+        self._apply(ready(records.revoke, name, pattern, self._authenticator.now()), done)
 
     def accounts(self) -> list[Account]:
         """Return all users, sorted by name (`Users`)."""
@@ -447,7 +455,7 @@ class ConnectionUsers:
         database = self._authenticator.database
         return list(database.rights(name)) if name in database.users else []
 
-    def _with_password(self, name: str, change: UserChange, new: bool, done: Done) -> None:
+    def _with_password(self, name: str, change: UserRequest, new: bool, done: Done) -> None:
         """Apply a change with a password; protocols cannot create users without one."""
         if change.password:
             authenticator = self._authenticator

@@ -42,7 +42,6 @@ from sluicemq.model.errors import (
 )
 from sluicemq.security.access import TOKEN_PREFIX, Admitted, AuthSettings, Credentials
 from sluicemq.security.audit import Audit, audited_user
-from sluicemq.security.changes import MOST_USERS, replace_hashes
 from sluicemq.security.failures import FailureTable, address_of
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
@@ -54,7 +53,13 @@ from sluicemq.security.passwords import (
     page_digest_answer,
     verify,
 )
-from sluicemq.security.records import UserSnapshot, UserStore, fingerprint
+from sluicemq.security.records import (
+    MOST_USERS,
+    UserSnapshot,
+    UserStore,
+    fingerprint,
+    replace_hashes,
+)
 
 log = structlog.get_logger("sluicemq.identity")
 

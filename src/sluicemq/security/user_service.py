@@ -1,7 +1,7 @@
 """Operations on users, roles and tokens: one implementation for the HTTP API of a running broker
 and for the command line, which changes the file of a stopped one.
 
-`changes` defines what each change does and which errors it raises.
+`records` defines what each change does and which errors it raises.
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ from sluicemq.management.users import (
     TokenPath,
     TokenResult,
     TokenView,
+    UserRequest,
     UserResult,
     UserView,
 )
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, RoleExists, RoleNotFound, UserExists, UserNotFound
-from sluicemq.security import changes
-from sluicemq.security.changes import Preparation, UserChange, prepare_user
+from sluicemq.security import records
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, UserRecord, make_token
+from sluicemq.security.records import Database, Preparation, UserRecord, make_token, prepare_user
 
 P = ParamSpec("P")
 
@@ -104,7 +104,7 @@ class UserService:
         database = self.database
         return permission_views(database.rights(name)) if name in database.users else []
 
-    async def alter(self, call: UserCall, name: str, change: UserChange, *, new: bool) -> None:
+    async def alter(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
         """Add or change a user. Raises AccessError."""
         directory = self._directory
         prepare = prepare_user(name, change, directory.hash, directory.now(), new=new)
@@ -129,7 +129,7 @@ class UserService:
     async def put_user(self, call: UserCall, parameters: PutUser) -> UserResult:
         """Add a user or change its settings."""
         name, expect = parameters.name, parameters.expect
-        change = UserChange.of(parameters.body)
+        change = parameters.body
         there = name in self.database.users
         if there and expect == "new":
             raise UserExists(f"there is a user {name} already")
@@ -142,34 +142,34 @@ class UserService:
     @implements(DELETE_USER)
     async def delete_user(self, call: UserCall, parameters: DeleteUser) -> None:
         """Remove a user."""
-        await self._change(call, changes.remove_user, parameters.name, parameters.force)
+        await self._change(call, records.remove_user, parameters.name, parameters.force)
 
     @implements(GRANT_USER_PERMISSION)
     async def grant(self, call: UserCall, parameters: GrantPermission) -> UserView:
         """Grant a user a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern
-        await self._change(call, changes.grant, name, body.permission, self._directory.now())
+        await self._change(call, records.grant, name, body.permission, self._directory.now())
         return self._user(name)
 
     @implements(REVOKE_USER_PERMISSION)
     async def revoke(self, call: UserCall, parameters: RevokePermission) -> None:
         """Revoke a user's permission."""
         name, call.note = parameters.name, parameters.pattern
-        await self._change(call, changes.revoke, name, call.note, self._directory.now())
+        await self._change(call, records.revoke, name, call.note, self._directory.now())
 
     @implements(ASSIGN_ROLE)
     async def assign(self, call: UserCall, parameters: AssignedRole) -> UserView:
         """Assign a role to a user."""
         name, role = parameters.name, parameters.role
-        await self._change(call, changes.assign, role, name, self._directory.now())
+        await self._change(call, records.assign, role, name, self._directory.now())
         return self._user(name)
 
     @implements(WITHDRAW_ROLE)
     async def withdraw(self, call: UserCall, parameters: AssignedRole) -> None:
         """Withdraw a role from a user."""
         name, role = parameters.name, parameters.role
-        await self._change(call, changes.withdraw, role, name, self._directory.now())
+        await self._change(call, records.withdraw, role, name, self._directory.now())
 
     @implements(CREATE_TOKEN)
     async def create_token(self, call: UserCall, parameters: CreateToken) -> TokenResult:
@@ -178,7 +178,7 @@ class UserService:
         if requested.expires and requested.expires <= now:
             raise AccessError("the token would have expired already")
         token, record = make_token(requested.label, now, requested.expires)
-        await self._change(call, changes.add_token, parameters.name, record, now)
+        await self._change(call, records.add_token, parameters.name, record, now)
         call.note = record.id
         return TokenResult(id=record.id, token=token, expires=requested.expires)
 
@@ -186,7 +186,7 @@ class UserService:
     async def delete_token(self, call: UserCall, parameters: TokenPath) -> None:
         """Delete a token."""
         name, number = parameters.name, parameters.id
-        await self._change(call, changes.remove_token, name, number, self._directory.now())
+        await self._change(call, records.remove_token, name, number, self._directory.now())
 
     # --- roles -------------------------------------------------------------------------------
 
@@ -207,7 +207,7 @@ class UserService:
         """Create a role without permissions, unless it exists."""
         name, expect = parameters.name, parameters.expect
         if name not in self.database.roles and expect != "existing":
-            await self._change(call, changes.add_role, name)
+            await self._change(call, records.add_role, name)
             call.status = 201
         elif expect == "new":
             raise RoleExists(f"there is a role {name} already")
@@ -216,21 +216,21 @@ class UserService:
     @implements(DELETE_ROLE)
     async def delete_role(self, call: UserCall, parameters: NamePath) -> None:
         """Delete a role that is assigned to no user."""
-        await self._change(call, changes.remove_role, parameters.name)
+        await self._change(call, records.remove_role, parameters.name)
 
     @implements(GRANT_ROLE_PERMISSION)
     async def grant_role(self, call: UserCall, parameters: GrantPermission) -> RoleView:
         """Grant a role a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern
-        await self._change(call, changes.grant_role, name, body.permission)
+        await self._change(call, records.grant_role, name, body.permission)
         return self._role(name)
 
     @implements(REVOKE_ROLE_PERMISSION)
     async def revoke_role(self, call: UserCall, parameters: RevokePermission) -> None:
         """Revoke a role's permission."""
         call.note = parameters.pattern
-        await self._change(call, changes.revoke_role, parameters.name, parameters.pattern)
+        await self._change(call, records.revoke_role, parameters.name, parameters.pattern)
 
     async def _change(
         self,
@@ -239,7 +239,7 @@ class UserService:
         *args: P.args,
         **options: P.kwargs,
     ) -> None:
-        await self._directory.apply(changes.ready(change, *args, **options), call.by)
+        await self._directory.apply(records.ready(change, *args, **options), call.by)
 
     def _user(self, name: str) -> UserView:
         user = self.database.users.get(name)
