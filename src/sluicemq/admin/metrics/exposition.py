@@ -104,14 +104,11 @@ class Exposition:
                 lines.append(f'{before}"{bound:.6g}"}} {total}\n')
         lines.append(f'{before}"+Inf"}} {seen.count}\n')
         self.add_lines(family, "".join(lines))
-        self._add_ends(family, seen.count, seen.sum, own)
+        self.add_summary(family, seen.count, seen.sum, *labels)
 
     def add_summary(self, family: Family, count: int, total: float, *labels: str) -> None:
         """Add a summary: count and total."""
-        self._add_ends(family, count, total, labels_of(family, labels))
-
-    def _add_ends(self, family: Family, count: int, total: float, own: str) -> None:
-        around = f"{{{own}}}" if own else ""
+        around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(
             family, f"{family.name}_count{around} {count}\n{family.name}_sum{around} {total}\n"
         )

@@ -16,14 +16,13 @@ from starlette.responses import Response
 
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.metrics import exposition as f
-from sluicemq.admin.metrics.destinations import OTHERS
 from sluicemq.admin.metrics.exposition import (
     OPENMETRICS,
     TEXT,
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, add_process
+from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, OTHERS, add_process
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.lag import records_after

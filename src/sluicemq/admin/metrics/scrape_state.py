@@ -1,4 +1,9 @@
-"""State that is kept between scrapes."""
+"""State that is kept between scrapes: destinations, the process, and requests to the HTTP API.
+
+Metrics of destinations and subscriptions are collected and formatted in time slices: with thousands
+of destinations they are most of a scrape. All values are collected first, so that those of one
+destination belong to one moment; then they are formatted family by family, as the format requires.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +12,394 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
+from operator import add, attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from time import perf_counter
+from typing import Any, Final
 
-from sluicemq.admin.metrics.destinations import DestinationMetrics, ExportedDestinations
 from sluicemq.admin.metrics.exposition import (
     COLLECTIONS,
     CPU,
+    DEAD_LETTERS,
+    DESTINATION_COUNTERS,
+    DESTINATION_GAUGES,
+    DESTINATIONS,
     FILES,
     FILES_LIMIT,
+    LIMIT_BYTES,
+    LIMIT_MESSAGES,
+    OLDEST,
     PAUSES,
     REQUEST_TIME,
     REQUESTS,
     RESIDENT,
     STARTED,
+    SUBSCRIPTION_GAUGES,
     THREADS,
     Exposition,
+    Family,
+    escape,
+    text_of,
 )
-from sluicemq.broker import Broker
+from sluicemq.admin.time_slices import TimeSlices
+from sluicemq.broker import Broker, Delivery, Destination, DestinationStats, Subscription
+from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.histogram import Histogram
+
+# --- Destinations with time series of their own ---------------------------------------------------
+#
+# Selection of the destinations that have time series of their own, and sums of the others.
+#
+# Clients choose the names of destinations, and Prometheus keeps every name. Therefore at most
+# `limit` destinations are exported individually: first the declared ones, then the oldest.
+# Temporary destinations, which have a new name each time, never are. The others are summed,
+# separately for queues and topics:
+#
+#     destination="orders"        an exported destination
+#     destination="~others"       those beyond the limit
+#     destination="~temporary"    temporary destinations
+#
+# Prometheus takes a decreasing counter for a restart. A sum therefore keeps the counts of
+# destinations that were deleted or are now exported individually.
+
+OTHERS: Final = "~others"
+TEMPORARY: Final = "~temporary"
+LONGEST_NAME: Final = 256
+"""Maximum length in bytes of the name of an exported destination."""
+
+NOTHING: Final = (0,) * len(DESTINATION_COUNTERS)
+
+counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
+"""Returns the counters of a destination in the order of DESTINATION_COUNTERS."""
+
+
+class Sum:
+    """Sum of the counters of many destinations.
+
+    labels  labels of the sum: a name for all, and the kind
+    gone    counts of the destinations that the sum no longer includes
+    """
+
+    __slots__ = ("_before", "_reported", "gone", "labels")
+
+    def __init__(self, name: str, topic: bool) -> None:
+        self.labels = _labels(name, topic)
+        self.gone: Sequence[float] = NOTHING
+        self._before: Sequence[float] = NOTHING
+        self._reported: Sequence[float] = NOTHING
+
+    def keep(self, statistics: DestinationStats) -> None:
+        """Keep the counts of a destination that is deleted."""
+        self.gone = tuple(map(add, self.gone, counters_of(statistics)))
+
+    def begin(self) -> None:
+        """Begin a collection of the present destinations."""
+        self._before = self.gone
+
+    def leave(self, statistics: DestinationStats) -> None:
+        """Keep the counts of a destination that is exported individually from now on."""
+        self.keep(statistics)
+        self._before = tuple(map(add, self._before, counters_of(statistics)))
+
+    def total(self, present: Sequence[float]) -> Sequence[float]:
+        """Return the sum; `present` has the counts of the present destinations.
+
+        A destination deleted since `begin` may be missing in `present`; the sum does not decrease
+        because of it.
+        """
+        self._reported = tuple(map(max, map(add, self._before, present), self._reported))
+        return self._reported
+
+
+class ExportedDestinations:
+    """Exported destinations and sums, one object per broker.
+
+    own   exported destinations with their formatted labels
+    """
+
+    def __init__(self, broker: Broker, limit: int) -> None:
+        self.limit = limit
+        self.own: dict[Destination, str] = {}
+        self._taken: set[str] = set()
+        self._sums = {
+            (name, topic): Sum(name, topic)
+            for name in (OTHERS, TEMPORARY)
+            for topic in (False, True)
+        }
+        there = [d for d in broker.destinations.values() if not d.temporary]
+        for destination in sorted(there, key=lambda destination: destination.automatic):
+            self._show(destination)
+        broker.destinations.creations.append(self._show)
+        broker.destinations.removals.append(self._hide)
+
+    @property
+    def sums(self) -> list[Sum]:
+        """All sums."""
+        return list(self._sums.values())
+
+    def sum_of(self, destination: Destination) -> Sum:
+        """Return the sum that includes a destination without time series of its own."""
+        return self._sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
+
+    def labels(self, destination: Destination) -> str | None:
+        """Return the labels of an exported destination, None for others. Exports the destination
+        if the limit permits it now."""
+        own = self.own.get(destination)
+        if own is None and len(self.own) < self.limit and not destination.temporary:
+            self._show(destination)
+            own = self.own.get(destination)
+            if own is not None:
+                self.sum_of(destination).leave(destination.statistics)
+        return own
+
+    def _show(self, destination: Destination) -> None:
+        if len(self.own) >= self.limit or destination.temporary:
+            return
+        name = text_of(destination.name)
+        labels = _labels(name, destination.topic)
+        # an escaped name may equal the name of another destination or of a sum
+        if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
+            return
+        self.own[destination] = labels
+        self._taken.add(labels)
+
+    def _hide(self, destination: Destination) -> None:
+        labels = self.own.pop(destination, None)
+        if labels is None:
+            self.sum_of(destination).keep(destination.statistics)
+        else:
+            self._taken.discard(labels)
+
+
+def _labels(name: str, topic: bool) -> str:
+    return f'destination="{escape(name)}",kind="{"topic" if topic else "queue"}"'
+
+
+SHARE: Final = 200
+"""Lines between two checks of the clock; they take about 100 µs."""
+DEAD_LETTERS_END: Final = ".dlq"
+"""Suffix of default dead-letter queues (see Destination.dead_letter_address)."""
+READING_SECONDS: Final = 0.05
+"""Maximum time per round for reading messages that are not in memory."""
+
+_FAMILIES: Final[tuple[Family, ...]] = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES)
+_AGE: Final = _FAMILIES.index(OLDEST)
+_KINDS: Final = ((False, False), (False, True), (True, False), (True, True))
+_TOPIC: Final = ("queue", "topic")
+_NOT_SUMMED: Final = (LIMIT_MESSAGES, LIMIT_BYTES)
+
+Values = tuple[float, ...]
+
+
+class Ages:
+    """Ages of the next messages of subscriptions.
+
+    The publish time is part of the message, which may have to be read from the journal: once, as
+    long as it is the next one. A round reads for READING_SECONDS at most; for other subscriptions
+    it reports the previous value.
+    """
+
+    __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
+
+    def __init__(self, broker: Broker) -> None:
+        self._journal = broker.journal
+        self._wall = 0
+        self._left = 0.0
+        self._known: dict[Subscription, tuple[int, int]] = {}
+        self._last: dict[Subscription, tuple[int, int]] = {}
+
+    def begin(self, wall: int) -> None:
+        """Begin a round at wall time `wall` in ms. Discard values that the last round did not
+        use."""
+        self._wall = wall
+        self._left = READING_SECONDS
+        self._last, self._known = self._known, {}
+
+    def of(self, subscription: Subscription) -> float:
+        """Return the age in seconds; 0 without ready messages, or if the message is not read
+        yet."""
+        head = subscription.head()
+        if head is None:
+            return 0.0
+        if head.message is not None:
+            return max(0, self._wall - head.message.arrival) / 1000
+        known = self._last.get(subscription)
+        if (known is None or known[0] != head.sequence) and self._left > 0:
+            known = head.sequence, self._read(head)
+        if known is None:
+            return 0.0
+        self._known[subscription] = known
+        return max(0, self._wall - known[1]) / 1000 if known[1] else 0.0
+
+    def _read(self, delivery: Delivery) -> int:
+        """Return the publish time in ms of wall time; 0 if the message cannot be read. The error
+        is reported when the message is delivered."""
+        before = perf_counter()
+        try:
+            return self._journal.head(delivery.sequence).arrival
+        except (JournalDamaged, RecordNotFound):
+            return 0
+        finally:
+            self._left -= perf_counter() - before
+
+
+class _Tally:
+    """Sum of rows, added in groups, because adding them one by one would dominate a scrape."""
+
+    __slots__ = ("_rows", "totals")
+
+    def __init__(self) -> None:
+        self._rows: list[Values] = []
+        self.totals: Values = (0,) * len(_FAMILIES)
+
+    def add(self, row: Values) -> None:
+        self._rows.append(row)
+        if len(self._rows) >= SHARE:
+            self.close()
+
+    def close(self) -> None:
+        """Add the remaining rows to the totals."""
+        columns = list(zip(self.totals, *self._rows, strict=True))
+        self.totals = (
+            *map(sum, columns[:_AGE]),
+            max(columns[_AGE]),
+            *map(sum, columns[_AGE + 1 :]),
+        )
+        self._rows = []
+
+
+class DestinationMetrics:
+    """Collector of the metrics of destinations and subscriptions, one per broker."""
+
+    def __init__(self, broker: Broker, exported: ExportedDestinations) -> None:
+        self._broker = broker
+        self._exported = exported
+        self._ages = Ages(broker)
+
+    async def collect(self, into: Exposition, wall: int) -> None:
+        """Add all families of destinations and subscriptions, as of `wall` ms."""
+        exported = self._exported
+        self._ages.begin(wall)
+        rows: list[tuple[str, Values]] = []
+        subscriptions: dict[str, Values] = {}
+        tallies = {each: _Tally() for each in exported.sums}
+        for each in tallies:
+            each.begin()
+        kinds = dict.fromkeys(_KINDS, 0)
+        dead = 0
+        graves: set[str] = set()
+        slices = TimeSlices(self._broker)
+        async for destination in slices.over(list(self._broker.destinations.values())):
+            if destination.removed:
+                continue
+            kinds[destination.topic, destination.temporary] += 1
+            if destination.settings.dead_letter_queue:
+                graves.add(destination.settings.dead_letter_queue)
+            if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
+                dead += destination.waiting
+            labels = exported.labels(destination)
+            row = counters_of(destination.statistics) + self._gauges(destination)
+            if labels is None:
+                tallies[exported.sum_of(destination)].add(row)
+                continue
+            rows.append((labels, row))
+            if destination.topic:
+                self._add_subscriptions(destination, subscriptions)
+        for name in graves:
+            grave = self._broker.destinations.find(Address(Kind.QUEUE, name))
+            if grave is not None and not name.endswith(DEAD_LETTERS_END):
+                dead += grave.waiting
+        into.add(DEAD_LETTERS, dead)
+        for (topic, temporary), count in kinds.items():
+            into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
+        await _write(into, _FAMILIES, rows, slices)
+        for each, tally in tallies.items():
+            tally.close()
+            gauges = tally.totals[len(DESTINATION_COUNTERS) :]
+            values = (*each.total(tally.totals), *gauges)
+            if any(values):
+                for family, value in zip(_FAMILIES, values, strict=True):
+                    if family not in _NOT_SUMMED:
+                        into.add_lines(family, f"{family.sample}{{{each.labels}}} {value}\n")
+        await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
+
+    def _gauges(self, destination: Destination) -> Values:
+        """Return the values of a destination in the order of DESTINATION_GAUGES."""
+        queue = destination.queue
+        settings = destination.settings
+        delayed = len(queue.delayed)
+        oldest = self._ages.of(queue) if queue.waiting else 0.0
+        if not destination.subscriptions:
+            # the sums over no subscriptions, computed once for thousands of queues
+            return (
+                queue.waiting + destination.staged,
+                queue.unacked,
+                delayed,
+                queue.waiting_bytes + destination.staged_bytes + queue.unacked_bytes,
+                len(queue.consumers),
+                0,
+                int(destination.paused),
+                len(destination.parked),
+                oldest,
+                settings.max_messages,
+                settings.max_bytes,
+            )
+        for subscription in destination.subscriptions.values():
+            delayed = max(delayed, len(subscription.delayed))
+            oldest = max(oldest, self._ages.of(subscription))
+        return (
+            destination.waiting,
+            destination.unacked,
+            delayed,
+            destination.bytes,
+            destination.consumers,
+            len(destination.subscriptions),
+            int(destination.paused),
+            len(destination.parked),
+            oldest,
+            settings.max_messages,
+            settings.max_bytes,
+        )
+
+    def _add_subscriptions(self, topic: Destination, rows: dict[str, Values]) -> None:
+        """Add the durable and shared subscriptions, at most as many as destinations."""
+        name = escape(text_of(topic.name))
+        for subscription in topic.subscriptions.values():
+            if not subscription.durable and not subscription.shared:
+                continue
+            own = text_of(subscription.name)
+            if len(rows) >= self._exported.limit or len(own) > LONGEST_NAME:
+                continue
+            rows[f'destination="{name}",subscription="{escape(own)}"'] = (
+                subscription.waiting,
+                subscription.unacked,
+                subscription.waiting_bytes + subscription.unacked_bytes,
+                len(subscription.consumers),
+                self._ages.of(subscription),
+            )
+
+
+async def _write(
+    into: Exposition,
+    families: tuple[Family, ...],
+    rows: list[tuple[str, Values]],
+    slices: TimeSlices,
+) -> None:
+    """Add one line per row and family; values are in the order of the families."""
+    for column, family in enumerate(families):
+        name = family.sample
+        for start in range(0, len(rows), SHARE):
+            lines = [
+                f"{name}{{{labels}}} {values[column]}\n"
+                for labels, values in rows[start : start + SHARE]
+            ]
+            into.add_lines(family, "".join(lines))
+            if slices.due:
+                await slices.rest()
+
 
 # --- Metrics of the process -----------------------------------------------------------------------
 #
@@ -59,29 +431,21 @@ class Pauses:
             self.seen.record(time.perf_counter() - self._began)
 
 
-class Usage(NamedTuple):
-    """CPU time in seconds, start time in seconds since the epoch, resident bytes, threads."""
-
-    cpu: float
-    started: float
-    resident: int
-    threads: int
-
-
-def usage() -> Usage:
-    """Return the present usage; zeros on systems other than Linux."""
+def usage() -> dict[Family, float]:
+    """Return the CPU time, the start time, the memory and the threads of the process; empty on
+    systems other than Linux."""
     try:
         line = Path("/proc/self/stat").read_text()
     except OSError:
-        return Usage(0.0, 0.0, 0, 0)
+        return {}
     # the name of the program comes before and may contain anything
     fields = line.rpartition(")")[2].split()
-    return Usage(
-        cpu=(int(fields[11]) + int(fields[12])) / _TICKS,
-        started=_booted() + int(fields[19]) / _TICKS,
-        resident=int(fields[21]) * _PAGE,
-        threads=int(fields[17]),
-    )
+    return {
+        CPU: (int(fields[11]) + int(fields[12])) / _TICKS,
+        RESIDENT: int(fields[21]) * _PAGE,
+        STARTED: round(_booted() + int(fields[19]) / _TICKS, 2),
+        THREADS: int(fields[17]),
+    }
 
 
 @cache
@@ -101,18 +465,8 @@ def open_files() -> int:
 
 def add_process(into: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
-    now = usage()
-    if now.started:
-        into.add_all(
-            {
-                CPU: now.cpu,
-                RESIDENT: now.resident,
-                STARTED: round(now.started, 2),
-                THREADS: now.threads,
-            }
-        )
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    into.add_all({FILES: open_files(), FILES_LIMIT: limit})
+    into.add_all({**usage(), FILES: open_files(), FILES_LIMIT: limit})
     for generation, figures in enumerate(gc.get_stats()):
         into.add(COLLECTIONS, figures["collections"], str(generation))
     into.add_histogram(PAUSES, pauses.seen.read())
