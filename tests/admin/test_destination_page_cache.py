@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from sluicemq.admin import event_stream
-from sluicemq.admin.event_stream import DestinationPageCache
+from sluicemq.admin.overview import DestinationPageCache
 from sluicemq.management.destinations import DestinationQuery
 from sluicemq.model.access import EVERYBODY, Identity
 from tests.support.api import ApiFixture, looped

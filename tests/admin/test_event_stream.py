@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.event_stream import EventService, EventStream
+from sluicemq.admin.overview import EventService, EventStream
 from sluicemq.admin.routing import Call
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient

@@ -22,20 +22,18 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import ApiError
 from sluicemq.admin.time_slices import called_back
+from sluicemq.broker import Clock
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import Access, Credentials, LoginHandle
-
-if TYPE_CHECKING:
-    from sluicemq.broker import Clock
-
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #
@@ -55,17 +53,15 @@ MOST: Final = 1000
 _RANDOM_BYTES: Final = 32
 
 
+@dataclass(slots=True, eq=False)
 class BrowserSession:
     """One browser session; `csrf` is its CSRF token. Times are in ms of the steady clock."""
 
-    __slots__ = ("began", "csrf", "key", "login_handle", "used")
-
-    def __init__(self, key: bytes, login_handle: LoginHandle, now: int) -> None:
-        self.key = key
-        self.login_handle = login_handle
-        self.csrf = secrets.token_urlsafe(_RANDOM_BYTES)
-        self.began = now
-        self.used = now
+    key: bytes
+    csrf: str
+    login_handle: LoginHandle
+    began: int
+    used: int
 
     def shows(self, token: str) -> bool:
         """Return whether `token` is the CSRF token of the session, in constant time."""
@@ -101,7 +97,8 @@ class BrowserSessions:
         """Create a session; return its secret and the session. Removes the least recently used
         sessions above the limit."""
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
-        session = BrowserSession(_key(secret), login_handle, self._clock.steady)
+        csrf, now = secrets.token_urlsafe(_RANDOM_BYTES), self._clock.steady
+        session = BrowserSession(_key(secret), csrf, login_handle, now, now)
         self._found[session.key] = session
         while len(self._found) > self._most or self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)

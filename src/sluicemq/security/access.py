@@ -122,46 +122,51 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthConfig(Protocol):
-    """Configuration of the authentication.
-
-    insecure_public  True if public listeners are treated as the others
-    """
+    """Configuration of the authentication."""
 
     @property
-    def auth(self) -> AuthSettings: ...
+    def auth(self) -> AuthSettings:
+        """Settings of users and logins."""
+
     @property
-    def users_file(self) -> Path: ...
+    def users_file(self) -> Path:
+        """User database."""
+
     @property
-    def insecure_public(self) -> bool: ...
+    def insecure_public(self) -> bool:
+        """True if public listeners are treated as the others."""
 
 
 class ListenerUrl(Protocol):
-    """URL of a listener. `public`: other machines can reach it."""
+    """URL of a listener."""
 
     @property
-    def public(self) -> bool: ...
+    def public(self) -> bool:
+        """True if other machines can reach it."""
 
 
 class ListenerOptions(Protocol):
-    """Listener that a connection was accepted by. `user` is the user of its clients, "" = none."""
+    """Listener that a connection was accepted by."""
 
     @property
-    def url(self) -> ListenerUrl: ...
+    def url(self) -> ListenerUrl:
+        """URL of the listener."""
+
     @property
-    def user(self) -> str: ...
+    def user(self) -> str:
+        """User of its clients, "" = none."""
 
 
 class ClientConnection(Protocol):
-    """Connection of a client.
-
-    peer       address of the client
-    peer_user  user that the client's certificate names, "" = none
-    """
+    """Connection of a client."""
 
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        """Address of the client."""
+
     @property
-    def peer_user(self) -> str: ...
+    def peer_user(self) -> str:
+        """User that the client's certificate names, "" = none."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> object:
         """Call `callback` in `delay` seconds, in an event loop iteration."""

@@ -76,7 +76,6 @@ class UserDirectory(Protocol):
 class UserCall(Protocol):
     """Call of an operation.
 
-    by      author of a change, for the audit log
     note    text for the audit log, set by the operation
     status  status of the response, set by the operation
     """
@@ -85,7 +84,8 @@ class UserCall(Protocol):
     status: int
 
     @property
-    def by(self) -> str: ...
+    def by(self) -> str:
+        """Author of a change, for the audit log."""
 
 
 class UserService:
