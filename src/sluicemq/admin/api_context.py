@@ -122,13 +122,12 @@ _REQUEST_BYTES: Final = 256 * 1024
 class ApiLimits(NamedTuple):
     """Limits of a listener.
 
-    Sizes in bytes: of a part of a batch, a destination's name, a message, and a message published
-    over the API. Numbers: event streams, messages that one request may scan, and destinations of a
+    Sizes in bytes: of a part of a batch, a destination's name, and a message published over the
+    API. Numbers: event streams, messages that one request may scan, and destinations of a
     part of a batch (0 = unlimited). Times: of scanning and of acting on messages, per request."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
-    body: int = BODY_BYTES
     streams: int = 32
     publish: int = 4 * 1024 * 1024
     scan: int = 50_000

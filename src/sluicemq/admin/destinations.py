@@ -453,8 +453,7 @@ class DeadLetterService:
                 if slices.due:
                     cursor.back_to(delivery)
                     break
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
         if len(self._known) >= REMEMBERED:
             self._known.clear()
         known = self._known[queue] = CountedReasons(stamp, _first(reasons), counted)

@@ -294,11 +294,6 @@ class MessageActionRun:
         self.failed.append(MessageActionFailure(id=id, reason=reason))
         self.refused = self.refused or reason in _ENDING
 
-    async def rest(self) -> None:
-        """Yield to the event loop if the time slice is used up."""
-        if self.slices.due:
-            await self.slices.rest()
-
     def answer(self, next_cursor: str | None) -> MessageActionResult:
         """Return the response for the progress made so far."""
         return MessageActionResult(
@@ -417,7 +412,7 @@ class ActionService(Service):
                 work.fail(id[:100], "not-found")
             else:
                 _try(work, delivery, act)
-            await work.rest()
+            await work.slices.rest()
 
     async def _waiting(
         self, work: MessageActionRun, selector: Selector | None, act: Act
@@ -444,7 +439,7 @@ class ActionService(Service):
                     break
             work.broker.operations.delete(work.subscription, chosen)
             work.done += len(chosen)
-            await work.rest()
+            await work.slices.rest()
         ended = cursor.priority < 0 or work.refused or work.subscription.closed
         return None if ended else encode_cursor(cursor.priority, cursor.last, until)
 
@@ -467,7 +462,7 @@ class ActionService(Service):
             ):
                 _try(work, delivery, act)
             last = sequence
-            await work.rest()
+            await work.slices.rest()
         return None
 
 

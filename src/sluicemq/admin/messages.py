@@ -311,8 +311,7 @@ class MessageService(Service):
                 if slices.due:
                     cursor.back_to(delivery)
                     break
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
@@ -354,8 +353,7 @@ class MessageService(Service):
                 if slices.due:
                     more = True
                     break
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
         there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
         return MessagePage(
             items=items,
@@ -548,6 +546,5 @@ async def _skip(
     """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
         count -= cursor.skip(count, subscription.clean, SKIP_BUDGET)
-        if slices.due:
-            await slices.rest()
+        await slices.rest()
     return count

@@ -16,8 +16,8 @@ ItemT = TypeVar("ItemT")
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scans.py).
 
-    Callers iterate with `over`, or run `if slices.due: await slices.rest()` after each item. State
-    that was read before `rest` may have changed after it.
+    Callers iterate with `over`, or await `rest` after each item. State that was read before may
+    have changed after it.
     """
 
     __slots__ = ("_broker", "_rested", "_scans")
@@ -40,7 +40,9 @@ class TimeSlices:
                 await self.rest()
 
     async def rest(self) -> None:
-        """Wait for the next slice."""
+        """Wait for the next slice if this one is used up."""
+        if not self.due:
+            return
         self._rested = True
         await called_back(partial(self._scans.schedule, outside=True))
         self._broker.wake()  # flushes what the request changes next

@@ -12,12 +12,9 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
 from sluicemq.admin.metrics.exposition import (
     ALL,
-    CPU,
     OPENMETRICS,
-    RESIDENT,
-    STARTED,
+    PROCESS,
     TEXT,
-    THREADS,
     Exposition,
 )
 from sluicemq.admin.metrics.scrape_state import (
@@ -239,10 +236,10 @@ def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
 
 def test_process_metrics_match_the_operating_system() -> None:
     now = usage()
-    assert now[CPU] > 0
-    assert now[STARTED] > 0
-    assert now[THREADS] >= 1
-    assert now[RESIDENT] > 1 << 20
+    assert now[PROCESS["cpu"]] > 0
+    assert now[PROCESS["started"]] > 0
+    assert now[PROCESS["threads"]] >= 1
+    assert now[PROCESS["resident"]] > 1 << 20
     with Path("/dev/null").open() as first:
         assert open_files() >= 4
         assert first.fileno() >= 0

@@ -21,23 +21,15 @@ from typing import Any, Final
 
 from sluicemq.admin.metrics.exposition import (
     COLLECTIONS,
-    CPU,
     DEAD_LETTERS,
     DESTINATION_COUNTERS,
     DESTINATION_GAUGES,
     DESTINATIONS,
-    FILES,
-    FILES_LIMIT,
-    LIMIT_BYTES,
-    LIMIT_MESSAGES,
-    OLDEST,
     PAUSES,
+    PROCESS,
     REQUEST_TIME,
     REQUESTS,
-    RESIDENT,
-    STARTED,
     SUBSCRIPTION_GAUGES,
-    THREADS,
     Exposition,
     Family,
     escape,
@@ -185,11 +177,11 @@ DEAD_LETTERS_END: Final = ".dlq"
 READING_SECONDS: Final = 0.05
 """Maximum time per round for reading messages that are not in memory."""
 
-_FAMILIES: Final[tuple[Family, ...]] = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES)
-_AGE: Final = _FAMILIES.index(OLDEST)
+_FAMILIES: Final = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES.values())
+_AGE: Final = _FAMILIES.index(DESTINATION_GAUGES["oldest"])
 _KINDS: Final = ((False, False), (False, True), (True, False), (True, True))
 _TOPIC: Final = ("queue", "topic")
-_NOT_SUMMED: Final = (LIMIT_MESSAGES, LIMIT_BYTES)
+_NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["max_bytes"])
 
 Values = tuple[float, ...]
 
@@ -397,8 +389,7 @@ async def _write(
                 for labels, values in rows[start : start + SHARE]
             ]
             into.add_lines(family, "".join(lines))
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
 
 
 # --- Metrics of the process -----------------------------------------------------------------------
@@ -441,10 +432,10 @@ def usage() -> dict[Family, float]:
     # the name of the program comes before and may contain anything
     fields = line.rpartition(")")[2].split()
     return {
-        CPU: (int(fields[11]) + int(fields[12])) / _TICKS,
-        RESIDENT: int(fields[21]) * _PAGE,
-        STARTED: round(_booted() + int(fields[19]) / _TICKS, 2),
-        THREADS: int(fields[17]),
+        PROCESS["cpu"]: (int(fields[11]) + int(fields[12])) / _TICKS,
+        PROCESS["resident"]: int(fields[21]) * _PAGE,
+        PROCESS["started"]: round(_booted() + int(fields[19]) / _TICKS, 2),
+        PROCESS["threads"]: int(fields[17]),
     }
 
 
@@ -466,7 +457,7 @@ def open_files() -> int:
 def add_process(into: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    into.add_all({**usage(), FILES: open_files(), FILES_LIMIT: limit})
+    into.add_all({**usage(), PROCESS["files"]: open_files(), PROCESS["files_limit"]: limit})
     for generation, figures in enumerate(gc.get_stats()):
         into.add(COLLECTIONS, figures["collections"], str(generation))
     into.add_histogram(PAUSES, pauses.seen.read())
