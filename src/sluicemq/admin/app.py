@@ -279,7 +279,8 @@ class Application:
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             what = f"{operation.method} {operation.full_path}"
             call.denied(what)
-            raise AccessDenied(f"{_who(call.identity)} may not {what}: that takes a superuser")
+            who = call.identity.name or "an anonymous client"
+            raise AccessDenied(f"{who} may not {what}: that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:
@@ -296,10 +297,6 @@ class Application:
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
-
-
-def _who(identity: Identity) -> str:
-    return identity.name or "an anonymous client"
 
 
 def _size(request: Request, limit: int) -> int:

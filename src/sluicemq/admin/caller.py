@@ -329,7 +329,8 @@ def check_origin(connection: HTTPConnection) -> None:
 def is_ours(header: str, listening: str) -> bool:
     """Return whether the `Host` header is a name that no foreign page can have: an IP address,
     `localhost`, or the host name of the listener."""
-    name = header.rpartition(":")[0] if _has_port(header) else header
+    before, _, port = header.rpartition(":")
+    name = before if port.isdecimal() else header  # `[::1]:7680` has a port, `[::1]` has none
     if name.startswith("["):
         name = name[1:].rstrip("]")
     if name.lower() in ("", "localhost", listening):
@@ -339,8 +340,3 @@ def is_ours(header: str, listening: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _has_port(header: str) -> bool:
-    """Return whether a `Host` header has a port: `[::1]:7680` does, `[::1]` does not."""
-    return header.rpartition(":")[2].isdecimal()

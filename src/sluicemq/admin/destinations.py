@@ -374,11 +374,11 @@ class CountedReasons(NamedTuple):
     counted: int
 
 
-class DeadLetterService:
+class DeadLetterService(Service):
     """Handlers of `/dead-letters`."""
 
     def __init__(self, context: ApiContext) -> None:
-        self._broker = context.broker
+        super().__init__(context)
         self._destinations = DestinationService(context)
         self._known: dict[Destination, CountedReasons] = {}
 

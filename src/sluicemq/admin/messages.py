@@ -53,7 +53,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.management.operation import kind_name
+from sluicemq.management.operation import is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -193,7 +193,7 @@ def _in_base64(kind: str, encoding: str, body: bytes, most: int) -> BodyView:
     )
 
 
-_JAVA: Final = {
+_JAVA: Final[dict[type, str]] = {
     Byte: "byte",
     Short: "short",
     Char: "char",
@@ -204,37 +204,36 @@ _JAVA: Final = {
 }
 
 
-def _view(value: object, java: bool = False) -> PropertyView:
+_TYPES: Final = (
+    (bool, "boolean"),
+    (int, "int"),
+    (float, "float"),
+    (bytes, "bytes"),
+    (dict, "map"),
+    (type(None), "null"),
+    (object, "string"),
+)
+"""Types of values by the first class that they are instances of."""
+
+
+def _view(value: Any, java: bool = False) -> PropertyView:
     """Return the view of a value; `java` if it is from a map or stream, whose numbers have
     widths."""
-    if value is None:
-        return PropertyView(type="null", value=None)
-    if isinstance(value, bool):
-        return PropertyView(type="boolean", value=value)
-    if isinstance(value, int):
-        name = _JAVA.get(type(value), "int") if java else "int"
-        return PropertyView(type=name, value=int(value) if -_EXACT < value < _EXACT else str(value))
-    if isinstance(value, float):
-        name = _JAVA.get(type(value), "double") if java else "float"
-        return PropertyView(type=name, value=float(value) if isfinite(value) else str(float(value)))
-    if isinstance(value, bytes):
-        return PropertyView(type="bytes", value=b64encode(value).decode())
-    if isinstance(value, dict):
-        inner = {printable(str(key)): _view(each, java) for key, each in value.items()}
-        return PropertyView(type="map", value=inner)
-    text = str(value)
-    name = _JAVA.get(type(value), "string") if java else "string"
-    return PropertyView(type=name, value=_speakable(text))
-
-
-def _speakable(text: str) -> str:
-    """Replace lone surrogates, which JSON cannot represent."""
-
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return ascii(text)[1:-1]
-    return text
+    name = next(name for kind, name in _TYPES if isinstance(value, kind))
+    shown = value
+    if name == "int":
+        shown = int(value) if -_EXACT < value < _EXACT else str(value)
+    elif name == "float":
+        shown = float(value) if isfinite(value) else str(float(value))
+    elif name == "bytes":
+        shown = b64encode(value).decode()
+    elif name == "map":
+        shown = {printable(str(key)): _view(each, java) for key, each in value.items()}
+    elif name == "string":
+        shown = str(value)
+        if not is_utf_8(shown):  # JSON cannot represent lone surrogates
+            shown = ascii(shown)[1:-1]
+    return PropertyView(type=_JAVA.get(type(value), name) if java else name, value=shown)
 
 
 STEP: Final = 20

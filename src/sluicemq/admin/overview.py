@@ -189,15 +189,13 @@ class Overview:
         self._made: OverviewView | None = None
         self._made_at = 0
 
-    def forget(self) -> None:
-        """Discard the cached overview."""
-        self._made = None
-
-    def now(self, identity: Identity) -> OverviewView:
-        """Return the overview that the user may see, without history."""
+    def now(self, identity: Identity, fresh: bool = False) -> OverviewView:
+        """Return the overview that the user may see, without history; `fresh`: not a cached one,
+        which only superusers may request."""
         now = self._context.broker.clock.steady
         made = self._made
-        if made is None or now - self._made_at > FRESH_MS:
+        fresh = fresh and identity.superuser
+        if made is None or fresh or now - self._made_at > FRESH_MS:
             self._made = made = self._make()
             self._made_at = now
         return made if identity.superuser else replace(made, listeners=[], alarms=[])
@@ -319,9 +317,7 @@ class OverviewService:
     async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
         """GET /overview"""
         past = self._overview.past(MINUTES * STEPS_OF_A_MINUTE)
-        if query.fresh and call.identity.superuser:
-            self._overview.forget()
-        return replace(self._overview.now(call.identity), history=past)
+        return replace(self._overview.now(call.identity, query.fresh), history=past)
 
     @handles(GET_HISTORY)
     async def history(self, call: Call, query: HistoryQuery) -> HistoryView:

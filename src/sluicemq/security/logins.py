@@ -340,7 +340,9 @@ class PasswordUpgrades:
                 user: (old, hash_password(password)) for user, (old, password) in part.items()
             }
             for old, new in hashes.values():
-                self._remember(old, new)
+                if len(self._replaced) >= MOST_USERS:
+                    del self._replaced[next(iter(self._replaced))]
+                self._replaced[new] = old
             self._store.change(partial(replace_hashes, hashes=hashes), BY)
         except AccessError as error:
             # another process is changing the file: these users are offered again
@@ -350,11 +352,6 @@ class PasswordUpgrades:
             fault = str(error) or type(error).__name__
         with suppress(RuntimeError):  # the loop has been closed meanwhile
             self._call_soon(self._done, fault)
-
-    def _remember(self, old: str, new: str) -> None:
-        if len(self._replaced) >= MOST_USERS:
-            del self._replaced[next(iter(self._replaced))]
-        self._replaced[new] = old
 
     def _done(self, fault: str) -> None:
         self._running = False

@@ -116,9 +116,9 @@ class UserService:
     async def list_users(self, call: UserCall, query: AccountQuery) -> Page[UserView]:
         """Return a page of the users."""
         users = self.database.users
-        page = _chosen(users, query)
-        found = [user_view(name, users[name]) for name in page.items]
-        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+        names = _chosen(users, query)
+        found = [user_view(name, users[name]) for name in names[query.part]]
+        return query.page_with(found, len(names))
 
     @implements(GET_USER)
     async def get_user(self, call: UserCall, parameters: NamePath) -> UserView:
@@ -193,9 +193,9 @@ class UserService:
     @implements(LIST_ROLES)
     async def list_roles(self, call: UserCall, query: AccountQuery) -> Page[RoleView]:
         """Return a page of the roles."""
-        page = _chosen(self.database.roles, query)
-        found = role_views(self.database, page.items)
-        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+        database = self.database
+        names = _chosen(database.roles, query)
+        return query.page_with(role_views(database, names[query.part]), len(names))
 
     @implements(GET_ROLE)
     async def get_role(self, call: UserCall, parameters: NamePath) -> RoleView:
@@ -254,10 +254,10 @@ class UserService:
         return role_views(database, [name])[0]
 
 
-def _chosen(names: Iterable[str], query: AccountQuery) -> Page[str]:
-    """Return the requested page of the names that match the filter."""
-    found = [name for name in names if query.filter in name]
-    return query.page(sorted(found, reverse=query.order == "desc"))
+def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
+    """Return the names that match the filter, in order."""
+    found = (name for name in names if query.filter in name)
+    return sorted(found, reverse=query.order == "desc")
 
 
 def user_view(name: str, user: UserRecord) -> UserView:
