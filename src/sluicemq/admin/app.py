@@ -38,7 +38,7 @@ from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
 from sluicemq.admin.metrics.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.openapi import OpenApiService
-from sluicemq.admin.overview import EventService, OverviewService, StatusService
+from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.routing import (
     SMALL_BYTES,
     BodyBudget,
@@ -175,7 +175,6 @@ SERVICES: Final = (
     ConsoleService,
     DeadLetterService,
     DestinationService,
-    EventService,
     StatusService,
     JournalService,
     LoginService,
