@@ -33,7 +33,7 @@ from sluicemq.admin.caller import (
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
 from sluicemq.admin.destinations import DeadLetterService, DestinationService
 from sluicemq.admin.errors import ApiError, answer, refusal
-from sluicemq.admin.journal import BackupService, JournalService, SlotService
+from sluicemq.admin.journal import BackupService, JournalService
 from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
 from sluicemq.admin.metrics.scrape_endpoint import GET_METRICS, MetricsPage
@@ -182,7 +182,6 @@ SERVICES: Final = (
     MetricsPage,
     OverviewService,
     PublishingService,
-    SlotService,
     SubscriptionService,
     TransactionService,
 )

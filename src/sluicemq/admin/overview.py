@@ -112,66 +112,52 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
 
 def alarms(
     context: ApiContext, listeners: Sequence[ListenerItem], lag: Distribution, syncs: Distribution
-) -> list[AlarmView]:
-    """Return the present alarms. `lag` and `syncs` are the durations of the last minute."""
-    found: list[AlarmView] = []
+) -> Iterator[AlarmView]:
+    """Yield the present alarms. `lag` and `syncs` are the durations of the last minute."""
     broker = context.broker
     settings = broker.settings
     state = context.vitals.state()
     if state != "serving":
-        found.append(AlarmView("not-serving", f"The broker is {state}."))
+        yield AlarmView("not-serving", f"The broker is {state}.")
     if broker.memory > NEARLY * settings.memory_limit:
         part = broker.memory / settings.memory_limit
-        found.append(
-            AlarmView(
-                "memory",
-                f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
-                "journaled are refused.",
-            )
+        yield AlarmView(
+            "memory",
+            f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
+            "journaled are refused.",
         )
-    found.extend(_space_alarms(context))
+    yield from _space_alarms(context)
     most = settings.max_destinations
     if most and len(broker.destinations) > NEARLY * most:
-        found.append(
-            AlarmView(
-                "destinations-full",
-                f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
-                f"is {most}.",
-            )
+        yield AlarmView(
+            "destinations-full",
+            f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
+            f"is {most}.",
         )
     for listener in listeners:
         if listener.connections > NEARLY * listener.max_connections:
-            found.append(
-                AlarmView(
-                    "connections-full",
-                    f"{listener.url} has {listener.connections} connections, and its "
-                    f"max_connections is {listener.max_connections}.",
-                )
+            yield AlarmView(
+                "connections-full",
+                f"{listener.url} has {listener.connections} connections, and its "
+                f"max_connections is {listener.max_connections}.",
             )
     tail = syncs.quantile(0.99)
     if syncs.count >= ENOUGH and tail > SLOW_SYNC_SECONDS:
-        found.append(
-            AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
-        )
+        yield AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
     late = lag.quantile(0.99)
     if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
-        found.append(
-            AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
-        )
+        yield AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
     old = [
         each
         for each in broker.transactions.prepared.values()
         if broker.clock.wall - each.created > PATIENCE_MS
     ]
     if old:
-        found.append(
-            AlarmView(
-                "prepared",
-                f"{len(old)} prepared transactions have waited more than an hour for the decision "
-                "of their transaction manager. Their messages stay unacked until then.",
-            )
+        yield AlarmView(
+            "prepared",
+            f"{len(old)} prepared transactions have waited more than an hour for the decision "
+            "of their transaction manager. Their messages stay unacked until then.",
         )
-    return found
 
 
 # --- Event stream ---------------------------------------------------------------------------------
@@ -404,7 +390,7 @@ class OverviewService(Service):
                 fdatasync_ms=_quantiles(syncs),
             ),
             loop_lag_ms=_quantiles(lag),
-            alarms=alarms(context, listeners, lag, syncs),
+            alarms=list(alarms(context, listeners, lag, syncs)),
         )
 
     def _totals(self) -> TotalsView:
