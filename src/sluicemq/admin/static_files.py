@@ -17,8 +17,7 @@ import posixpath
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -102,7 +101,12 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
 @cache
 def load_static_files() -> StaticFiles:
     """Return the files of this installation."""
-    contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
+    root = Path(__file__).parent / "console"
+    contents = {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*.*")
+        if path.suffix[1:] in MEDIA
+    }
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -113,16 +117,6 @@ def load_static_files() -> StaticFiles:
     index = index.replace("{preload}", "\n".join(_PRELOAD % module for module in modules))
     contents[INDEX] = index.replace("{version}", version).encode()
     return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
-
-
-def _read(directory: Traversable, path: str) -> list[tuple[str, bytes]]:
-    found = []
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            found += _read(entry, f"{path}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in MEDIA:
-            found.append((f"{path}{entry.name}", entry.read_bytes()))
-    return found
 
 
 def _file(name: str, content: bytes) -> StaticFile:
