@@ -258,8 +258,9 @@ class Users(Protocol):
         """Return the permissions of a user; an empty list for an unknown user."""
 
 
-class Access(Protocol):
-    """Authentication of one connection; every session has its own.
+class Access:
+    """Authentication of one connection; every session has its own. This class is the access to a
+    broker without users: every client may perform every operation. `authenticator` has the other.
 
     guest   identity before the login; None if the client must log in. Protocols without logins
             always act as the guest
@@ -267,16 +268,21 @@ class Access(Protocol):
             last login as the author of a change. The session checks whether that user may make it
     """
 
-    guest: Identity | None
-    users: Users | None
+    __slots__ = ("guest", "users")
+
+    def __init__(self, guest: Identity | None = EVERYBODY) -> None:
+        self.guest = guest
+        self.users: Users | None = None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """Authenticate the client. One login at a time.
 
         `peer` is `Transport.peer`, for the failure table and the audit log. `admitted` receives the
         identity, or AuthenticationFailed (unknown user or wrong credentials), TooManyFailures,
-        LoginBusy or AuthenticationMissing.
+        LoginBusy or AuthenticationMissing. A guest is admitted whatever its credentials.
         """
+        assert self.guest is not None
+        admitted(self.guest)
 
     def cancel_login(self) -> None:
         """Cancel the pending login, because the connection closes or the client sends no more.
@@ -286,43 +292,17 @@ class Access(Protocol):
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login, for a session that outlives its connection."""
+        return lambda: self.guest
 
     def renew(self) -> None:
         """Update `guest`, for protocols in which every request carries its credentials."""
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Log a denied operation in the audit log. `what` is like "produce orders"."""
+        """Log a denied operation in the audit log, if there is one. `what` is like "produce
+        orders"."""
 
 
-class Open:
-    """Access to a broker without users: every client may perform every operation."""
-
-    __slots__ = ("guest", "users")
-
-    def __init__(self, guest: Identity = EVERYBODY) -> None:
-        self.guest: Identity | None = guest
-        self.users: Users | None = None
-
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Admit the client as the guest at once, whatever its credentials."""
-        assert self.guest is not None
-        admitted(self.guest)
-
-    def cancel_login(self) -> None:
-        """Do nothing: no login is ever pending."""
-
-    def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """Return a handle that is always valid."""
-        return lambda: self.guest
-
-    def renew(self) -> None:
-        """Do nothing: the guest never changes."""
-
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Do nothing: there is no audit log. A configured guest may lack permissions."""
-
-
-OPEN: Final = Open()
+OPEN: Final = Access()
 """Access of sessions that are created without a user directory."""
 
 

@@ -1,4 +1,4 @@
-"""Authentication of connections: implements `sluicemq.security.access`.
+"""Authentication of connections.
 
     connection          protocol with logins             protocol without logins
     certificate         the user that it names; EVERYBODY while the broker has no users
@@ -34,6 +34,7 @@ from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security import records
 from sluicemq.security.access import (
     TOKEN_PREFIX,
+    Access,
     Account,
     Admitted,
     AuthConfig,
@@ -42,7 +43,6 @@ from sluicemq.security.access import (
     Done,
     ListenerOptions,
     LoginHandle,
-    Users,
     is_open,
 )
 from sluicemq.security.audit import Audit
@@ -321,8 +321,8 @@ class Authenticator:
         return int(self._wall())
 
 
-class ConnectionAccess:
-    """Access of one connection; implements `sluicemq.security.access.Access`.
+class ConnectionAccess(Access):
+    """Access of one connection to a broker that may have users.
 
     Callbacks run in an event loop iteration of the broker; an exception in a callback closes this
     connection.
@@ -334,8 +334,6 @@ class ConnectionAccess:
         "_check",
         "_guest",
         "_transport",
-        "guest",
-        "users",
         "who",
     )
 
@@ -362,9 +360,7 @@ class ConnectionAccess:
         authenticator = self._authenticator
         authenticator.refresh()
         self.guest = self._guest()
-        self.users: Users | None = (
-            ConnectionUsers(authenticator, self) if authenticator.required else None
-        )
+        self.users = ConnectionUsers(authenticator, self) if authenticator.required else None
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login; a guest's returns the guest (`Access`)."""

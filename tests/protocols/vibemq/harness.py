@@ -16,7 +16,7 @@ from sluicemq.protocols.vibemq.offload import Offload
 from sluicemq.protocols.vibemq.outgoing import LargeDeliveries
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Access, Open
+from sluicemq.security.access import Access
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
@@ -59,7 +59,7 @@ class Harness(SessionHarness):
         self, settings: EngineSettings | None = None, access: Access | None = None
     ) -> None:
         super().__init__(settings)
-        self.access = access or Open(EVERYBODY)
+        self.access = access or Access(EVERYBODY)
         self.background = ManualBackground()
         self.memory = Budget()
         self.large = LargeDeliveries(Offload(self.background, self.memory))
