@@ -101,12 +101,7 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
 @cache
 def load_static_files() -> StaticFiles:
     """Return the files of this installation."""
-    root = Path(__file__).parent / "console"
-    contents = {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in root.rglob("*.*")
-        if path.suffix[1:] in MEDIA
-    }
+    contents = _read()
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -117,6 +112,15 @@ def load_static_files() -> StaticFiles:
     index = index.replace("{preload}", "\n".join(_PRELOAD % module for module in modules))
     contents[INDEX] = index.replace("{version}", version).encode()
     return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
+
+
+def _read() -> dict[str, bytes]:
+    root = Path(__file__).parent / "console"
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*.*")
+        if path.suffix[1:] in MEDIA
+    }
 
 
 def _file(name: str, content: bytes) -> StaticFile:
