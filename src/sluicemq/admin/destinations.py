@@ -362,7 +362,6 @@ REMEMBERED: Final = 2000
 """Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
 """Suffix of the default dead-letter queue of a destination."""
-STEP: Final = 20
 OTHERS: Final = "(others)"
 
 
@@ -444,19 +443,12 @@ class DeadLetterService(Service):
         if known is not None and known.stamp == stamp:
             return known
         reasons: Counter[str] = Counter()
-        counted = 0
         cursor = queue.queue.cursor()
-        while counted < most and cursor.priority >= 0:
-            for delivery in cursor.look(min(STEP, most - counted)):
-                counted += 1
-                reasons[self._reason_of(delivery)] += 1
-                if slices.due:
-                    cursor.back_to(delivery)
-                    break
-            await slices.rest()
+        async for delivery in slices.scan(cursor, lambda: most - reasons.total()):
+            reasons[self._reason_of(delivery)] += 1
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        known = self._known[queue] = CountedReasons(stamp, _first(reasons), counted)
+        known = self._known[queue] = CountedReasons(stamp, _first(reasons), reasons.total())
         return known
 
     def _reason_of(self, delivery: Delivery) -> str:

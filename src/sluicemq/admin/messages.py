@@ -26,7 +26,7 @@ from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import TimeSlices
+from sluicemq.admin.time_slices import STEP, TimeSlices
 from sluicemq.broker import (
     NO_END,
     Broker,
@@ -236,8 +236,6 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     return PropertyView(type=_JAVA.get(type(value), name) if java else name, value=shown)
 
 
-STEP: Final = 20
-"""Messages scanned between two checks of the clock."""
 SKIP_BUDGET: Final = 20_000
 """Messages that one call of `Cursor.skip` may visit; takes a few ms."""
 PREVIEW_BYTES: Final = 4096
@@ -299,18 +297,15 @@ class MessageService(Service):
             place -= await _skip(subscription, cursor, place, slices)
         budget = ScanBudget(self._context)
         items: list[MessageItem] = []
-        while len(items) < query.limit and cursor.priority >= 0 and not budget.over:
-            for delivery in cursor.look(min(STEP, query.limit - len(items))):
-                budget.spend(1)
-                if selector is None:
-                    items.append(self._item(delivery, "ready", place, query.body))
-                elif selects(self._broker, selector, delivery):
-                    items.append(self._item(delivery, "ready", None, query.body))
-                place += 1
-                if slices.due:
-                    cursor.back_to(delivery)
-                    break
-            await slices.rest()
+        async for delivery in slices.scan(
+            cursor, lambda: 0 if budget.over else query.limit - len(items)
+        ):
+            budget.spend(1)
+            if selector is None:
+                items.append(self._item(delivery, "ready", place, query.body))
+            elif selects(self._broker, selector, delivery):
+                items.append(self._item(delivery, "ready", None, query.body))
+            place += 1
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,

@@ -6,11 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sluicemq.broker import Broker
+from sluicemq.broker import Broker, Cursor, Delivery
 
 ItemT = TypeVar("ItemT")
+STEP: Final = 20
+"""Messages scanned between two checks of the conditions that end a scan."""
 
 
 class TimeSlices:
@@ -38,6 +40,20 @@ class TimeSlices:
             yield item
             if not count % every and self.due:
                 await self.rest()
+
+    async def scan(
+        self, cursor: Cursor[Delivery], wanted: Callable[[], int]
+    ) -> AsyncIterator[Delivery]:
+        """Yield the messages after the cursor until `wanted`, the number of messages that the
+        caller still needs, returns 0. The cursor is behind the last message when the iteration has
+        ended; the caller does not break it off."""
+        while (count := min(STEP, wanted())) > 0 and cursor.priority >= 0:
+            for delivery in cursor.look(count):
+                yield delivery
+                if self.due:
+                    cursor.back_to(delivery)
+                    break
+            await self.rest()
 
     async def rest(self) -> None:
         """Wait for the next slice if this one is used up."""

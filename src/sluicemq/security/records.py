@@ -145,29 +145,27 @@ def decode(content: bytes, where: str) -> Database:
     return database
 
 
-def _problems(database: Database) -> list[str]:
-    found = []
+def _problems(database: Database) -> Iterator[str]:
     for name in (*database.users, *database.roles):
         if not is_user_name(name):
-            found.append(f"{name[:100]!r} cannot be the name of a user or role")
+            yield f"{name[:100]!r} cannot be the name of a user or role"
     listed = [*database.roles.items()]
     for name, user in database.users.items():
         listed.append((name, user.permissions))
         if not _PASSWORD.match(user.password) and not bcrypt_cost(user.password):
-            found.append(
+            yield (
                 f"users.{name}.password is neither an argon2id hash nor one of bcrypt with a cost "
                 f"of {COSTS[0]} to {COSTS[-1]}"
             )
         if not _DIGEST.match(user.digest):
-            found.append(f"users.{name}.digest is not a digest")
+            yield f"users.{name}.digest is not a digest"
         if missing := [role for role in user.roles if role not in database.roles]:
-            found.append(f"users.{name}: there is no role {missing[0]!r}")
+            yield f"users.{name}: there is no role {missing[0]!r}"
         if not all(_SHA256.match(token.sha256) for token in user.tokens):
-            found.append(f"users.{name}.tokens: a sha256 has 64 hexadecimal digits")
+            yield f"users.{name}.tokens: a sha256 has 64 hexadecimal digits"
     for name, permissions in listed:
         if not all(is_pattern(permission.pattern) for permission in permissions):
-            found.append(f"{name}: a pattern has 1 to 256 characters")
-    return found
+            yield f"{name}: a pattern has 1 to 256 characters"
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
