@@ -142,16 +142,15 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        found: list[SubscriptionItem] = []
-        async for topic in slices.over(topics):
-            topic_is_visible = sees(call.identity, topic)
-            async for subscription in slices.over(list(topic.subscriptions.values())):
-                if (
-                    (topic_is_visible or subscription.durable)  # the owner may lack permissions
-                    and _selects_subscription(query, topic, subscription)
-                    and sees_subscription(call.identity, subscription)
-                ):
-                    found.append(_subscription_item(topic, subscription))
+        found = [
+            _subscription_item(topic, subscription)
+            async for topic in slices.over(topics)
+            async for subscription in slices.over(list(topic.subscriptions.values()))
+            if _selects_subscription(query, topic, subscription)
+            # the owner of a durable subscription may lack permissions for the topic
+            and (subscription.durable or sees(call.identity, topic))
+            and sees_subscription(call.identity, subscription)
+        ]
         key = attrgetter(query.sort, "destination", "name")
         found.sort(key=key, reverse=query.order == "desc")
         return query.page(found)
@@ -187,19 +186,14 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = named(query.destination, "destination_base64", query.destination_base64)
-        kind = KINDS.get(query.kind)
-        slices = TimeSlices(self._broker)
-        found: list[ConsumerItem] = []
-        async for attached in slices.over(self._context.connections.consumers()):
-            destination = attached.consumer.subscription.destination
-            address = destination.address
-            if (
-                (not name or address.name == name)
-                and (kind is None or address.kind is kind)
-                and (not query.connection or attached.connection == query.connection)
-                and sees(call.identity, destination)
-            ):
-                found.append(_consumer_item(attached))
+        found = [
+            _consumer_item(attached)
+            async for attached in TimeSlices(self._broker).over(
+                self._context.connections.consumers()
+            )
+            if _selects_consumer(query, name, attached)
+            and sees(call.identity, attached.consumer.subscription.destination)
+        ]
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page(found)
 
@@ -220,6 +214,15 @@ def _selects_subscription(
         or substring in topic.name
         or substring in subscription.name
         or substring in unquote(subscription.name)
+    )
+
+
+def _selects_consumer(query: ConsumerQuery, name: str, attached: AttachedConsumer) -> bool:
+    address = attached.consumer.subscription.destination.address
+    return (
+        (not name or address.name == name)
+        and (not query.kind or address.kind is KINDS[query.kind])
+        and (not query.connection or attached.connection == query.connection)
     )
 
 

@@ -107,12 +107,12 @@ class DestinationService(Service):
         """Return all selected destinations in order."""
         is_meant = _filter(query)
         figure = FIGURES.get(query.sort)
-        keyed: list[tuple[Any, str, int, Destination]] = []
         every = list(enumerate(self._broker.destinations.values()))
-        async for place, destination in slices.over(every, 64):
-            if is_meant(destination) and sees(identity, destination):
-                key = figure(destination) if figure is not None else None
-                keyed.append((key, destination.name, place, destination))
+        keyed = [
+            (None if figure is None else figure(destination), destination.name, place, destination)
+            async for place, destination in slices.over(every, 64)
+            if is_meant(destination) and sees(identity, destination)
+        ]
         # no two have the same place, so that destinations are never compared
         keyed.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
         return [each[3] for each in keyed]
