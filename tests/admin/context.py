@@ -9,7 +9,7 @@ from typing import Any
 from sluicemq.admin.api_context import ApiContext, ApiLimits, AttachedConsumer
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem

@@ -36,7 +36,6 @@ from sluicemq.admin.errors import ApiError, answer, refusal
 from sluicemq.admin.journal import BackupService, JournalService
 from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
-from sluicemq.admin.metrics.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.openapi import OpenApiService
 from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.routing import (
@@ -53,6 +52,7 @@ from sluicemq.admin.routing import (
     read_chunks,
     read_query,
 )
+from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.management.messages import PUBLISH_MESSAGE

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.admin.metrics.scrape_state import LONGEST_NAME, Ages
+from sluicemq.admin.scrape_state import LONGEST_NAME, Ages
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
     ALL,
     OPENMETRICS,
     PROCESS,
     TEXT,
     Exposition,
 )
-from sluicemq.admin.metrics.scrape_state import (
+from sluicemq.admin.scrape_state import (
     FRESH_SECONDS,
     Pauses,
     RequestCounts,

@@ -14,16 +14,16 @@ from typing import Final
 
 from starlette.responses import Response
 
+from sluicemq.admin import metrics as f
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.metrics import exposition as f
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
     OPENMETRICS,
     TEXT,
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, OTHERS, add_process
 from sluicemq.admin.routing import Call, handles
+from sluicemq.admin.scrape_state import FRESH_SECONDS, OTHERS, add_process
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.lag import records_after
 from sluicemq.journal.liveness import LiveSegment

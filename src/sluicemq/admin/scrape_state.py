@@ -19,7 +19,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final
 
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
     COLLECTIONS,
     DEAD_LETTERS,
     DESTINATION_COUNTERS,
