@@ -22,7 +22,7 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
@@ -163,37 +163,25 @@ class RequestIdentity(NamedTuple):
     session: BrowserSession | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Caller:
     """Client of one HTTP connection.
 
+    host     host name of the listener
     user     user name of the last identified request; "" if anonymous
     leaving  set when the connection is about to close; long-running responses end then
     gone     True once the connection is closed
     """
 
-    __slots__ = (
-        "_last_authorization",
-        "_login_handle",
-        "_transport",
-        "access",
-        "gone",
-        "host",
-        "leaving",
-        "tls",
-        "user",
-    )
-
-    def __init__(self, transport: Transport, access: Access, host: str, tls: bool = False) -> None:
-        """Create the client of a connection; `host` is the host name of the listener."""
-        self._transport = transport
-        self._last_authorization = ""
-        self._login_handle: LoginHandle | None = None
-        self.access = access
-        self.host = host
-        self.tls = tls
-        self.user = ""
-        self.leaving = asyncio.Event()
-        self.gone = False
+    _transport: Transport
+    access: Access
+    host: str
+    tls: bool = False
+    user: str = ""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
+    _last_authorization: str = ""
+    _login_handle: LoginHandle | None = None
 
     @property
     def peer(self) -> str:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Destination
@@ -45,6 +46,7 @@ class Sample(NamedTuple):
     sync: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Ring:
     """Samples of one destination, one slot per step; 0 before it was created.
 
@@ -53,12 +55,9 @@ class Ring:
     idle    steps since a value was not 0
     """
 
-    __slots__ = ("depths", "idle", "rates")
-
-    def __init__(self) -> None:
-        self.idle = 0
-        self.rates = array("f", bytes(8 * DESTINATION_STEPS))
-        self.depths = array("I", bytes(8 * DESTINATION_STEPS))
+    idle: int = 0
+    rates: array[float] = field(default_factory=lambda: array("f", bytes(8 * DESTINATION_STEPS)))
+    depths: array[int] = field(default_factory=lambda: array("I", bytes(8 * DESTINATION_STEPS)))
 
 
 class History:

@@ -14,6 +14,7 @@ and formatting them blocks the event loop. The tests parse the output with that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -76,11 +77,11 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+@dataclass(slots=True, eq=False)
 class Exposition:
     """Collector of samples by family."""
 
-    def __init__(self) -> None:
-        self._lines: dict[Family, list[bytes]] = {}
+    _lines: dict[Family, list[bytes]] = field(default_factory=dict)
 
     def add(self, family: Family, value: float, *labels: str) -> None:
         """Add one sample of a counter or gauge, or of an info metric, whose value is 1."""

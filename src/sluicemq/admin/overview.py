@@ -182,14 +182,16 @@ REST: Final = 9
 """Pause before the next page, as a multiple of the time that the last page took."""
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class DestinationPageCache:
     """Cache of destination pages shared by event streams."""
 
-    def __init__(self, pages: DestinationService) -> None:
-        self._pages = pages
-        self._lock = asyncio.Lock()
-        self._free_at = 0.0
-        self._made: dict[tuple[Identity, DestinationQuery], tuple[float, bytes]] = {}
+    _pages: DestinationService
+    _lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    _free_at: float = 0.0
+    _made: dict[tuple[Identity, DestinationQuery], tuple[float, bytes]] = dataclasses.field(
+        default_factory=dict
+    )
 
     async def of(self, identity: Identity, query: DestinationQuery) -> bytes:
         """Return a page as JSON."""

@@ -13,6 +13,7 @@ import os
 import resource
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from operator import add, attrgetter
 from pathlib import Path
@@ -37,6 +38,7 @@ from sluicemq.admin.metrics import (
 )
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, DestinationStats, Subscription
+from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.histogram import Histogram
@@ -68,6 +70,7 @@ counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
 """Returns the counters of a destination in the order of DESTINATION_COUNTERS."""
 
 
+@dataclass(slots=True, eq=False)
 class Sum:
     """Sum of the counters of many destinations.
 
@@ -75,13 +78,10 @@ class Sum:
     gone    counts of the destinations that the sum no longer includes
     """
 
-    __slots__ = ("_before", "_reported", "gone", "labels")
-
-    def __init__(self, name: str, topic: bool) -> None:
-        self.labels = _labels(name, topic)
-        self.gone: Sequence[float] = NOTHING
-        self._before: Sequence[float] = NOTHING
-        self._reported: Sequence[float] = NOTHING
+    labels: str
+    gone: Sequence[float] = NOTHING
+    _before: Sequence[float] = NOTHING
+    _reported: Sequence[float] = NOTHING
 
     def keep(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is deleted."""
@@ -117,7 +117,7 @@ class ExportedDestinations:
         self.own: dict[Destination, str] = {}
         self._taken: set[str] = set()
         self._sums = {
-            (name, topic): Sum(name, topic)
+            (name, topic): Sum(_labels(name, topic))
             for name in (OTHERS, TEMPORARY)
             for topic in (False, True)
         }
@@ -186,6 +186,7 @@ _NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["ma
 Values = tuple[float, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Ages:
     """Ages of the next messages of subscriptions.
 
@@ -194,14 +195,11 @@ class Ages:
     it reports the previous value.
     """
 
-    __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
-
-    def __init__(self, broker: Broker) -> None:
-        self._journal = broker.journal
-        self._wall = 0
-        self._left = 0.0
-        self._known: dict[Subscription, tuple[int, int]] = {}
-        self._last: dict[Subscription, tuple[int, int]] = {}
+    _journal: Journal
+    _wall: int = 0
+    _left: float = 0.0
+    _known: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
+    _last: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, wall: int) -> None:
         """Begin a round at wall time `wall` in ms. Discard values that the last round did not
@@ -238,14 +236,12 @@ class Ages:
             self._left -= perf_counter() - before
 
 
+@dataclass(slots=True, eq=False)
 class _Tally:
     """Sum of rows, added in groups, because adding them one by one would dominate a scrape."""
 
-    __slots__ = ("_rows", "totals")
-
-    def __init__(self) -> None:
-        self._rows: list[Values] = []
-        self.totals: Values = (0,) * len(_FAMILIES)
+    totals: Values = (0,) * len(_FAMILIES)
+    _rows: list[Values] = field(default_factory=list)
 
     def add(self, row: Values) -> None:
         self._rows.append(row)
@@ -269,7 +265,7 @@ class DestinationMetrics:
     def __init__(self, broker: Broker, exported: ExportedDestinations) -> None:
         self._broker = broker
         self._exported = exported
-        self._ages = Ages(broker)
+        self._ages = Ages(broker.journal)
 
     async def collect(self, into: Exposition, wall: int) -> None:
         """Add all families of destinations and subscriptions, as of `wall` ms."""
@@ -400,14 +396,14 @@ _TICKS: Final = os.sysconf("SC_CLK_TCK")
 _PAGE: Final = resource.getpagesize()
 
 
+@dataclass(slots=True, eq=False)
 class Pauses:
     """Recorder of the pauses of the garbage collector. It costs two calls per collection, and only
     after the first scrape."""
 
-    def __init__(self) -> None:
-        self.seen = Histogram()
-        self._began = 0.0
-        self._counting = False
+    seen: Histogram = field(default_factory=Histogram)
+    _began: float = 0.0
+    _counting: bool = False
 
     def begin(self) -> None:
         """Start recording; a second call has no effect."""
@@ -468,14 +464,12 @@ def add_process(into: Exposition, pauses: Pauses) -> None:
 # Metrics of requests to the HTTP API: their number, status and duration.
 
 
+@dataclass(slots=True, eq=False)
 class RequestCounts:
     """Counts by route, so that clients cannot create label values."""
 
-    __slots__ = ("_counts", "_times")
-
-    def __init__(self) -> None:
-        self._counts: dict[tuple[str, str, int], int] = {}
-        self._times: dict[tuple[str, str], tuple[int, float]] = {}
+    _counts: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _times: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
 
     def record(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count a request. `route` is the path of its endpoint; method and route are "" for unknown

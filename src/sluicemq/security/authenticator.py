@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from weakref import WeakSet
@@ -411,15 +412,13 @@ class ConnectionAccess(Access):
         self.answer(call)
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionUsers:
     """User directory of one connection; implements `Users`. The session checks the permissions of
     its client."""
 
-    __slots__ = ("_access", "_authenticator")
-
-    def __init__(self, authenticator: Authenticator, access: ConnectionAccess) -> None:
-        self._authenticator = authenticator
-        self._access = access
+    _authenticator: Authenticator
+    _access: ConnectionAccess
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user (`Users`)."""

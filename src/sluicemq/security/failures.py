@@ -55,24 +55,17 @@ class _AddressEntries:
         return 1 if self.folded is not None else len(self.users)
 
 
+@dataclass(slots=True, eq=False)
 class FailureTable:
-    """The table of one broker. Times are in seconds of `clock`, which never goes back."""
+    """The table of one broker, with the limits of the settings. Times are in seconds of the clock,
+    which never goes back."""
 
-    __slots__ = (
-        "_addresses",
-        "_clock",
-        "_settings",
-        "size",
-    )
-
-    def __init__(self, clock: Callable[[], float], settings: AuthSettings) -> None:
-        """Create an empty table with the limits of the settings."""
-        self._clock = clock
-        self._settings = settings
-        self._addresses: OrderedDict[str, _AddressEntries] = OrderedDict()
-        """The address of the latest failure last."""
-        self.size = 0
-        """Entries of all addresses."""
+    _clock: Callable[[], float]
+    _settings: AuthSettings
+    _addresses: OrderedDict[str, _AddressEntries] = field(default_factory=OrderedDict)
+    """The address of the latest failure last."""
+    size: int = 0
+    """Entries of all addresses."""
 
     def wait(self, address: str, user: str) -> float:
         """Return the seconds for which logins of the pair are refused; 0.0 if they are not."""

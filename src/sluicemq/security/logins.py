@@ -25,7 +25,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from itertools import islice
 from typing import Any, Final
@@ -262,45 +262,26 @@ MOST_WAITING: Final = 1000
 then."""
 
 
+@dataclass(slots=True, eq=False)
 class PasswordUpgrades:
-    """Replacements of one broker. All methods are called on the event loop's thread."""
+    """Replacements of one broker. All methods are called on the event loop's thread.
 
-    __slots__ = (
-        "_call_soon",
-        "_closed",
-        "_executor",
-        "_paused",
-        "_replaced",
-        "_running",
-        "_store",
-        "_waiting",
-        "_written",
-    )
+    The executor is the thread that changes the file of the store; `_written` is called on the event
+    loop's thread after each change.
+    """
 
-    def __init__(
-        self,
-        store: UserStore,
-        executor: Executor,
-        call_soon: CallSoon,
-        written: Callable[[], None],
-    ) -> None:
-        """Create the replacements of a broker.
-
-        `executor` is the thread that changes the file; `written` is called on the event loop's
-        thread after each change.
-        """
-        self._store = store
-        self._executor = executor
-        self._call_soon = call_soon
-        self._written = written
-        self._replaced: dict[str, str] = {}
-        """New hash of each replaced hash. Entries are added before the file is written, so that
-        every replaced hash in the file is known."""
-        self._waiting: dict[str, tuple[str, str]] = {}
-        """Stored hash and password by user."""
-        self._running = False
-        self._paused = False
-        self._closed = False
+    _store: UserStore
+    _executor: Executor
+    _call_soon: CallSoon
+    _written: Callable[[], None]
+    _replaced: dict[str, str] = field(default_factory=dict)
+    """New hash of each replaced hash. Entries are added before the file is written, so that every
+    replaced hash in the file is known."""
+    _waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Stored hash and password by user."""
+    _running: bool = False
+    _paused: bool = False
+    _closed: bool = False
 
     def mark(self, stored: str) -> str:
         """Return the hash that identifies a user's password in comparisons."""
@@ -376,15 +357,13 @@ TOKENS: Final = "(token)"
 """User of wrong tokens in the failure table, because a wrong token identifies no user."""
 
 
+@dataclass(slots=True, eq=False)
 class ProvenDigests:
     """Keyed digests of verified credentials; the least recently used one is evicted."""
 
-    __slots__ = ("_digests", "_key", "_most")
-
-    def __init__(self, most: int) -> None:
-        self._key = os.urandom(32)
-        self._most = most
-        self._digests: OrderedDict[bytes, None] = OrderedDict()
+    _most: int
+    _key: bytes = field(default_factory=partial(os.urandom, 32))
+    _digests: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     def digest(self, *parts: str) -> bytes:
         """Return the keyed digest of some texts."""

@@ -21,6 +21,7 @@ import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec
 
@@ -509,15 +510,13 @@ _LOCK_POLL: Final = 0.01
 _Stamp = tuple[int, int, int, int]
 
 
+@dataclass(slots=True, eq=False)
 class UserStore:
     """User database of one broker. One thread calls `read`; any thread may call `change`."""
 
-    __slots__ = ("_database", "_stamp", "path")
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self._stamp: _Stamp | None = None
-        self._database = Database()
+    path: Path
+    _stamp: _Stamp | None = None
+    _database: Database = field(default_factory=Database)
 
     def read(self) -> Database:
         """Return the current database; the same object as long as the file is unchanged.

@@ -7,6 +7,7 @@ and for the command line, which changes the file of a stopped one.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol
 
 from msgspec.structs import asdict
@@ -88,11 +89,11 @@ class UserCall(Protocol):
         """Author of a change, for the audit log."""
 
 
+@dataclass(slots=True, eq=False)
 class UserService:
     """Operations on users, roles and tokens."""
 
-    def __init__(self, directory: UserDirectory) -> None:
-        self._directory = directory
+    _directory: UserDirectory
 
     @property
     def database(self) -> Database:
