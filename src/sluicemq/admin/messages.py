@@ -220,20 +220,20 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     """Return the view of a value; `java` if it is from a map or stream, whose numbers have
     widths."""
     name = next(name for kind, name in _TYPES if isinstance(value, kind))
-    shown = value
+    json_value = value
     if name == "int":
-        shown = int(value) if -_EXACT < value < _EXACT else str(value)
+        json_value = int(value) if -_EXACT < value < _EXACT else str(value)
     elif name == "float":
-        shown = float(value) if isfinite(value) else str(float(value))
+        json_value = float(value) if isfinite(value) else str(float(value))
     elif name == "bytes":
-        shown = b64encode(value).decode()
+        json_value = b64encode(value).decode()
     elif name == "map":
-        shown = {printable(str(key)): _view(each, java) for key, each in value.items()}
+        json_value = {printable(str(key)): _view(each, java) for key, each in value.items()}
     elif name == "string":
-        shown = str(value)
-        if not is_utf_8(shown):  # JSON cannot represent lone surrogates
-            shown = ascii(shown)[1:-1]
-    return PropertyView(type=_JAVA.get(type(value), name) if java else name, value=shown)
+        json_value = str(value)
+        if not is_utf_8(json_value):  # JSON cannot represent lone surrogates
+            json_value = ascii(json_value)[1:-1]
+    return PropertyView(type=_JAVA.get(type(value), name) if java else name, value=json_value)
 
 
 SKIP_BUDGET: Final = 20_000

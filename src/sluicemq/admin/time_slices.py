@@ -42,12 +42,12 @@ class TimeSlices:
                 await self.rest()
 
     async def scan(
-        self, cursor: Cursor[Delivery], wanted: Callable[[], int]
+        self, cursor: Cursor[Delivery], requested: Callable[[], int]
     ) -> AsyncIterator[Delivery]:
-        """Yield the messages after the cursor until `wanted`, the number of messages that the
+        """Yield the messages after the cursor until `requested`, the number of messages that the
         caller still needs, returns 0. The cursor is behind the last message when the iteration has
         ended; the caller does not break it off."""
-        while (count := min(STEP, wanted())) > 0 and cursor.priority >= 0:
+        while (count := min(STEP, requested())) > 0 and cursor.priority >= 0:
             for delivery in cursor.look(count):
                 yield delivery
                 if self.due:
