@@ -9,14 +9,13 @@ from typing import Any
 from sluicemq.admin.api_context import ApiContext, ApiLimits, AttachedConsumer
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-from sluicemq.security.changes import Preparation
-from sluicemq.security.records import Database
+from sluicemq.security.records import Database, Preparation
 from sluicemq.security.user_service import UserService
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin import event_stream
-from sluicemq.admin.event_stream import DestinationPageCache
+from sluicemq.admin import overview
+from sluicemq.admin.overview import DestinationPageCache
 from sluicemq.management.destinations import DestinationQuery
 from sluicemq.model.access import EVERYBODY, Identity
 from tests.support.api import ApiFixture, looped
@@ -51,7 +51,7 @@ async def test_a_stale_page_is_not_returned(api_fixture: ApiFixture) -> None:
     pages: Any = Pages()
     cache = DestinationPageCache(pages)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_stream, "FRESH_SECONDS", 0.0)
+        patch.setattr(overview, "FRESH_SECONDS", 0.0)
         for _ in range(3):
             await cache.of(EVERYBODY, DestinationQuery())
     assert len(pages.asked) == 3

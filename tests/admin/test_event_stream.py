@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.event_stream import EventService, EventStream
+from sluicemq.admin.overview import EventStream, OverviewService
 from sluicemq.admin.routing import Call
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
@@ -161,7 +161,7 @@ class Reader:
     """Receives events from the application, one at a time."""
 
     def __init__(self, api_fixture: ApiFixture, http_client: HttpClient, **query: bool) -> None:
-        self.pages = EventService(api_fixture.context, tick=0.001)
+        self.pages = OverviewService(api_fixture.context, tick=0.001)
         self.identity: Any = api_fixture.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
         call.caller = http_client.caller

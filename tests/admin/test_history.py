@@ -72,7 +72,7 @@ def test_totals_cover_an_hour(scene: Scene) -> None:
 
 
 def waiting(scene: Scene, destination: Destination, steps: int = 10_000) -> list[int]:
-    return list(scene.history.of(destination, steps).ready)
+    return [sample.ready for sample in scene.history.of(destination, steps)]
 
 
 def test_a_destination_has_its_own_history(scene: Scene) -> None:
@@ -83,14 +83,14 @@ def test_a_destination_has_its_own_history(scene: Scene) -> None:
     scene.fixture.read(busy, 1)
     scene.steps(1)
     series = scene.history.of(busy, 10)
-    assert list(series.ready) == [0, 0, 2, 1]
-    assert list(series.unacked) == [0, 0, 0, 1]
-    assert series.rates_in[:2] == [0, 0]
-    assert series.rates_in[2] > series.rates_in[3] > 0
-    assert series.rates_out[2] == 0 < series.rates_out[3]
-    assert list(scene.history.of(busy, 2).ready) == [2, 1]
+    assert [sample.ready for sample in series] == [0, 0, 2, 1]
+    assert [sample.unacked for sample in series] == [0, 0, 0, 1]
+    assert [sample.publish_rate for sample in series[:2]] == [0, 0]
+    assert series[2].publish_rate > series[3].publish_rate > 0
+    assert series[2].deliver_rate == 0 < series[3].deliver_rate
+    assert waiting(scene, busy, 2) == [2, 1]
     assert waiting(scene, quiet) == [0, 0, 0, 0]
-    assert scene.history.of(busy, 0).ready == []
+    assert scene.history.of(busy, 0) == []
 
 
 def test_a_full_ring_overwrites_the_oldest_sample(scene: Scene) -> None:

@@ -16,7 +16,7 @@ from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, 
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.transport import Session, Transport
-from sluicemq.security.access import OPEN, Admitted, Credentials, Open
+from sluicemq.security.access import OPEN, Access, Admitted, Credentials
 from tests.admin.context import context
 from tests.support.sessions import RecordedTransport, SessionHarness
 
@@ -109,7 +109,7 @@ async def test_pipelined_requests_are_answered_in_order() -> None:
     assert [status for status, _ in answers(transport)] == [200, 404, 200]
 
 
-class WaitingAccess(Open):
+class WaitingAccess(Access):
     """Access whose logins wait until they are cancelled."""
 
     def __init__(self) -> None:

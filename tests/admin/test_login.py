@@ -6,8 +6,9 @@ import pytest
 
 from sluicemq.admin.caller import BrowserSessions, cookie
 from sluicemq.broker import ManualClock
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY
-from sluicemq.security import changes
+from sluicemq.security import records
 from tests.support.api import PASSWORD, ApiFixture, looped
 
 
@@ -101,13 +102,18 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
         return [(await http_client.ask("GET", path)).status for http_client in everybody]
 
     assert await statuses("/audit") == [200, 200, 200]
-    api_fixture.store.change(lambda db: changes.set_superuser(db, "anna", 2, False), "a test")
+    api_fixture.store.change(
+        lambda db: records.change_user(db, "anna", UserRequest(superuser=False), "", "", 2),
+        "a test",
+    )
     assert await statuses("/audit") == [403, 403, 403]
     assert await statuses("/session") == [200, 200, 200]
-    api_fixture.store.change(lambda db: changes.set_password(db, "anna", "", "", 2), "a test")
+    api_fixture.store.change(
+        lambda db: records.change_user(db, "anna", UserRequest(password="new"), "", "", 2), "a test"
+    )
     assert await statuses("/session") == [401, 200, 200]
     [record] = api_fixture.store.read().users["anna"].tokens
-    api_fixture.store.change(lambda db: changes.remove_token(db, "anna", record.id, 2), "a test")
+    api_fixture.store.change(lambda db: records.remove_token(db, "anna", record.id, 2), "a test")
     assert await statuses("/session") == [401, 401, 401]
 
 

@@ -192,7 +192,7 @@ class Trouble:
         self.listeners: list[ListenerItem] = [LISTENER]
 
     def codes(self) -> list[str]:
-        found = alarms(self.context, self.listeners, self.lag.read(), self.syncs.read())
+        found = list(alarms(self.context, self.listeners, self.lag.read(), self.syncs.read()))
         assert all(alarm.message.endswith(".") for alarm in found)
         return [alarm.code for alarm in found]
 

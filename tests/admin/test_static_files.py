@@ -239,7 +239,7 @@ def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) ->
     before = load_static_files()
     contents = {name: file.content for name, file in before.files.items()}
     contents["app.js"] += b"\n"
-    monkeypatch.setattr(static_files, "_read", lambda *_: list(contents.items()))
+    monkeypatch.setattr(static_files, "_read", lambda: contents)
     after: StaticFiles = static_files.load_static_files.__wrapped__()
     assert after.version != before.version
     changed: StaticFile = after.files["app.js"]

@@ -25,7 +25,7 @@ from sluicemq.model.message import Durability, Message
 from sluicemq.model.rows import encode
 from sluicemq.model.rows import row as rows_of
 from sluicemq.protocols.jmq.fields import Xid, encode_xid
-from sluicemq.security import changes
+from sluicemq.security import records
 from tests.admin.context import NoConnections, context
 from tests.admin.stock import read
 from tests.authorization.fixture import (
@@ -111,10 +111,10 @@ class HttpFixture:
 
     def _add_victim(self) -> None:
         api_fixture = self.api_fixture
-        api_fixture.store.change(lambda database: changes.add_role(database, ROLE), "a test")
+        api_fixture.store.change(lambda database: records.add_role(database, ROLE), "a test")
         api_fixture.add(VICTIM, "own.*: produce")
         api_fixture.store.change(
-            lambda database: changes.assign(database, ROLE, VICTIM, 1), "a test"
+            lambda database: records.assign(database, ROLE, VICTIM, 1), "a test"
         )
         api_fixture.token(VICTIM)
         self.token = api_fixture.store.read().users[VICTIM].tokens[0].id
@@ -602,7 +602,7 @@ def _add_role(cell: HttpCell) -> None:
 @row(f"DELETE {API}/roles/{{name}}", "", ROOT_ONLY, changes=True)
 def _remove_role(cell: HttpCell) -> None:
     def change(database: Any) -> Any:
-        return changes.withdraw(database, ROLE, VICTIM, 1)
+        return records.withdraw(database, ROLE, VICTIM, 1)
 
     cell.fixture.api_fixture.store.change(change, "a test")
     cell.ask("DELETE", f"{API}/roles/{ROLE}")
@@ -612,7 +612,7 @@ def _remove_role(cell: HttpCell) -> None:
 def _revoke_from_role(cell: HttpCell) -> None:
     right = Permission("own.*", frozenset({Operation.CONSUME}))
     cell.fixture.api_fixture.store.change(
-        lambda database: changes.grant_role(database, ROLE, right), "a test"
+        lambda database: records.grant_role(database, ROLE, right), "a test"
     )
     cell.ask("DELETE", f"{API}/roles/{ROLE}/permissions{_PATTERN}")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserStore
 from tests.cli.conftest import GuardedBroker, Run
 
 

@@ -14,8 +14,7 @@ import pytest
 
 from sluicemq.model.access import Operation
 from sluicemq.security.passwords import verify
-from sluicemq.security.records import Database, UserRecord, fingerprint
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, UserRecord, UserStore, fingerprint
 from tests.cli.conftest import Result, Run
 
 SECRET = "correct horse battery"

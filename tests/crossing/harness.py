@@ -10,7 +10,7 @@ from sluicemq.protocols.phpmq.session import PhpmqSession
 from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
-from sluicemq.security.access import OPEN, Access, Open
+from sluicemq.security.access import OPEN, Access
 from tests.protocols.msglite.harness import Peer as MsglitePeer
 from tests.protocols.phpmq.harness import Peer as PhpmqPeer
 from tests.protocols.vibemq.harness import Peer as VibemqPeer
@@ -39,7 +39,9 @@ class Harness(SessionHarness):
 
     def dotnet(self, access: Access | None = None) -> VibemqPeer:
         transport = RecordedTransport(self)
-        peer = VibemqPeer(self, transport, VibemqSession(transport, self.broker, access or Open()))
+        peer = VibemqPeer(
+            self, transport, VibemqSession(transport, self.broker, access or Access())
+        )
         [answer] = peer.say(vibemq.Frame(vibemq.CONNECT, "hello"))
         assert answer.type == vibemq.CONNECT_ACK
         return peer

@@ -16,7 +16,7 @@ import pytest
 import typer
 import yaml
 
-from sluicemq.admin.metrics.exposition import ALL, Shape
+from sluicemq.admin.metrics import ALL, Shape
 from sluicemq.cli.main import app
 
 ROOT: Final = Path(__file__).parents[2]

@@ -18,7 +18,7 @@ import click
 from typer.main import get_command
 
 import sluicemq
-from sluicemq.admin.metrics.exposition import ALL, Shape
+from sluicemq.admin.metrics import ALL, Shape
 from sluicemq.admin.openapi import document
 from sluicemq.broker import BatchPart, describe
 from sluicemq.broker.codec import encode

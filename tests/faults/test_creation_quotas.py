@@ -22,10 +22,9 @@ from sluicemq.model.destination import TEMPORARY
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.faults.plan import LONG, size
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.support.http import Client
@@ -65,7 +64,7 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     store = UserStore(tmp_path / "users.json")
     for name in ("greedy", "other"):
         record = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
-        store.change(partial(changes.add_user, name=name, user=record), "the tests")
+        store.change(partial(records.add_user, name=name, user=record), "the tests")
     with LocalBroker(tmp_path, LISTEN, environment=ENVIRONMENT) as broker:
         yield broker
     assert "Traceback" not in broker.log.read_text()

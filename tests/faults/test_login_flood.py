@@ -25,10 +25,9 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.jmq.packets import Status
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Decoder
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.faults.plan import size
 from tests.protocols.jmq.raw import RawJmq, basic, status_of
 
@@ -154,8 +153,8 @@ def token(tmp_path: Path) -> str:
     store = UserStore(tmp_path / "users.json")
     for name in (*USERS, *UNKNOWN):
         user = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
-        store.change(partial(changes.add_user, name=name, user=user), "the tests")
-    store.change(lambda database: changes.add_token(database, "holder", record, 1), "the tests")
+        store.change(partial(records.add_user, name=name, user=user), "the tests")
+    store.change(lambda database: records.add_token(database, "holder", record, 1), "the tests")
     return token
 
 

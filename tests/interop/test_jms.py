@@ -26,10 +26,9 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.access import Operation, Permission
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.passwords import digest_form, hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.interop.others import LISTEN, Others
 from tests.protocols.sockets import unused_port
 from tests.server.authority import Authority
@@ -220,7 +219,7 @@ def add_users(directory: Path) -> None:
             created=1,
             updated=1,
         )
-        store.change(partial(changes.add_user, name=name, user=record), "the tests")
+        store.change(partial(records.add_user, name=name, user=record), "the tests")
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -23,8 +23,7 @@ from sluicemq.migrate.vibemq import inspect_source
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import ClientError
 from sluicemq.security.passwords import verify
-from sluicemq.security.records import Database, UserRecord, decode, encode
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, UserRecord, UserStore, decode, encode
 from tests.cli.conftest import Run
 from tests.migrate.conftest import Migrate, left
 from tests.migrate.test_hostile import FEW

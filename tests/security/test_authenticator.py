@@ -11,6 +11,7 @@ import pytest
 import structlog
 from msgspec.structs import replace
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import (
     AccessDenied,
@@ -23,8 +24,8 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.security import changes
-from sluicemq.security.access import Credentials
+from sluicemq.security import records
+from sluicemq.security.access import AuthSettings, Credentials
 from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
 from sluicemq.security.passwords import (
     NO_DIGEST,
@@ -33,10 +34,9 @@ from sluicemq.security.passwords import (
     digest_form,
     page_digest_answer,
 )
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, change_user, make_token
 from sluicemq.server.address import Url
-from sluicemq.server.config import AuthSettings, BrokerSettings, Config
+from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
 
@@ -103,7 +103,7 @@ class AuthenticatorFixture:
         record = UserRecord(
             password=hashed(password) if password else "", created=1, updated=1, **more
         )
-        self.store.change(lambda database: changes.add_user(database, name, record), "the test")
+        self.store.change(lambda database: records.add_user(database, name, record), "the test")
 
     def open(
         self, peer: str = "10.0.0.1:5", url: str = "vibemq://", peer_user: str = ""
@@ -305,10 +305,12 @@ def test_a_password_that_was_right_is_not_computed_again(fixture: AuthenticatorF
         assert fixture.login("bert", "other").name == "bert"
     assert len(fixture.compared) == 2
     now = 5
-    fixture.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", now), "")
+    fixture.store.change(
+        lambda db: change_user(db, "anna", UserRequest(password="new"), hashed("new"), "", now), ""
+    )
     assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
     assert fixture.login("anna", "new").name == "anna"
-    fixture.store.change(lambda db: changes.remove_user(db, "anna", force=True), "")
+    fixture.store.change(lambda db: records.remove_user(db, "anna", force=True), "")
     assert isinstance(fixture.login("anna", "new"), AuthenticationFailed)
 
 
@@ -318,7 +320,9 @@ def test_a_password_changed_while_it_is_checked_does_not_admit(
     fixture.add("anna", "right")
     access, line = fixture.open()
     answers = fixture.begin(access, line.peer, Credentials("anna", "right"))
-    fixture.store.change(lambda db: changes.set_password(db, "anna", hashed("new"), "", 5), "")
+    fixture.store.change(
+        lambda db: change_user(db, "anna", UserRequest(password="new"), hashed("new"), "", 5), ""
+    )
     fixture.authenticator.refresh()
     fixture.loop.run_one()
     line.calls.pop()()
@@ -673,7 +677,7 @@ def test_users_change_nothing_where_required_does_not_depend_on_them(
 def test_an_emptied_database_opens_nothing(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     assert fixture.open()[0].guest is None
-    fixture.store.change(lambda database: changes.remove_user(database, "anna", force=True), "")
+    fixture.store.change(lambda database: records.remove_user(database, "anna", force=True), "")
     assert fixture.open()[0].guest is None
     assert isinstance(fixture.login("anna", "right"), AuthenticationFailed)
 
@@ -707,7 +711,7 @@ def test_a_damaged_database_is_a_mistake_at_the_start(fixture: AuthenticatorFixt
 def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
     fixture.add("anna", "right")
     before = fixture.login("anna", "right")
-    fixture.store.change(lambda db: changes.grant(db, "anna", CONSUME, 2), "")
+    fixture.store.change(lambda db: records.grant(db, "anna", CONSUME, 2), "")
     after = fixture.login("anna", "right")
     assert not before.may(Operation.CONSUME, "orders.new")
     assert after.may(Operation.CONSUME, "orders.new")
@@ -799,7 +803,7 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
     def full(*_: Any, **__: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("sluicemq.security.store.write_whole", full)
+    monkeypatch.setattr("sluicemq.security.records.write_whole", full)
     outcome = admin.do("create", "anna", "secret", False)
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)

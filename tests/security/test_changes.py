@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import pytest
+from msgspec import UNSET
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.records import Database, TokenRecord, UserRecord
 
 READ = Permission("a.*", frozenset({Operation.CONSUME}))
@@ -22,67 +24,67 @@ def database() -> Database:
 
 
 def test_users(database: Database) -> None:
-    more = changes.add_user(database, "bert", user(roles=("readers",)))
+    more = records.add_user(database, "bert", user(roles=("readers",)))
     assert [*more.users] == ["root", "anna", "bert"]
     assert [*database.users] == ["root", "anna"]
-    assert [*changes.remove_user(more, "anna").users] == ["root", "bert"]
+    assert [*records.remove_user(more, "anna").users] == ["root", "bert"]
     with pytest.raises(UserExists):
-        changes.add_user(database, "anna", user())
+        records.add_user(database, "anna", user())
     with pytest.raises(AccessError, match="letters"):
-        changes.add_user(database, "a b", user())
+        records.add_user(database, "a b", user())
     with pytest.raises(AccessError, match="no role 'x'"):
-        changes.add_user(database, "carl", user(roles=("x",)))
+        records.add_user(database, "carl", user(roles=("x",)))
     with pytest.raises(UserNotFound):
-        changes.remove_user(database, "unknown")
+        records.remove_user(database, "unknown")
 
 
 def test_the_last_superuser_stays_unless_forced(database: Database) -> None:
     with pytest.raises(AccessDenied):
-        changes.remove_user(database, "root")
-    assert [*changes.remove_user(database, "root", force=True).users] == ["anna"]
-    two = changes.add_user(database, "boss", user(True))
-    assert "root" not in changes.remove_user(two, "root").users
+        records.remove_user(database, "root")
+    assert [*records.remove_user(database, "root", force=True).users] == ["anna"]
+    two = records.add_user(database, "boss", user(True))
+    assert "root" not in records.remove_user(two, "root").users
 
 
 def test_a_permission_replaces_that_of_the_same_pattern(database: Database) -> None:
     for permission in (READ, OTHER, WRITE):
-        database = changes.grant(database, "anna", permission, 7)
+        database = records.grant(database, "anna", permission, 7)
     assert database.users["anna"].permissions == (OTHER, WRITE)
     assert database.users["anna"].updated == 7
-    database = changes.revoke(database, "anna", "a.*", 8)
-    database = changes.revoke(database, "anna", "none such", 8)
+    database = records.revoke(database, "anna", "a.*", 8)
+    database = records.revoke(database, "anna", "none such", 8)
     assert database.users["anna"].permissions == (OTHER,)
     with pytest.raises(UserNotFound):
-        changes.grant(database, "unknown", READ, 1)
+        records.grant(database, "unknown", READ, 1)
     with pytest.raises(UserNotFound):
-        changes.revoke(database, "unknown", "x", 1)
+        records.revoke(database, "unknown", "x", 1)
     for pattern in ("", "x" * 257):
         with pytest.raises(AccessError, match="pattern"):
-            changes.grant(database, "anna", Permission(pattern, frozenset()), 1)
+            records.grant(database, "anna", Permission(pattern, frozenset()), 1)
 
 
 def test_roles(database: Database) -> None:
-    database = changes.assign(database, "readers", "anna", 2)
-    assert changes.assign(database, "readers", "anna", 3) is database
+    database = records.assign(database, "readers", "anna", 2)
+    assert records.assign(database, "readers", "anna", 3) is database
     assert database.rights("anna") == (READ,)
-    database = changes.grant_role(database, "readers", OTHER)
+    database = records.grant_role(database, "readers", OTHER)
     assert database.rights("anna") == (READ, OTHER)
-    database = changes.revoke_role(database, "readers", "a.*")
+    database = records.revoke_role(database, "readers", "a.*")
     assert database.rights("anna") == (OTHER,)
     with pytest.raises(AccessError, match="assigned to anna"):
-        changes.remove_role(database, "readers")
-    database = changes.withdraw(database, "readers", "anna", 4)
+        records.remove_role(database, "readers")
+    database = records.withdraw(database, "readers", "anna", 4)
     assert database.rights("anna") == ()
-    assert changes.remove_role(database, "readers").roles == {}
-    assert changes.add_role(database, "writers").roles["writers"] == ()
+    assert records.remove_role(database, "readers").roles == {}
+    assert records.add_role(database, "writers").roles["writers"] == ()
     for refused in (
-        lambda: changes.add_role(database, "readers"),
-        lambda: changes.add_role(database, "a b"),
-        lambda: changes.remove_role(database, "x"),
-        lambda: changes.grant_role(database, "x", READ),
-        lambda: changes.assign(database, "x", "anna", 1),
-        lambda: changes.assign(database, "readers", "unknown", 1),
-        lambda: changes.withdraw(database, "x", "anna", 1),
+        lambda: records.add_role(database, "readers"),
+        lambda: records.add_role(database, "a b"),
+        lambda: records.remove_role(database, "x"),
+        lambda: records.grant_role(database, "x", READ),
+        lambda: records.assign(database, "x", "anna", 1),
+        lambda: records.assign(database, "readers", "unknown", 1),
+        lambda: records.withdraw(database, "x", "anna", 1),
     ):
         with pytest.raises(AccessError):
             refused()
@@ -91,11 +93,11 @@ def test_roles(database: Database) -> None:
 def test_tokens(database: Database) -> None:
     for name in ("t1", "t2"):
         token = TokenRecord(id=name, sha256="0" * 64, created=1)
-        database = changes.add_token(database, "anna", token, 5)
-    database = changes.remove_token(database, "anna", "t1", 6)
+        database = records.add_token(database, "anna", token, 5)
+    database = records.remove_token(database, "anna", "t1", 6)
     assert [token.id for token in database.users["anna"].tokens] == ["t2"]
     with pytest.raises(AccessError, match="no token 't1'"):
-        changes.remove_token(database, "anna", "t1", 6)
+        records.remove_token(database, "anna", "t1", 6)
 
 
 @pytest.mark.parametrize(
@@ -112,8 +114,9 @@ def test_tokens(database: Database) -> None:
 def test_a_digest_is_kept_only_where_it_is_allowed(
     database: Database, had: str, allow: bool | None, keeps: str
 ) -> None:
-    database = changes.add_user(database, "bert", user(password="$argon2id$x", digest=had))
-    database = changes.set_password(database, "bert", "$argon2id$y", "2f", 9, allow)
+    database = records.add_user(database, "bert", user(password="$argon2id$x", digest=had))
+    requested = UserRequest(password="new", allow_digest=UNSET if allow is None else allow)
+    database = records.change_user(database, "bert", requested, "$argon2id$y", "2f", 9)
     assert database.users["bert"].digest == keeps
     assert database.users["bert"].password == "$argon2id$y"
     assert database.users["bert"].updated == 9

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security import changes
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security import records
+from sluicemq.security.records import UserRecord, UserStore
 from sluicemq.server.configuration_reference import render
 from sluicemq.server.loading import load
 
@@ -22,7 +21,7 @@ def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def add_user(directory: Path, name: str = "anna", digest: str = "") -> None:
     record = UserRecord(digest=digest, created=1, updated=1)
     UserStore(directory / "users.json").change(
-        lambda database: changes.add_user(database, name, record), ""
+        lambda database: records.add_user(database, name, record), ""
     )
 
 

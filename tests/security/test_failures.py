@@ -6,6 +6,7 @@ import random
 
 import pytest
 
+from sluicemq.security.access import AuthSettings
 from sluicemq.security.failures import FailureTable, address_of
 
 
@@ -23,7 +24,14 @@ def clock() -> Clock:
 
 
 def make(clock: Clock, allowed: int = 3, most: int = 100) -> FailureTable:
-    return FailureTable(clock, allowed=allowed, block=1, block_max=10, expire=100, most=most)
+    settings = AuthSettings(
+        max_login_failures=allowed,
+        login_backoff=1.0,
+        login_backoff_max=10.0,
+        login_failure_window=100.0,
+        max_login_failure_entries=most,
+    )
+    return FailureTable(clock, settings)
 
 
 def test_block_begins_with_the_last_allowed_failure_and_doubles(clock: Clock) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from sluicemq.model.errors import AccessError, AuthenticationFailed, LoginBusy, TooManyFailures
-from sluicemq.security.login_queue import LoginCheck, LoginQueue, Verdict
+from sluicemq.security.logins import LoginCheck, LoginQueue, Verdict
 
 
 class Loop:

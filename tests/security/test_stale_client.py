@@ -16,10 +16,9 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.model.errors import RequestRefused
 from sluicemq.protocols.jmq.packets import Status
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from tests.protocols.jmq.raw import RawJmq, status_of
 from tests.protocols.jmq.raw import basic as jmq_basic
 from tests.server.conftest import Start
@@ -80,14 +79,14 @@ def broker(start: Start) -> LocalBroker:
             created=1,
             updated=1,
         )
-        store.change(lambda db, n=name, r=record: changes.add_user(db, n, r), "the test")  # type: ignore[misc]
+        store.change(lambda db, n=name, r=record: records.add_user(db, n, r), "the test")  # type: ignore[misc]
     return broker
 
 
 def test_stale_client_does_not_block_others_at_its_address(broker: LocalBroker) -> None:
     token, record = make_token("", 1)
     store = UserStore(broker.directory / "users.json")
-    store.change(lambda database: changes.add_token(database, "anna", record, 1), "the test")
+    store.change(lambda database: records.add_token(database, "anna", record, 1), "the test")
     http, vibemq, jmq = (broker.port(each) for each in ("http", "vibemq", "jmq"))
 
     def vibemq_login(**credentials: str) -> None:

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import changes, store
-from sluicemq.security.records import Database, TokenRecord, UserRecord, decode, encode
-from sluicemq.security.store import UserStore
+from sluicemq.security import records
+from sluicemq.security.records import Database, TokenRecord, UserRecord, UserStore, decode, encode
 
 _numbers = st.integers(0, 2**40)
 _names = st.text("abcÄ-_.@", min_size=1, max_size=8)
@@ -64,8 +63,8 @@ def test_what_is_written_is_read_again(database: Database) -> None:
     assert encode(decode(content, "x")) == content
 
 
-def add(name: str) -> changes.Change:
-    return lambda database: changes.add_user(database, name, UserRecord(created=1, updated=1))
+def add(name: str) -> records.Change:
+    return lambda database: records.add_user(database, name, UserRecord(created=1, updated=1))
 
 
 def test_no_file_means_no_users(tmp_path: Path) -> None:
@@ -139,7 +138,7 @@ def test_a_refused_change_changes_nothing(tmp_path: Path) -> None:
 
 def _add_many(path: Path, prefix: str) -> None:
     # a process that changes the file again at once may block the other until all is done
-    pytest.MonkeyPatch().setattr(store, "LOCK_SECONDS", 300.0)
+    pytest.MonkeyPatch().setattr(records, "LOCK_SECONDS", 300.0)
     for number in range(25):
         UserStore(path).change(add(f"{prefix}{number}"), prefix)
 
@@ -159,7 +158,7 @@ def test_two_processes_do_not_overwrite_each_other(tmp_path: Path) -> None:
 def test_a_lock_that_is_held_is_not_waited_for_without_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store, "LOCK_SECONDS", 0.05)
+    monkeypatch.setattr(records, "LOCK_SECONDS", 0.05)
     users, other = UserStore(tmp_path / "users.json"), UserStore(tmp_path / "users.json")
 
     def meanwhile(database: Database) -> Database:

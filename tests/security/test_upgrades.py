@@ -9,12 +9,20 @@ from typing import Any
 
 import pytest
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.errors import AuthenticationFailed
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.access import Credentials
+from sluicemq.security.logins import AT_ONCE
 from sluicemq.security.passwords import hash_password, verify
-from sluicemq.security.records import Database, UserRecord, decode, encode
-from sluicemq.security.upgrades import AT_ONCE
+from sluicemq.security.records import (
+    Database,
+    UserRecord,
+    UserSnapshot,
+    change_user,
+    decode,
+    encode,
+)
 from tests.security.test_authenticator import AuthenticatorFixture
 from tests.security.test_authenticator import log as log
 from tests.security.test_legacy_hashes import bcrypt_of
@@ -37,7 +45,7 @@ class MigratedUsers(AuthenticatorFixture):
     def move_in(self, name: str, password: str) -> str:
         stored = bcrypt_of(password)
         record = UserRecord(password=stored, created=1, updated=1)
-        self.store.change(lambda database: changes.add_user(database, name, record), "the test")
+        self.store.change(lambda database: records.add_user(database, name, record), "the test")
         return stored
 
     def stored(self, name: str) -> str:
@@ -98,7 +106,9 @@ def test_sessions_from_before_the_replacement_goes_on(users: MigratedUsers) -> N
     assert isinstance(users.login("anna", "wrong"), AuthenticationFailed)
     # and a new password ends it all, as for everybody
     new = hash_password("new")
-    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    users.store.change(
+        lambda db: change_user(db, "anna", UserRequest(password="new"), new, "", 5), ""
+    )
     assert login_handle() is None
     assert isinstance(users.login("anna", "right"), AuthenticationFailed)
     assert users.login("anna", "new").name == "anna"
@@ -126,9 +136,11 @@ def test_a_login_that_is_checked_meanwhile(
 def test_a_password_that_is_changed_meanwhile_stays(users: MigratedUsers) -> None:
     stored = users.move_in("anna", "right")
     new = hash_password("new")
-    users.store.change(lambda db: changes.set_password(db, "anna", new, "", 5), "")
+    users.store.change(
+        lambda db: change_user(db, "anna", UserRequest(password="new"), new, "", 5), ""
+    )
     database = users.store.read()
-    replaced = changes.replace_hashes(database, {"anna": (stored, "x"), "gone": (stored, "x")})
+    replaced = records.replace_hashes(database, {"anna": (stored, "x"), "gone": (stored, "x")})
     assert replaced is database
 
 
@@ -189,4 +201,4 @@ def test_the_hash_is_part_of_the_user_database() -> None:
     user = UserRecord(password=stored, created=1, updated=1)
     database = decode(encode(Database(users={"anna": user})), "here")
     assert database.users["anna"].password == stored
-    assert database.highest_cost == 4
+    assert UserSnapshot(database).highest_cost == 4

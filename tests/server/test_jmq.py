@@ -17,10 +17,9 @@ from sluicemq.model.access import Operation, Permission
 from sluicemq.protocols.java import loads_map
 from sluicemq.protocols.jmq.packets import A, DestType, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_head, encode_packet
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.passwords import digest_answer, digest_form, hash_password
-from sluicemq.security.records import UserRecord
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore
 from tests.protocols.jmq.raw import (
     RawJmq,
     ask_port_mapper,
@@ -277,7 +276,7 @@ def add_user(broker: LocalBroker, name: str, password: str, *rules: str, digest:
     )
     broker.directory.mkdir(parents=True, exist_ok=True)
     store = UserStore(broker.directory / "users.json")
-    store.change(lambda database: changes.add_user(database, name, record), "the test")
+    store.change(lambda database: records.add_user(database, name, record), "the test")
 
 
 @pytest.fixture

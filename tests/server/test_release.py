@@ -29,14 +29,14 @@ from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.session import VibemqSession
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from sluicemq.server.auto import AutoSession
 from sluicemq.server.connection import Connection
 from sluicemq.server.limits import InputBudget
 from tests.protocols.jmq.raw import basic
 from tests.server.test_connection import EventLoopBatch, SocketTransport
 
-ACCESS: Final = Open(EVERYBODY)
+ACCESS: Final = Access(EVERYBODY)
 REPLIES: Final = ReplyAddresses(1)
 HELLO: Final = encode_packet(
     PacketType.HELLO, packets.A, 1, {"JMQProtocolLevel": 500}

@@ -17,14 +17,14 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
-from sluicemq.security import changes
+from sluicemq.security import records
+from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.passwords import hash_password
-from sluicemq.security.records import UserRecord, make_token
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import UserRecord, UserStore, make_token
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
-from sluicemq.server.config import AuthSettings, BrokerSettings, Config
+from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
@@ -110,11 +110,11 @@ class ApiFixture:
             created=1,
             updated=1,
         )
-        self.store.change(lambda db: changes.add_user(db, name, user), "a test")
+        self.store.change(lambda db: records.add_user(db, name, user), "a test")
 
     def token(self, name: str, expires: int = 0) -> str:
         token, record = make_token("", 1, expires)
-        self.store.change(lambda db: changes.add_token(db, name, record, 1), "a test")
+        self.store.change(lambda db: records.add_token(db, name, record, 1), "a test")
         return token
 
     def http_client(self, peer: str = "127.0.0.1:1", *, local: bool = False) -> HttpClient:

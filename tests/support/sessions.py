@@ -12,7 +12,7 @@ from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import TooManyConnections
 from sluicemq.protocols.transport import Session, Transport
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from tests.broker.deadlines import ScanTime
 
 
@@ -192,7 +192,7 @@ class SessionPeer:
         self.harness.turn()
 
 
-class RecordedAccess(Open):
+class RecordedAccess(Access):
     """Access of a user with the given permissions, like `orders.*: produce consume`."""
 
     def __init__(self, *permissions: str, name: str = "anna") -> None:

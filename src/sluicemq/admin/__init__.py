@@ -8,6 +8,9 @@ api_context       dependencies of all endpoints, with the interface of the serve
 errors            the JSON of errors and names, and their status codes
 time_slices       time slices of long operations, and waiting for the journal
 caller            authentication of requests, browser sessions, cross-site protection
+history           samples of the last hour
+metrics           families of metrics, and their text formats
+scrape_state      metrics of destinations, of the process and of requests
 
 Every other module has services, whose methods carry out operations that `sluicemq.management`
 declares; the decorator `handles` binds them.

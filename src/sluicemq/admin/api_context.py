@@ -5,22 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from sluicemq.admin.caller import BrowserSessions
+from sluicemq.admin.history import History
+from sluicemq.admin.scrape_state import ScrapeState
+from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.management.destinations import MOST
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
-
-if TYPE_CHECKING:
-    from sluicemq.admin.caller import BrowserSessions
-    from sluicemq.admin.history import History
-    from sluicemq.admin.metrics.scrape_state import ScrapeState
-    from sluicemq.broker import Broker, Consumer
-    from sluicemq.security.audit import Audit
-    from sluicemq.security.user_service import UserService
-
+from sluicemq.security.audit import Audit
+from sluicemq.security.user_service import UserService
 
 # --- Interfaces to the server process -------------------------------------------------------------
 #
@@ -40,7 +37,8 @@ class AttachedConsumer(NamedTuple):
 class Connections(Protocol):
     """Connections of all listeners."""
 
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Return the number of connections."""
 
     def __iter__(self) -> Iterator[ConnectionItem]:
         """Iterate over the present connections. The caller may yield to the event loop during
@@ -96,21 +94,19 @@ class Vitals(Protocol):
 
 
 class Backups(Protocol):
-    """Files of a backup besides the journal, and the directory of backups.
-
-    directory      directory of backups requested over HTTP; None = disabled
-    users_file     user database; may not exist
-    configuration  settings in force, as the text of a TOML file
-    """
+    """Files of a backup besides the journal, and the directory of backups."""
 
     @property
-    def directory(self) -> Path | None: ...
+    def directory(self) -> Path | None:
+        """Directory of backups requested over HTTP; None = disabled."""
 
     @property
-    def users_file(self) -> Path: ...
+    def users_file(self) -> Path:
+        """User database; may not exist."""
 
     @property
-    def configuration(self) -> str: ...
+    def configuration(self) -> str:
+        """Settings in force, as the text of a TOML file."""
 
     def sources(self) -> dict[str, bytes]:
         """Return the contents of the files by name. Raises OSError."""
@@ -126,13 +122,12 @@ _REQUEST_BYTES: Final = 256 * 1024
 class ApiLimits(NamedTuple):
     """Limits of a listener.
 
-    Sizes in bytes: of a part of a batch, a destination's name, a message, and a message published
-    over the API. Numbers: event streams, messages that one request may scan, and destinations of a
+    Sizes in bytes: of a part of a batch, a destination's name, and a message published over the
+    API. Numbers: event streams, messages that one request may scan, and destinations of a
     part of a batch (0 = unlimited). Times: of scanning and of acting on messages, per request."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
-    body: int = BODY_BYTES
     streams: int = 32
     publish: int = 4 * 1024 * 1024
     scan: int = 50_000

@@ -19,25 +19,23 @@ from starlette.responses import Response
 from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import BatchService
 from sluicemq.admin.caller import (
+    BrowserSession,
     RequestIdentity,
     caller_of,
     check_origin,
     check_page,
-    identify,
+    cookie,
     is_browser,
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
 from sluicemq.admin.destinations import DeadLetterService, DestinationService
 from sluicemq.admin.errors import ApiError, answer, refusal
-from sluicemq.admin.event_stream import EventService
-from sluicemq.admin.journal import BackupService, JournalService, SlotService
-from sluicemq.admin.login import LoginService
+from sluicemq.admin.journal import BackupService, JournalService
 from sluicemq.admin.message_actions import ActionService, PublishingService
 from sluicemq.admin.messages import MessageService
-from sluicemq.admin.metrics.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.openapi import OpenApiService
 from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.routing import (
@@ -48,17 +46,110 @@ from sluicemq.admin.routing import (
     RouteTable,
     address_in,
     announced,
+    handles,
     may_be_unread,
     parameters,
     read_chunks,
     read_query,
 )
+from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.management.messages import PUBLISH_MESSAGE
-from sluicemq.management.operation import Need, implementations
+from sluicemq.management.operation import Need, NoParameters, implementations
+from sluicemq.management.users import (
+    CHANGE_PASSWORD,
+    CREATE_SESSION,
+    DELETE_SESSION,
+    GET_SESSION,
+    ChangePassword,
+    Login,
+    SessionView,
+    UserRequest,
+)
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
-from sluicemq.model.errors import AccessDenied, JournalFailed
+from sluicemq.model.errors import (
+    AccessDenied,
+    AuthenticationFailed,
+    AuthenticationMissing,
+    JournalFailed,
+)
+from sluicemq.security.access import TOKEN_PREFIX, Credentials
+
+# --- Browser sessions -----------------------------------------------------------------------------
+#
+# Endpoints for browser sessions and for changing one's own password.
+
+
+class LoginService(Service):
+    """Handlers of `/session`."""
+
+    @handles(CREATE_SESSION)
+    async def login(self, call: Call, parameters: Login) -> Response:
+        """POST /session. A caller who needs no login gets no session."""
+        requested = parameters.body
+        caller = call.caller
+        caller.access.renew()
+        guest = caller.access.guest
+        if guest is not None:
+            return answer(self._view(guest, None))
+        if not requested.password and not requested.token:
+            raise AuthenticationMissing("log in with a user name and a password, or with a token")
+        credentials = Credentials(requested.user, requested.password, requested.token)
+        return self._begin(call, await caller.login(credentials), credentials)
+
+    @handles(GET_SESSION)
+    async def show(self, call: Call, parameters: NoParameters) -> SessionView:
+        """GET /session"""
+        return self._view(call.identity, call.who.session)
+
+    @handles(DELETE_SESSION)
+    async def logout(self, call: Call, parameters: NoParameters) -> Response:
+        """DELETE /session"""
+        if call.who.session is not None:
+            self._context.sessions.end(call.who.session)
+        response = Response(status_code=204)
+        response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
+        return response
+
+    @handles(CHANGE_PASSWORD)
+    async def change_password(self, call: Call, parameters: ChangePassword) -> Response:
+        """POST /session/password. Ends all sessions with the old password and renews this one."""
+        requested = parameters.body
+        name = call.identity.name
+        if name not in self._context.users.database.users or call.caller.access.guest is not None:
+            message = "the caller was authenticated without a password, so it cannot be changed"
+            raise ApiError(409, "no-password", message)
+        if requested.current_password.startswith(TOKEN_PREFIX):
+            raise AuthenticationFailed("a token is no password")
+        if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
+            raise AuthenticationFailed("that is not the password")
+        change = UserRequest(password=requested.new_password)
+        await self._context.users.alter(call, name, change, new=False)
+        if call.who.session is None:
+            return answer(self._view(call.identity, None))
+        self._context.sessions.end(call.who.session)
+        return self._begin(call, call.identity, Credentials(name, requested.new_password))
+
+    def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
+        secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
+        response = answer(self._view(identity, session))
+        response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
+        return response
+
+    def _secure(self, call: Call) -> bool:
+        return call.caller.tls or self._context.sessions.secure
+
+    def _view(self, identity: Identity, session: BrowserSession | None) -> SessionView:
+        return SessionView(
+            user=identity.name,
+            superuser=identity.superuser,
+            csrf_token="" if session is None else session.csrf,
+            permissions=self._context.users.rights(identity.name),
+        )
+
+
+# --- The application ------------------------------------------------------------------------------
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
 """Total size limit, in bytes, of the large JSON bodies being read at the same time."""
@@ -84,7 +175,6 @@ SERVICES: Final = (
     ConsoleService,
     DeadLetterService,
     DestinationService,
-    EventService,
     StatusService,
     JournalService,
     LoginService,
@@ -92,7 +182,6 @@ SERVICES: Final = (
     MetricsPage,
     OverviewService,
     PublishingService,
-    SlotService,
     SubscriptionService,
     TransactionService,
 )
@@ -168,11 +257,13 @@ class Application:
         check_origin(request)
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
+        caller = caller_of(request)
         who = NOT_ASKED
         if endpoint.operation.needs is not Need.NOTHING:
-            who = await identify(request, self.context.sessions)
+            who = await caller.identify(request, self.context.sessions)
+            caller.user = who.identity.name
         query = read_query(request.scope["query_string"])
-        return Call(endpoint, request, caller_of(request), who, names, query)
+        return Call(endpoint, request, caller, who, names, query)
 
     def _permit(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
@@ -186,7 +277,8 @@ class Application:
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
             what = f"{operation.method} {operation.full_path}"
             call.denied(what)
-            raise AccessDenied(f"{_who(call.identity)} may not {what}: that takes a superuser")
+            who = call.identity.name or "an anonymous client"
+            raise AccessDenied(f"{who} may not {what}: that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:
@@ -203,10 +295,6 @@ class Application:
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
-
-
-def _who(identity: Identity) -> str:
-    return identity.name or "an anonymous client"
 
 
 def _size(request: Request, limit: int) -> int:

@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
 from sluicemq.admin.routing import BodyBudget, Call, announced, handles, read_chunks
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
@@ -93,7 +93,6 @@ class PartReader:
         self._properties = 0
         self._addresses: dict[tuple[bytes, bool], Address] = {}
         self._unusable: dict[tuple[bytes, bool], str] = {}
-        self._replies: dict[tuple[str, bool], Address] = {}
         self._rejected: dict[int, Row] = {}
 
     def take(self, frame: memoryview) -> None:
@@ -161,7 +160,7 @@ class PartReader:
             expiration = min(expiration or MAX_TIME, end)
         reply_to = None
         if row.reply_to:
-            reply_to = self._reply(row.reply_to, row.reply_topic)
+            reply_to = Address(Kind.TOPIC if row.reply_topic else Kind.QUEUE, row.reply_to)
         return Message(
             address,
             row.body,
@@ -178,14 +177,6 @@ class PartReader:
             row.type,
             properties or None,
         )
-
-    def _reply(self, name: str, topic: bool) -> Address:
-        key = (name, topic)
-        address = self._replies.get(key)
-        if address is None:
-            address = Address(Kind.TOPIC if topic else Kind.QUEUE, name)
-            self._replies[key] = address
-        return address
 
     def _find(self, key: tuple[bytes, bool]) -> Address | None:
         """Return the destination; None if it accepts no messages, with the reason in `_unusable`.
@@ -259,11 +250,11 @@ class Outcome(NamedTuple):
     refused: dict[int, str]
 
 
-class BatchService:
+class BatchService(Service):
     """Handlers of `/batches`, shared by all connections of a listener."""
 
     def __init__(self, context: ApiContext) -> None:
-        self._broker = context.broker
+        super().__init__(context)
         self._limits = context.limits
         self._budget = BodyBudget(max(TOGETHER_BYTES, context.limits.part))
 

@@ -22,19 +22,18 @@ import ipaddress
 import secrets
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, NamedTuple
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import ApiError
+from sluicemq.admin.time_slices import called_back
+from sluicemq.broker import Clock
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
 from sluicemq.security.access import Access, Credentials, LoginHandle
-
-if TYPE_CHECKING:
-    from sluicemq.broker import Clock
-
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #
@@ -54,17 +53,15 @@ MOST: Final = 1000
 _RANDOM_BYTES: Final = 32
 
 
+@dataclass(slots=True, eq=False)
 class BrowserSession:
     """One browser session; `csrf` is its CSRF token. Times are in ms of the steady clock."""
 
-    __slots__ = ("began", "csrf", "key", "login_handle", "used")
-
-    def __init__(self, key: bytes, login_handle: LoginHandle, now: int) -> None:
-        self.key = key
-        self.login_handle = login_handle
-        self.csrf = secrets.token_urlsafe(_RANDOM_BYTES)
-        self.began = now
-        self.used = now
+    key: bytes
+    csrf: str
+    login_handle: LoginHandle
+    began: int
+    used: int
 
     def shows(self, token: str) -> bool:
         """Return whether `token` is the CSRF token of the session, in constant time."""
@@ -100,7 +97,8 @@ class BrowserSessions:
         """Create a session; return its secret and the session. Removes the least recently used
         sessions above the limit."""
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
-        session = BrowserSession(_key(secret), login_handle, self._clock.steady)
+        csrf, now = secrets.token_urlsafe(_RANDOM_BYTES), self._clock.steady
+        session = BrowserSession(_key(secret), csrf, login_handle, now, now)
         self._found[session.key] = session
         while len(self._found) > self._most or self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
@@ -165,54 +163,41 @@ class RequestIdentity(NamedTuple):
     session: BrowserSession | None = None
 
 
+@dataclass(slots=True, eq=False)
 class Caller:
     """Client of one HTTP connection.
 
+    host     host name of the listener
     user     user name of the last identified request; "" if anonymous
     leaving  set when the connection is about to close; long-running responses end then
     gone     True once the connection is closed
     """
 
-    __slots__ = (
-        "_last_authorization",
-        "_login_handle",
-        "_transport",
-        "access",
-        "gone",
-        "host",
-        "leaving",
-        "tls",
-        "user",
-    )
-
-    def __init__(self, transport: Transport, access: Access, host: str, tls: bool = False) -> None:
-        """Create the client of a connection; `host` is the host name of the listener."""
-        self._transport = transport
-        self._last_authorization = ""
-        self._login_handle: LoginHandle | None = None
-        self.access = access
-        self.host = host
-        self.tls = tls
-        self.user = ""
-        self.leaving = asyncio.Event()
-        self.gone = False
+    _transport: Transport
+    access: Access
+    host: str
+    tls: bool = False
+    user: str = ""
+    leaving: asyncio.Event = field(default_factory=asyncio.Event)
+    gone: bool = False
+    _last_authorization: str = ""
+    _login_handle: LoginHandle | None = None
 
     @property
     def peer(self) -> str:
         """Peer address for logs."""
         return self._transport.peer
 
-    async def identify(
-        self, authorization: str, secret: str, sessions: BrowserSessions
-    ) -> RequestIdentity:
-        """Return the identity for an `Authorization` header and a session cookie ("" if absent).
-        Raises AuthenticationFailed, AuthenticationMissing, and Problem for an invalid header."""
+    async def identify(self, request: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
+        """Identify the sender of a request by its `Authorization` header or session cookie.
+        Raises AuthenticationFailed, AuthenticationMissing, and ApiError for an invalid header."""
         self.access.renew()
-        if authorization:
+        if authorization := request.headers.get("authorization", ""):
             return await self._by_header(authorization)
         guest = self.access.guest
         if guest is not None:
             return RequestIdentity(guest, self._current_guest)
+        secret = request.cookies.get(COOKIE, "")
         session = sessions.find(secret) if secret else None
         if session is not None and (identity := sessions.current(session)) is not None:
             return RequestIdentity(identity, lambda: sessions.current(session), session)
@@ -238,14 +223,9 @@ class Caller:
     async def login(self, credentials: Credentials) -> Identity:
         """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
         AuthenticationMissing."""
-        future: asyncio.Future[Identity | AccessError] = asyncio.get_running_loop().create_future()
-
-        def admitted(verdict: Identity | AccessError) -> None:
-            if not future.done():
-                future.set_result(verdict)
-
-        self.access.login(self.peer, credentials, admitted)
-        verdict = await future
+        verdict: Identity | AccessError = await called_back(
+            self.access.login, self.peer, credentials
+        )
         if isinstance(verdict, AccessError):
             raise verdict
         return verdict
@@ -264,16 +244,6 @@ def caller_of(connection: HTTPConnection) -> Caller:
     caller = connection.scope["state"]["caller"]
     assert isinstance(caller, Caller)
     return caller
-
-
-async def identify(connection: HTTPConnection, sessions: BrowserSessions) -> RequestIdentity:
-    """Identify the sender of a request. Raises the errors of `Caller.identify`."""
-    secret = connection.cookies.get(COOKIE, "")
-    header = connection.headers.get("authorization", "")
-    caller = caller_of(connection)
-    who = await caller.identify(header, secret, sessions)
-    caller.user = who.identity.name
-    return who
 
 
 def check_page(connection: HTTPConnection, session: BrowserSession) -> None:
@@ -347,7 +317,8 @@ def check_origin(connection: HTTPConnection) -> None:
 def is_ours(header: str, listening: str) -> bool:
     """Return whether the `Host` header is a name that no foreign page can have: an IP address,
     `localhost`, or the host name of the listener."""
-    name = header.rpartition(":")[0] if _has_port(header) else header
+    before, _, port = header.rpartition(":")
+    name = before if port.isdecimal() else header  # `[::1]:7680` has a port, `[::1]` has none
     if name.startswith("["):
         name = name[1:].rstrip("]")
     if name.lower() in ("", "localhost", listening):
@@ -357,8 +328,3 @@ def is_ours(header: str, listening: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _has_port(header: str) -> bool:
-    """Return whether a `Host` header has a port: `[::1]:7680` does, `[::1]` does not."""
-    return header.rpartition(":")[2].isdecimal()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from functools import partial
 from operator import attrgetter
 from typing import Final
 from urllib.parse import unquote
@@ -14,7 +13,7 @@ from sluicemq.admin.api_context import AttachedConsumer, Service
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles, named
-from sluicemq.admin.time_slices import TimeSlices, wait_until_called_back, wait_until_durable
+from sluicemq.admin.time_slices import TimeSlices, called_back, wait_until_durable
 from sluicemq.broker import Destination, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
@@ -60,11 +59,11 @@ class ConnectionService(Service):
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
-        slices = TimeSlices(self._broker)
-        found: list[ConnectionItem] = []
-        async for view in slices.over(self._context.connections):
-            if may_see(call.identity, view) and _selects_connection(query, view):
-                found.append(view)
+        found = [
+            view
+            async for view in TimeSlices(self._broker).over(self._context.connections)
+            if may_see(call.identity, view) and _selects_connection(query, view)
+        ]
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page_with([_connection_item(view) for view in found[query.part]], len(found))
 
@@ -143,16 +142,15 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        found: list[SubscriptionItem] = []
-        async for topic in slices.over(topics):
-            topic_is_visible = sees(call.identity, topic)
-            async for subscription in slices.over(list(topic.subscriptions.values())):
-                if (
-                    (topic_is_visible or subscription.durable)  # the owner may lack permissions
-                    and _selects_subscription(query, topic, subscription)
-                    and sees_subscription(call.identity, subscription)
-                ):
-                    found.append(_subscription_item(topic, subscription))
+        found = [
+            _subscription_item(topic, subscription)
+            async for topic in slices.over(topics)
+            async for subscription in slices.over(list(topic.subscriptions.values()))
+            if _selects_subscription(query, topic, subscription)
+            # the owner of a durable subscription may lack permissions for the topic
+            and (subscription.durable or sees(call.identity, topic))
+            and sees_subscription(call.identity, subscription)
+        ]
         key = attrgetter(query.sort, "destination", "name")
         found.sort(key=key, reverse=query.order == "desc")
         return query.page(found)
@@ -188,19 +186,14 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = named(query.destination, "destination_base64", query.destination_base64)
-        kind = KINDS.get(query.kind)
-        slices = TimeSlices(self._broker)
-        found: list[ConsumerItem] = []
-        async for attached in slices.over(self._context.connections.consumers()):
-            destination = attached.consumer.subscription.destination
-            address = destination.address
-            if (
-                (not name or address.name == name)
-                and (kind is None or address.kind is kind)
-                and (not query.connection or attached.connection == query.connection)
-                and sees(call.identity, destination)
-            ):
-                found.append(_consumer_item(attached))
+        found = [
+            _consumer_item(attached)
+            async for attached in TimeSlices(self._broker).over(
+                self._context.connections.consumers()
+            )
+            if _selects_consumer(query, name, attached)
+            and sees(call.identity, attached.consumer.subscription.destination)
+        ]
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page(found)
 
@@ -221,6 +214,15 @@ def _selects_subscription(
         or substring in topic.name
         or substring in subscription.name
         or substring in unquote(subscription.name)
+    )
+
+
+def _selects_consumer(query: ConsumerQuery, name: str, attached: AttachedConsumer) -> bool:
+    address = attached.consumer.subscription.destination.address
+    return (
+        (not name or address.name == name)
+        and (not query.kind or address.kind is KINDS[query.kind])
+        and (not query.connection or attached.connection == query.connection)
     )
 
 
@@ -295,16 +297,14 @@ class TransactionService(Service):
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
         transactions = self._broker.transactions
-        slices = TimeSlices(self._broker)
-        found: list[TransactionItem] = []
         there = (*transactions.prepared.values(), *transactions.open.values())
-        async for each in slices.over(there):
-            if (
-                each.state is not TransactionState.ENDED
-                and query.state in ("", each.state.value)
-                and may_administer_transaction(call.identity, each)
-            ):
-                found.append(_transaction_item(each))
+        found = [
+            _transaction_item(each)
+            async for each in TimeSlices(self._broker).over(there)
+            if each.state is not TransactionState.ENDED
+            and query.state in ("", each.state.value)
+            and may_administer_transaction(call.identity, each)
+        ]
         found.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
         return query.page(found)
 
@@ -319,9 +319,8 @@ class TransactionService(Service):
                 "its client has not prepared it, and may not have sent everything yet; it can only "
                 "be rolled back",
             )
-        await wait_until_called_back(
-            self._broker, partial(self._broker.transactions.commit, transaction)
-        )
+        self._broker.wake()
+        await called_back(self._broker.transactions.commit, transaction)
 
     @handles(ROLL_BACK_TRANSACTION)
     async def roll_back(self, call: Call, parameters: IdPath) -> None:

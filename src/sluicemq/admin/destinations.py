@@ -8,9 +8,9 @@ disk.
 
 from __future__ import annotations
 
-import asyncio
 from collections import Counter
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -19,8 +19,8 @@ from msgspec.structs import asdict, replace
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Broker, Delivery, Destination, Subscription
+from sluicemq.admin.time_slices import TimeSlices, called_back, wait_until_durable
+from sluicemq.broker import Delivery, Destination, Subscription
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
     GET_DESTINATION,
@@ -94,10 +94,11 @@ class DestinationService(Service):
         """Return a page of the selected destinations that the user may see."""
         slices = TimeSlices(self._broker)
         chosen = await self._chosen(identity, query, slices)
-        items = []
-        async for destination in slices.over(chosen[query.part]):
-            if not destination.removed:
-                items.append(self.item(destination))
+        items = [
+            self.item(destination)
+            async for destination in slices.over(chosen[query.part])
+            if not destination.removed
+        ]
         return query.page_with(items, len(chosen))
 
     async def _chosen(
@@ -106,17 +107,14 @@ class DestinationService(Service):
         """Return all selected destinations in order."""
         is_meant = _filter(query)
         figure = FIGURES.get(query.sort)
-        keyed: list[tuple[Any, str, int, Destination]] = []
         every = list(enumerate(self._broker.destinations.values()))
-        async for place, destination in slices.over(every, 64):
-            if is_meant(destination) and sees(identity, destination):
-                key = figure(destination) if figure is not None else None
-                keyed.append((key, destination.name, place, destination))
+        keyed = [
+            (None if figure is None else figure(destination), destination.name, place, destination)
+            async for place, destination in slices.over(every, 64)
+            if is_meant(destination) and sees(identity, destination)
+        ]
         # no two have the same place, so that destinations are never compared
-        if figure is None:
-            keyed.sort(key=_by_name, reverse=query.order == "desc")
-        else:
-            keyed.sort(key=_by_figure, reverse=query.order == "desc")
+        keyed.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
         return [each[3] for each in keyed]
 
     def item(self, destination: Destination) -> DestinationItem:
@@ -270,7 +268,7 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        dropped = await _purge(broker, destination, False)
+        dropped = await called_back(broker.operations.purge, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
         call.note = f"with {dropped} messages"
@@ -280,43 +278,24 @@ class DestinationService(Service):
     async def purge(self, call: Call, parameters: PurgeDestination) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
-        purged = await _purge(
-            broker, found(self._context, call, parameters.address), parameters.body.unacked
+        destination = found(self._context, call, parameters.address)
+        purged: int = await called_back(
+            broker.operations.purge, destination, parameters.body.unacked
         )
         call.note = f"purged {purged}"
         await wait_until_durable(broker, broker.journal.next_sequence())
         return PurgeResult(purged=purged)
 
     @handles(PAUSE_DESTINATION)
-    async def pause(self, call: Call, parameters: DestinationPath) -> DestinationItem:
-        """POST /destinations/{kind}/{name}/pause"""
-        return await self._set_paused(call, parameters, True)
-
     @handles(RESUME_DESTINATION)
-    async def resume(self, call: Call, parameters: DestinationPath) -> DestinationItem:
-        """POST /destinations/{kind}/{name}/resume"""
-        return await self._set_paused(call, parameters, False)
-
-    async def _set_paused(
-        self, call: Call, parameters: DestinationPath, paused: bool
-    ) -> DestinationItem:
+    async def set_paused(self, call: Call, parameters: DestinationPath) -> DestinationItem:
+        """POST /destinations/{kind}/{name}/pause and POST /destinations/{kind}/{name}/resume"""
         broker = self._broker
         destination = found(self._context, call, parameters.address)
+        paused = call.endpoint.operation is PAUSE_DESTINATION
         (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
-
-
-async def _purge(broker: Broker, destination: Destination, unacked: bool) -> int:
-    """Purge a destination and return the number of messages."""
-    purged: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-    def done(count: int) -> None:
-        if not purged.done():  # the request may be cancelled
-            purged.set_result(count)
-
-    broker.operations.purge(destination, unacked, done)
-    return await purged
 
 
 def found(context: ApiContext, call: Call, address: Address) -> Destination:
@@ -345,14 +324,6 @@ def not_found(address: Address) -> ApiError:
 def every(destination: Destination) -> list[Subscription]:
     """Return all subscriptions of a queue or topic."""
     return [destination.queue, *destination.subscriptions.values()]
-
-
-def _by_name(entry: tuple[Any, str, int, Destination]) -> tuple[str, int]:
-    return entry[1], entry[2]
-
-
-def _by_figure(entry: tuple[Any, str, int, Destination]) -> tuple[Any, str, int]:
-    return entry[:3]
 
 
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
@@ -391,7 +362,6 @@ REMEMBERED: Final = 2000
 """Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
 """Suffix of the default dead-letter queue of a destination."""
-STEP: Final = 20
 OTHERS: Final = "(others)"
 
 
@@ -403,11 +373,11 @@ class CountedReasons(NamedTuple):
     counted: int
 
 
-class DeadLetterService:
+class DeadLetterService(Service):
     """Handlers of `/dead-letters`."""
 
     def __init__(self, context: ApiContext) -> None:
-        self._broker = context.broker
+        super().__init__(context)
         self._destinations = DestinationService(context)
         self._known: dict[Destination, CountedReasons] = {}
 
@@ -473,20 +443,12 @@ class DeadLetterService:
         if known is not None and known.stamp == stamp:
             return known
         reasons: Counter[str] = Counter()
-        counted = 0
         cursor = queue.queue.cursor()
-        while counted < most and cursor.priority >= 0:
-            for delivery in cursor.look(min(STEP, most - counted)):
-                counted += 1
-                reasons[self._reason_of(delivery)] += 1
-                if slices.due:
-                    cursor.back_to(delivery)
-                    break
-            if slices.due:
-                await slices.rest()
+        async for delivery in slices.scan(cursor, lambda: most - reasons.total()):
+            reasons[self._reason_of(delivery)] += 1
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        known = self._known[queue] = CountedReasons(stamp, _first(reasons), counted)
+        known = self._known[queue] = CountedReasons(stamp, _first(reasons), reasons.total())
         return known
 
     def _reason_of(self, delivery: Delivery) -> str:

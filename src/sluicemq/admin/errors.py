@@ -29,17 +29,15 @@ anything else                500     internal-error; details are in the log
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 import structlog
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from sluicemq.journal.space import NO_SPACE
-from sluicemq.model.destination import encode_name
+from sluicemq.management.operation import to_base64
 from sluicemq.model.errors import (
     AccessDenied,
     AccessError,
@@ -139,8 +137,6 @@ _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (
 def _api_error(error: Exception) -> ApiError:
     if isinstance(error, ApiError):
         return error
-    if isinstance(error, HTTPException):
-        return _of_routing(error)
     for kind, status, code in _KNOWN:
         if isinstance(error, kind):
             headers = {}
@@ -155,14 +151,6 @@ def _api_error(error: Exception) -> ApiError:
         return ApiError(507, "low-disk-space", f"nothing has been changed: {error}")
     log.error("internal error", exc_info=error)
     return ApiError(500, "internal-error", "something went wrong here; the broker's log says what")
-
-
-def _of_routing(error: HTTPException) -> ApiError:
-    if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        message = f"method not allowed; allowed methods: {allowed}"
-        return ApiError(405, "method-not-allowed", message, error.headers)
-    return ApiError(error.status_code, "not-found", "there is nothing at this path")
 
 
 # --- Names and texts in JSON ----------------------------------------------------------------------
@@ -180,7 +168,6 @@ def base64_of(name: str) -> str | None:
     if name.isprintable():
         return None
     try:
-        raw = encode_name(name)
+        return to_base64(name)
     except UnicodeEncodeError:  # a lone surrogate of a Java string
         return None
-    return base64.b64encode(raw).decode()

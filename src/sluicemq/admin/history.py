@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
+from sluicemq.broker import Broker, Destination
 from sluicemq.journal.port import JournalStats
 from sluicemq.model.histogram import Distribution, Histogram
-
-if TYPE_CHECKING:
-    from sluicemq.broker import Broker, Destination
 
 STEP: Final = 5
 """Rounds per sample; a round is about one second."""
@@ -34,16 +33,20 @@ _TAIL: Final = 0.99
 
 
 class Sample(NamedTuple):
-    """Totals at the end of a step; rates in messages/s over the step, times in ms."""
+    """State at the end of a step; rates in messages/s over the step, times in ms.
+
+    lag, sync  p99 of the event loop lag and of fdatasync; 0 in samples of a destination
+    """
 
     publish_rate: float
     deliver_rate: float
     ready: int
     unacked: int
-    lag: float
-    sync: float
+    lag: float = 0.0
+    sync: float = 0.0
 
 
+@dataclass(slots=True, eq=False)
 class Ring:
     """Samples of one destination, one slot per step; 0 before it was created.
 
@@ -52,21 +55,9 @@ class Ring:
     idle    steps since a value was not 0
     """
 
-    __slots__ = ("depths", "idle", "rates")
-
-    def __init__(self) -> None:
-        self.idle = 0
-        self.rates = array("f", bytes(8 * DESTINATION_STEPS))
-        self.depths = array("I", bytes(8 * DESTINATION_STEPS))
-
-
-class Series(NamedTuple):
-    """Samples of consecutive steps in ascending order."""
-
-    rates_in: Sequence[float]
-    rates_out: Sequence[float]
-    ready: Sequence[int]
-    unacked: Sequence[int]
+    idle: int = 0
+    rates: array[float] = field(default_factory=lambda: array("f", bytes(8 * DESTINATION_STEPS)))
+    depths: array[int] = field(default_factory=lambda: array("I", bytes(8 * DESTINATION_STEPS)))
 
 
 class History:
@@ -158,20 +149,18 @@ class History:
         """Return up to `steps` samples, the latest last."""
         return list(self._samples)[-steps:] if steps > 0 else []
 
-    def of(self, destination: Destination, steps: int) -> Series:
+    def of(self, destination: Destination, steps: int) -> list[Sample]:
         """Return up to `steps` samples of one destination; zeros for idle steps."""
         steps = max(0, min(steps, self._step, DESTINATION_STEPS))
         ring = self._rings.get(destination)
         if ring is None:
-            return Series([0.0] * steps, [0.0] * steps, [0] * steps, [0] * steps)
+            return [Sample(0.0, 0.0, 0, 0)] * steps
         taken = range(self._step - steps, self._step)
         places = [2 * (step % DESTINATION_STEPS) for step in taken]
-        return Series(
-            [ring.rates[at] for at in places],
-            [ring.rates[at + 1] for at in places],
-            [ring.depths[at] for at in places],
-            [ring.depths[at + 1] for at in places],
-        )
+        return [
+            Sample(ring.rates[at], ring.rates[at + 1], ring.depths[at], ring.depths[at + 1])
+            for at in places
+        ]
 
     def recent_lag(self) -> Distribution:
         """Return the event loop lag of about the last minute."""

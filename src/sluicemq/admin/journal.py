@@ -9,7 +9,6 @@ advancing a slot reads and rewrites its file.
 from __future__ import annotations
 
 import asyncio
-import base64
 import os
 import re
 import shutil
@@ -33,7 +32,7 @@ from sluicemq.journal import FileJournal, Slot, Slots
 from sluicemq.journal.backup import BackupCancelled, CopyProgress, create
 from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
+from sluicemq.journal.manifest import catalogue, read_manifest
 from sluicemq.journal.port import Journal
 from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
@@ -63,8 +62,14 @@ from sluicemq.management.journal import (
     SlotRequest,
     SlotView,
 )
-from sluicemq.management.operation import OCTETS, NamePath, NoParameters, Page, PageQuery
-from sluicemq.model.destination import encode_name
+from sluicemq.management.operation import (
+    OCTETS,
+    NamePath,
+    NoParameters,
+    Page,
+    PageQuery,
+    to_base64,
+)
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 MOST_NUMBERS: Final = 500
@@ -72,6 +77,9 @@ MOST_NUMBERS: Final = 500
 CHUNK_BYTES: Final = 256 * 1024
 """Bytes read from the disk and written to the connection at a time."""
 
+MOST_SLOTS: Final = 1000
+
+_Answer = TypeVar("_Answer")
 _RANGE: Final = re.compile(r"bytes=(?:(\d{1,18})-(\d{1,18})?|-(\d{1,18}))\Z", re.ASCII)
 
 
@@ -99,6 +107,7 @@ class JournalService:
 
     def __init__(self, context: ApiContext) -> None:
         self._journal = context.broker.journal
+        self._lock = asyncio.Lock()
         self._created: dict[int, int] = {}
         """Creation times of segments in µs since the epoch."""
 
@@ -129,13 +138,14 @@ class JournalService:
         texts = query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
             raise ApiError(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
-        found: list[list[int | str]] = []
-        for number in map(_number, texts):
-            address = known.get(number)
-            if address is not None:
-                name = base64.b64encode(encode_name(address.name)).decode()
-                found.append([number, int(address.kind), name])
-        return DestinationNames(found)
+        found = [(number, known.get(number)) for number in map(_number, texts)]
+        return DestinationNames(
+            [
+                [number, int(address.kind), to_base64(address.name)]
+                for number, address in found
+                if address is not None
+            ]
+        )
 
     @handles(READ_SEGMENT)
     async def segment(self, call: Call, parameters: SegmentPath) -> Response:
@@ -158,6 +168,64 @@ class JournalService:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{extent.size}"
         status = 206 if partial else 200
         return FileResponse(fd, start, end, status, headers, call.caller)
+
+    @handles(LIST_SLOTS)
+    async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
+        """GET /journal/slots"""
+        found = await self._carry_out(self._slots.list)
+        return query.page([await self._slot_view(name, slot) for name, slot in found.items()])
+
+    @handles(GET_SLOT)
+    async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:
+        """GET /journal/slots/{name}"""
+        name = _name(call)
+        return await self._slot_view(name, await self._carry_out(self._slots.get, name))
+
+    @handles(PUT_SLOT)
+    async def put_slot(self, call: Call, parameters: PutSlot) -> SlotView:
+        """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
+        audit log, because readers do it continuously."""
+        name = _name(call)
+        slot, created = await self._carry_out(
+            _create_or_advance, self._slots, name, parameters.body
+        )
+        call.audited = created
+        return await self._slot_view(name, slot)
+
+    @handles(DELETE_SLOT)
+    async def delete_slot(self, call: Call, parameters: NamePath) -> None:
+        """DELETE /journal/slots/{name}"""
+        await self._carry_out(self._slots.drop, _name(call))
+
+    async def _slot_view(self, name: str, slot: Slot) -> SlotView:
+        journal = kept(self._journal)
+        lag = await asyncio.to_thread(
+            records_after, journal.directory, list(journal.segments), slot.position
+        )
+        return SlotView(
+            name,
+            slot.position,
+            lag,
+            slot.limit_bytes,
+            slot.created,
+            slot.lost,
+            slot.moved,
+            slot.abandoned,
+            slot.holder,
+            slot.until,
+        )
+
+    @property
+    def _slots(self) -> Slots:
+        return kept(self._journal).slots
+
+    async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        """Run `work` on another thread, because it reads and syncs files."""
+        async with self._lock:
+            try:
+                return await asyncio.to_thread(call, *arguments)
+            except RecordNotFound as error:
+                raise ApiError(404, "slot-not-found", str(error)) from None
 
     async def _extents(self, journal: FileJournal) -> tuple[DurableEnd, list[Extent]]:
         """Return the readable parts of the segments, in ascending order."""
@@ -291,77 +359,6 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
             {"size": extent.size, "sealed": extent.sealed},
         )
     return start, end, True
-
-
-MOST_SLOTS: Final = 1000
-
-_Answer = TypeVar("_Answer")
-
-
-class SlotService:
-    """Handlers of `/journal/slots`, shared by all connections."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._journal = context.broker.journal
-        self._lock = asyncio.Lock()
-
-    @handles(LIST_SLOTS)
-    async def list(self, call: Call, query: PageQuery) -> Page[SlotView]:
-        """GET /journal/slots"""
-        found = await self._carry_out(self._slots.list)
-        return query.page([await self._view(name, slot) for name, slot in found.items()])
-
-    @handles(GET_SLOT)
-    async def show(self, call: Call, parameters: NamePath) -> SlotView:
-        """GET /journal/slots/{name}"""
-        name = _name(call)
-        return await self._view(name, await self._carry_out(self._slots.get, name))
-
-    @handles(PUT_SLOT)
-    async def put(self, call: Call, parameters: PutSlot) -> SlotView:
-        """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
-        audit log, because readers do it continuously."""
-        name = _name(call)
-        slot, created = await self._carry_out(
-            _create_or_advance, self._slots, name, parameters.body
-        )
-        call.audited = created
-        return await self._view(name, slot)
-
-    @handles(DELETE_SLOT)
-    async def delete(self, call: Call, parameters: NamePath) -> None:
-        """DELETE /journal/slots/{name}"""
-        await self._carry_out(self._slots.drop, _name(call))
-
-    async def _view(self, name: str, slot: Slot) -> SlotView:
-        journal = kept(self._journal)
-        lag = await asyncio.to_thread(
-            records_after, journal.directory, list(journal.segments), slot.position
-        )
-        return SlotView(
-            name,
-            slot.position,
-            lag,
-            slot.limit_bytes,
-            slot.created,
-            slot.lost,
-            slot.moved,
-            slot.abandoned,
-            slot.holder,
-            slot.until,
-        )
-
-    @property
-    def _slots(self) -> Slots:
-        return kept(self._journal).slots
-
-    async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """Run `work` on another thread, because it reads and syncs files."""
-        async with self._lock:
-            try:
-                return await asyncio.to_thread(call, *arguments)
-            except RecordNotFound as error:
-                raise ApiError(404, "slot-not-found", str(error)) from None
 
 
 def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple[Slot, bool]:
@@ -556,7 +553,7 @@ class _Work:
                 on_progress=self._copying,
                 cancelled=self._given_up.is_set,
             )
-            line = {"state": "done", "backup": _described(manifest)}
+            line = {"state": "done", "backup": msgspec.to_builtins(manifest)}
             log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
         except Exception as error:
             shutil.rmtree(self._target, ignore_errors=True)
@@ -568,11 +565,6 @@ class _Work:
         finally:
             _running.release()
         self._report(line)
-
-
-def _described(manifest: Manifest) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(manifest)
-    return found
 
 
 def _check_previous(previous: Path) -> None:

@@ -244,14 +244,6 @@ _ENDING: Final = frozenset({"low-disk-space", "target-full", "target-refused"})
 """Failure reasons that end the action, because they apply to all other messages too."""
 
 
-class MessageSkipped(Exception):
-    """Raised if an action cannot be applied to a message; the message stays unchanged."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(reason)
-        self.reason = reason
-
-
 class MessageActionRun:
     """Progress of one action request."""
 
@@ -293,11 +285,6 @@ class MessageActionRun:
         """Record a message that the action left unchanged."""
         self.failed.append(MessageActionFailure(id=id, reason=reason))
         self.refused = self.refused or reason in _ENDING
-
-    async def rest(self) -> None:
-        """Yield to the event loop if the time slice is used up."""
-        if self.slices.due:
-            await self.slices.rest()
 
     def answer(self, next_cursor: str | None) -> MessageActionResult:
         """Return the response for the progress made so far."""
@@ -395,13 +382,13 @@ class ActionService(Service):
     def _redrive(self, call: Call, delivery: Delivery) -> None:
         origin = origin_of(self._broker.glance(delivery))
         if origin is None:
-            raise MessageSkipped("no-origin")
+            raise ActionRefused("no-origin", "the message has no origin")
         name = origin.address.name
         if not call.identity.may(Operation.PRODUCE, name):
             call.denied(f"{Operation.PRODUCE} {name}")
-            raise MessageSkipped("forbidden")
+            raise ActionRefused("forbidden", f"no permission to produce to {name}")
         if is_temporary(name) and self._broker.destinations.find(origin.address) is None:
-            raise MessageSkipped("origin-gone")
+            raise ActionRefused("origin-gone", "the origin was a temporary destination")
         self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
     async def _by_id(self, work: MessageActionRun, ids: list[str], act: Act) -> None:
@@ -417,7 +404,7 @@ class ActionService(Service):
                 work.fail(id[:100], "not-found")
             else:
                 _try(work, delivery, act)
-            await work.rest()
+            await work.slices.rest()
 
     async def _waiting(
         self, work: MessageActionRun, selector: Selector | None, act: Act
@@ -437,14 +424,15 @@ class ActionService(Service):
                 if selector is None or selects(work.broker, selector, delivery):
                     if body.action == "delete":
                         chosen.append(delivery)
-                    else:
-                        _try_waiting(work, delivery, act)
+                    # an action on an earlier message may have displaced it
+                    elif (still := work.broker.operations.still_ready(delivery)) is not None:
+                        _try(work, still, act)
                 if work.slices.due or work.refused:
                     cursor.back_to(delivery)
                     break
             work.broker.operations.delete(work.subscription, chosen)
             work.done += len(chosen)
-            await work.rest()
+            await work.slices.rest()
         ended = cursor.priority < 0 or work.refused or work.subscription.closed
         return None if ended else encode_cursor(cursor.priority, cursor.last, until)
 
@@ -467,22 +455,15 @@ class ActionService(Service):
             ):
                 _try(work, delivery, act)
             last = sequence
-            await work.rest()
+            await work.slices.rest()
         return None
-
-
-def _try_waiting(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
-    """Act on `delivery` if an action on an earlier message has not displaced it."""
-    still = work.broker.operations.still_ready(delivery)
-    if still is not None:
-        _try(work, still, act)
 
 
 def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
     id = id_of(delivery)
     try:
         act(delivery)
-    except (ActionRefused, MessageSkipped) as error:
+    except ActionRefused as error:
         work.fail(id, error.reason)
     except (DestinationNotFound, LimitExceeded):
         work.fail(id, "target-refused")

@@ -26,7 +26,7 @@ from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import TimeSlices
+from sluicemq.admin.time_slices import STEP, TimeSlices
 from sluicemq.broker import (
     NO_END,
     Broker,
@@ -53,7 +53,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.management.operation import kind_name
+from sluicemq.management.operation import is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -193,7 +193,7 @@ def _in_base64(kind: str, encoding: str, body: bytes, most: int) -> BodyView:
     )
 
 
-_JAVA: Final = {
+_JAVA: Final[dict[type, str]] = {
     Byte: "byte",
     Short: "short",
     Char: "char",
@@ -204,41 +204,38 @@ _JAVA: Final = {
 }
 
 
-def _view(value: object, java: bool = False) -> PropertyView:
+_TYPES: Final = (
+    (bool, "boolean"),
+    (int, "int"),
+    (float, "float"),
+    (bytes, "bytes"),
+    (dict, "map"),
+    (type(None), "null"),
+    (object, "string"),
+)
+"""Types of values by the first class that they are instances of."""
+
+
+def _view(value: Any, java: bool = False) -> PropertyView:
     """Return the view of a value; `java` if it is from a map or stream, whose numbers have
     widths."""
-    if value is None:
-        return PropertyView(type="null", value=None)
-    if isinstance(value, bool):
-        return PropertyView(type="boolean", value=value)
-    if isinstance(value, int):
-        name = _JAVA.get(type(value), "int") if java else "int"
-        return PropertyView(type=name, value=int(value) if -_EXACT < value < _EXACT else str(value))
-    if isinstance(value, float):
-        name = _JAVA.get(type(value), "double") if java else "float"
-        return PropertyView(type=name, value=float(value) if isfinite(value) else str(float(value)))
-    if isinstance(value, bytes):
-        return PropertyView(type="bytes", value=b64encode(value).decode())
-    if isinstance(value, dict):
-        inner = {printable(str(key)): _view(each, java) for key, each in value.items()}
-        return PropertyView(type="map", value=inner)
-    text = str(value)
-    name = _JAVA.get(type(value), "string") if java else "string"
-    return PropertyView(type=name, value=_speakable(text))
+    name = next(name for kind, name in _TYPES if isinstance(value, kind))
+    json_value = value
+    if name == "int":
+        json_value = int(value) if -_EXACT < value < _EXACT else str(value)
+    elif name == "float":
+        json_value = float(value) if isfinite(value) else str(float(value))
+    elif name == "bytes":
+        json_value = b64encode(value).decode()
+    elif name == "map":
+        json_value = {printable(str(key)): _view(each, java) for key, each in value.items()}
+    elif name == "string":
+        json_value = str(value)
+        if not is_utf_8(json_value):  # JSON cannot represent lone surrogates
+            json_value = ascii(json_value)[1:-1]
+    return PropertyView(type=_JAVA.get(type(value), name) if java else name, value=json_value)
 
 
-def _speakable(text: str) -> str:
-    """Replace lone surrogates, which JSON cannot represent."""
-
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return ascii(text)[1:-1]
-    return text
-
-
-STEP: Final = 20
-"""Messages scanned between two checks of the clock."""
 SKIP_BUDGET: Final = 20_000
 """Messages that one call of `Cursor.skip` may visit; takes a few ms."""
 PREVIEW_BYTES: Final = 4096
@@ -300,19 +297,15 @@ class MessageService(Service):
             place -= await _skip(cursor, place, slices)
         budget = ScanBudget(self._context)
         items: list[MessageItem] = []
-        while len(items) < query.limit and cursor.priority >= 0 and not budget.over:
-            for delivery in cursor.look(min(STEP, query.limit - len(items))):
-                budget.spend(1)
-                if selector is None:
-                    items.append(self._item(delivery, "ready", place, query.body))
-                elif selects(self._broker, selector, delivery):
-                    items.append(self._item(delivery, "ready", None, query.body))
-                place += 1
-                if slices.due:
-                    cursor.back_to(delivery)
-                    break
-            if slices.due:
-                await slices.rest()
+        async for delivery in slices.scan(
+            cursor, lambda: 0 if budget.over else query.limit - len(items)
+        ):
+            budget.spend(1)
+            if selector is None:
+                items.append(self._item(delivery, "ready", place, query.body))
+            elif selects(self._broker, selector, delivery):
+                items.append(self._item(delivery, "ready", None, query.body))
+            place += 1
         return MessagePage(
             items=items,
             total=subscription.ready if selector is None else None,
@@ -354,8 +347,7 @@ class MessageService(Service):
                 if slices.due:
                     more = True
                     break
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
         there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
         return MessagePage(
             items=items,
@@ -546,6 +538,5 @@ async def _skip(cursor: Cursor[Delivery], count: int, slices: TimeSlices) -> int
     """Skip `count` messages; return how many of them did not exist."""
     while count and cursor.priority >= 0:
         count -= cursor.skip(count, SKIP_BUDGET)
-        if slices.due:
-            await slices.rest()
+        await slices.rest()
     return count

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from types import NoneType
 from typing import Any, Final
 
@@ -182,12 +183,12 @@ def _responses(operation: ApiOperation[Any, Any], refs: dict[int, Any]) -> dict[
     }
 
 
+@dataclass(slots=True, eq=False)
 class OpenApiService:
     """Handlers of `/openapi.json`."""
 
-    def __init__(self, operations: Callable[[], Iterable[ApiOperation[Any, Any]]]) -> None:
-        self._operations = operations
-        self._content = b""
+    _operations: Callable[[], Iterable[ApiOperation[Any, Any]]]
+    _content: bytes = b""
 
     @handles(GET_OPENAPI_DOCUMENT)
     async def show(self, call: Call, parameters: NoParameters) -> Response:

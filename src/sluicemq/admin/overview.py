@@ -1,25 +1,33 @@
-"""Endpoints for the overview of the broker and its history of the last hour.
+"""Endpoints for the state of the broker: overview, history of the last hour, health and events.
 
 Every user sees the totals of the broker. Only superusers see its listeners and alarms.
 """
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import suppress
+from time import perf_counter
 from typing import Final
 
+import msgspec
 from msgspec.structs import replace
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import sees
+from sluicemq.admin.destinations import DestinationService, sees
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
+from sluicemq.broker import Destination
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (
+    EVENT_STREAM,
     GET_HISTORY,
     GET_LIVENESS,
     GET_OVERVIEW,
@@ -28,9 +36,11 @@ from sluicemq.management.broker import (
     LIST_AUDIT_ENTRIES,
     LIST_SETTINGS,
     MINUTES,
+    STREAM_EVENTS,
     AlarmView,
     AuditEntry,
     ConfigurationQuery,
+    EventQuery,
     HealthView,
     HistoryQuery,
     HistoryView,
@@ -44,6 +54,7 @@ from sluicemq.management.broker import (
     StatusView,
     TotalsView,
 )
+from sluicemq.management.destinations import DestinationQuery
 from sluicemq.management.operation import KINDS, NoParameters, Page, PageQuery
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address
@@ -101,67 +112,157 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
 
 def alarms(
     context: ApiContext, listeners: Sequence[ListenerItem], lag: Distribution, syncs: Distribution
-) -> list[AlarmView]:
-    """Return the present alarms. `lag` and `syncs` are the durations of the last minute."""
-    found: list[AlarmView] = []
+) -> Iterator[AlarmView]:
+    """Yield the present alarms. `lag` and `syncs` are the durations of the last minute."""
     broker = context.broker
     settings = broker.settings
     state = context.vitals.state()
     if state != "serving":
-        found.append(AlarmView("not-serving", f"The broker is {state}."))
+        yield AlarmView("not-serving", f"The broker is {state}.")
     if broker.memory > NEARLY * settings.memory_limit:
         part = broker.memory / settings.memory_limit
-        found.append(
-            AlarmView(
-                "memory",
-                f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
-                "journaled are refused.",
-            )
+        yield AlarmView(
+            "memory",
+            f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
+            "journaled are refused.",
         )
-    found.extend(_space_alarms(context))
+    yield from _space_alarms(context)
     most = settings.max_destinations
     if most and len(broker.destinations) > NEARLY * most:
-        found.append(
-            AlarmView(
-                "destinations-full",
-                f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
-                f"is {most}.",
-            )
+        yield AlarmView(
+            "destinations-full",
+            f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
+            f"is {most}.",
         )
     for listener in listeners:
         if listener.connections > NEARLY * listener.max_connections:
-            found.append(
-                AlarmView(
-                    "connections-full",
-                    f"{listener.url} has {listener.connections} connections, and its "
-                    f"max_connections is {listener.max_connections}.",
-                )
+            yield AlarmView(
+                "connections-full",
+                f"{listener.url} has {listener.connections} connections, and its "
+                f"max_connections is {listener.max_connections}.",
             )
     tail = syncs.quantile(0.99)
     if syncs.count >= ENOUGH and tail > SLOW_SYNC_SECONDS:
-        found.append(
-            AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
-        )
+        yield AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
     late = lag.quantile(0.99)
     if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
-        found.append(
-            AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
-        )
+        yield AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
     old = [
         each
         for each in broker.transactions.prepared.values()
         if broker.clock.wall - each.created > PATIENCE_MS
     ]
     if old:
-        found.append(
-            AlarmView(
-                "prepared",
-                f"{len(old)} prepared transactions have waited more than an hour for the decision "
-                "of their transaction manager. Their messages stay unacked until then.",
-            )
+        yield AlarmView(
+            "prepared",
+            f"{len(old)} prepared transactions have waited more than an hour for the decision "
+            "of their transaction manager. Their messages stay unacked until then.",
         )
-    return found
 
+
+# --- Event stream ---------------------------------------------------------------------------------
+#
+# Stream of server-sent events (WHATWG HTML, section 9.2).
+#
+#     event: overview       every second; `/overview` without its history
+#     event: destinations   every two seconds, if requested; a page of `/destinations`
+#     event: logout         the login is no longer valid; the stream ends
+#     : keep-alive          if there is no other event for a while
+#
+# Events are not queued: each is built from the current state once the previous one has been sent. A
+# slow reader misses events but gets no outdated ones, and its output buffer is bounded.
+#
+# Pages of destinations are built one at a time with pauses in between, so that they take at most a
+# tenth of the event loop's time, whatever the number of streams. Streams with the same query share
+# a page.
+
+FRESH_SECONDS: Final = 1.5
+"""Time for which a page is reused for other streams."""
+REST: Final = 9
+"""Pause before the next page, as a multiple of the time that the last page took."""
+
+
+@dataclasses.dataclass(slots=True, eq=False)
+class DestinationPageCache:
+    """Cache of destination pages shared by event streams."""
+
+    _pages: DestinationService
+    _lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
+    _free_at: float = 0.0
+    _made: dict[tuple[Identity, DestinationQuery], tuple[float, bytes]] = dataclasses.field(
+        default_factory=dict
+    )
+
+    async def of(self, identity: Identity, query: DestinationQuery) -> bytes:
+        """Return a page as JSON."""
+        key = (identity, query)
+        async with self._lock:
+            now = perf_counter()
+            self._made = {k: v for k, v in self._made.items() if now - v[0] < FRESH_SECONDS}
+            made = self._made.get(key)
+            if made is not None:
+                return made[1]
+            if self._free_at > now:
+                await asyncio.sleep(self._free_at - now)
+            started = perf_counter()
+            page = msgspec.json.encode(await self._pages.page(identity, query))
+            now = perf_counter()
+            self._made[key] = (now, page)
+            self._free_at = now + REST * (now - started)
+            return page
+
+    async def unless(
+        self, leaving: asyncio.Event, identity: Identity, query: DestinationQuery
+    ) -> bytes | None:
+        """Return a page as JSON, or None as soon as `leaving` is set."""
+        making = asyncio.ensure_future(self.of(identity, query))
+        left = asyncio.ensure_future(leaving.wait())
+        try:
+            await asyncio.wait((making, left), return_when=asyncio.FIRST_COMPLETED)
+            return making.result() if making.done() else None
+        finally:
+            making.cancel()
+            left.cancel()
+
+
+TICK_SECONDS: Final = 1.0
+ROWS_TICKS: Final = 2
+"""Ticks between two pages of destinations."""
+KEEP_ALIVE_TICKS: Final = 15
+RETRY_MS: Final = 2000
+"""Delay after which a browser reconnects when its stream has ended."""
+_KEEP_ALIVE: Final = b": keep-alive\n\n"
+
+
+class EventStream(Response):
+    """Response that lasts until its events end or its client disconnects."""
+
+    def __init__(self, service: OverviewService, call: Call, query: EventQuery) -> None:
+        super().__init__(media_type=EVENT_STREAM)
+        del self.headers["content-length"]
+        self._service = service
+        self._call = call
+        self._query = query
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send events until the connection reports its end; `receive` is not read."""
+        body = "http.response.body"
+        self._service.open += 1
+        try:
+            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
+            async for each in self._service.events(self._call, self._query):
+                await send({"type": body, "body": each, "more_body": True})
+            await send({"type": body, "body": b"", "more_body": False})
+        finally:
+            self._service.open -= 1
+
+
+def event(name: str, data: bytes) -> bytes:
+    """Return an event in wire format. `data` is JSON, which contains no line ends."""
+    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
+
+
+# --- Overview, history and events -----------------------------------------------------------------
 
 FRESH_MS: Final = 900
 """Age in ms up to which an overview is reused for other requests."""
@@ -170,23 +271,89 @@ _RATE_DIGITS: Final = 3
 _TIME_DIGITS: Final = 3
 
 
-class Overview:
-    """Source of `/overview` and of the event stream's overview, one per application."""
+class OverviewService(Service):
+    """Handlers of `/overview`, `/history` and `/events`; `open` is the number of open streams."""
 
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
+    def __init__(self, context: ApiContext, tick: float = TICK_SECONDS) -> None:
+        """Create the handlers; `tick` is the interval of the events in seconds."""
+        super().__init__(context)
         self._made: OverviewView | None = None
         self._made_at = 0
+        self._pages = DestinationPageCache(DestinationService(context))
+        self._tick = tick
+        self.open = 0
 
-    def forget(self) -> None:
-        """Discard the cached overview."""
-        self._made = None
+    @handles(GET_OVERVIEW)
+    async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
+        """GET /overview"""
+        past = self.past(MINUTES * STEPS_OF_A_MINUTE)
+        return replace(self.now(call.identity, query.fresh), history=past)
 
-    def now(self, identity: Identity) -> OverviewView:
-        """Return the overview that the user may see, without history."""
+    @handles(GET_HISTORY)
+    async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
+        """GET /history"""
+        steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
+        name = named(query.destination, "name_base64", query.name_base64)
+        if not name:
+            return self.past(steps)
+        call.demand(Operation.BROWSE, name)
+        destination = self._context.broker.destinations.find(Address(KINDS[query.kind], name))
+        if destination is None or not sees(call.identity, destination):
+            raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
+        return self.past(steps, destination)
+
+    @handles(STREAM_EVENTS)
+    async def stream(self, call: Call, query: EventQuery) -> Response:
+        """GET /events"""
+        most = self._context.limits.streams
+        if self.open >= most:
+            raise ApiError(
+                503,
+                "too-many-streams",
+                f"{most} streams of events are open, and http.max_event_streams allows no more",
+                {"Retry-After": str(RETRY_SECONDS)},
+            )
+        if call.request.method == "HEAD":
+            return Response(media_type=EVENT_STREAM)
+        return EventStream(self, call, query)
+
+    async def events(self, call: Call, query: EventQuery) -> AsyncIterator[bytes]:
+        """Yield events until the connection is about to close or the login is no longer valid."""
+        leaving = call.caller.leaving
+        silent = 0
+        tick = 0
+        yield b"retry: %d\n\n" % RETRY_MS
+        while not leaving.is_set():
+            self._context.broker.wake()
+            identity = call.who.current()
+            if identity is None:
+                yield event("logout", b"{}")
+                return
+            silent += 1
+            if query.overview:
+                silent = 0
+                yield event("overview", msgspec.json.encode(self.now(identity)))
+            if query.destinations and tick % ROWS_TICKS == 0:
+                rows = await self._pages.unless(leaving, identity, query)
+                if rows is None:
+                    return
+                silent = 0
+                yield event("destinations", rows)
+            if silent >= KEEP_ALIVE_TICKS:
+                silent = 0
+                yield _KEEP_ALIVE
+            tick += 1
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._tick):
+                    await leaving.wait()
+
+    def now(self, identity: Identity, fresh: bool = False) -> OverviewView:
+        """Return the overview that the user may see, without history; `fresh`: not a cached one,
+        which only superusers may request."""
         now = self._context.broker.clock.steady
         made = self._made
-        if made is None or now - self._made_at > FRESH_MS:
+        fresh = fresh and identity.superuser
+        if made is None or fresh or now - self._made_at > FRESH_MS:
             self._made = made = self._make()
             self._made_at = now
         return made if identity.superuser else replace(made, listeners=[], alarms=[])
@@ -225,7 +392,7 @@ class Overview:
                 fdatasync_ms=_quantiles(syncs),
             ),
             loop_lag_ms=_quantiles(lag),
-            alarms=alarms(context, listeners, lag, syncs),
+            alarms=list(alarms(context, listeners, lag, syncs)),
         )
 
     def _totals(self) -> TotalsView:
@@ -278,10 +445,13 @@ class Overview:
                     ),
                 )
 
-    def past(self, steps: int) -> HistoryView:
-        """Return up to `steps` samples of the totals."""
+    def past(self, steps: int, destination: Destination | None = None) -> HistoryView:
+        """Return up to `steps` samples of the totals, or of one destination."""
         history = self._context.history
-        samples = history.totals(steps)
+        if destination is None:
+            samples = totals = history.totals(steps)
+        else:
+            samples, totals = history.of(destination, steps), []
         return HistoryView(
             step_ms=STEP * 1000,
             end=history.end,
@@ -289,48 +459,8 @@ class Overview:
             deliver_rate=[round(each.deliver_rate, _RATE_DIGITS) for each in samples],
             ready=[each.ready for each in samples],
             unacked=[each.unacked for each in samples],
-            loop_lag_ms=[round(each.lag, _TIME_DIGITS) for each in samples],
-            fdatasync_ms=[round(each.sync, _TIME_DIGITS) for each in samples],
-        )
-
-
-class OverviewService:
-    """Handlers of `/overview` and `/history`."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-        self._overview = Overview(context)
-
-    @handles(GET_OVERVIEW)
-    async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
-        """GET /overview"""
-        past = self._overview.past(MINUTES * STEPS_OF_A_MINUTE)
-        if query.fresh and call.identity.superuser:
-            self._overview.forget()
-        return replace(self._overview.now(call.identity), history=past)
-
-    @handles(GET_HISTORY)
-    async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
-        """GET /history"""
-        steps = min(TOTAL_STEPS, query.minutes * STEPS_OF_A_MINUTE)
-        name = named(query.destination, "name_base64", query.name_base64)
-        if not name:
-            return self._overview.past(steps)
-        call.demand(Operation.BROWSE, name)
-        destination = self._context.broker.destinations.find(Address(KINDS[query.kind], name))
-        if destination is None or not sees(call.identity, destination):
-            raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
-        history = self._context.history
-        series = history.of(destination, steps)
-        return HistoryView(
-            step_ms=STEP * 1000,
-            end=history.end,
-            publish_rate=[round(each, _RATE_DIGITS) for each in series.rates_in],
-            deliver_rate=[round(each, _RATE_DIGITS) for each in series.rates_out],
-            ready=list(series.ready),
-            unacked=list(series.unacked),
-            loop_lag_ms=[],
-            fdatasync_ms=[],
+            loop_lag_ms=[round(each.lag, _TIME_DIGITS) for each in totals],
+            fdatasync_ms=[round(each.sync, _TIME_DIGITS) for each in totals],
         )
 
 

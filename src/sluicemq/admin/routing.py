@@ -71,21 +71,19 @@ class BodyBudget:
         """Wait until a body of that size fits into the budget; reserve the memory in the
         context."""
         size = min(size, self.size)
-        if self._waiting or size > self._free:
-            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            entry = (size, future)
-            self._waiting.append(entry)
-            try:
-                await future
-            except BaseException:
-                if future.done() and not future.cancelled():
-                    self._give_back(size)
-                else:
-                    self._waiting.remove(entry)
-                    self._give_back(0)
-                raise
-        else:
-            self._free -= size
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, future)
+        self._waiting.append(entry)
+        self._give_back(0)
+        try:
+            await future
+        except BaseException:
+            if future.done() and not future.cancelled():
+                self._give_back(size)
+            else:
+                self._waiting.remove(entry)
+                self._give_back(0)
+            raise
         try:
             yield
         finally:

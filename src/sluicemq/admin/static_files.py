@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import posixpath
 import re
 from collections.abc import Mapping
 from functools import cache
-from importlib import resources
-from importlib.resources.abc import Traversable
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -93,22 +93,15 @@ def imported(name: str, sources: Mapping[str, str]) -> list[str]:
         if module in found:
             continue
         found.append(module)
-        here = module.split("/")[:-1]
         for reference in _IMPORT.findall(sources[module]):
-            steps = list(here)
-            for step in reference.split("/"):
-                if step == "..":
-                    steps.pop()
-                elif step != ".":
-                    steps.append(step)
-            waiting.append("/".join(steps))
+            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
     return found
 
 
 @cache
 def load_static_files() -> StaticFiles:
     """Return the files of this installation."""
-    contents = dict(_read(resources.files("sluicemq.admin") / "console", ""))
+    contents = _read()
     digest = hashlib.sha256()
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
@@ -121,14 +114,13 @@ def load_static_files() -> StaticFiles:
     return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
 
 
-def _read(directory: Traversable, path: str) -> list[tuple[str, bytes]]:
-    found = []
-    for entry in directory.iterdir():
-        if entry.is_dir():
-            found += _read(entry, f"{path}{entry.name}/")
-        elif entry.name.rpartition(".")[2] in MEDIA:
-            found.append((f"{path}{entry.name}", entry.read_bytes()))
-    return found
+def _read() -> dict[str, bytes]:
+    root = Path(__file__).parent / "console"
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in root.rglob("*.*")
+        if path.suffix[1:] in MEDIA
+    }
 
 
 def _file(name: str, content: bytes) -> StaticFile:

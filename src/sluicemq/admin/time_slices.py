@@ -6,18 +6,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import TypeVar
+from typing import Any, Final, TypeVar
 
-from sluicemq.broker import Broker
+from sluicemq.broker import Broker, Cursor, Delivery
 
 ItemT = TypeVar("ItemT")
+STEP: Final = 20
+"""Messages scanned between two checks of the conditions that end a scan."""
 
 
 class TimeSlices:
     """Time slices of one request, shared with other scans (broker/scheduler.py).
 
-    Callers iterate with `over`, or run `if slices.due: await slices.rest()` after each item. State
-    that was read before `rest` may have changed after it.
+    Callers iterate with `over`, or await `rest` after each item. State that was read before may
+    have changed after it.
     """
 
     __slots__ = ("_broker", "_rested", "_scans")
@@ -39,35 +41,43 @@ class TimeSlices:
             if not count % every and self.due:
                 await self.rest()
 
+    async def scan(
+        self, cursor: Cursor[Delivery], requested: Callable[[], int]
+    ) -> AsyncIterator[Delivery]:
+        """Yield the messages after the cursor until `requested`, the number of messages that the
+        caller still needs, returns 0. The cursor is behind the last message when the iteration has
+        ended; the caller does not break it off."""
+        while (count := min(STEP, requested())) > 0 and cursor.priority >= 0:
+            for delivery in cursor.look(count):
+                yield delivery
+                if self.due:
+                    cursor.back_to(delivery)
+                    break
+            await self.rest()
+
     async def rest(self) -> None:
-        """Wait for the next slice."""
+        """Wait for the next slice if this one is used up."""
+        if not self.due:
+            return
         self._rested = True
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._scans.schedule(partial(_resume, turn), outside=True)
-        await turn
+        await called_back(partial(self._scans.schedule, outside=True))
         self._broker.wake()  # flushes what the request changes next
-
-
-def _resume(turn: asyncio.Future[None]) -> None:
-    if not turn.done():  # the request may be cancelled
-        turn.set_result(None)
 
 
 async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
-    await wait_until_called_back(broker, partial(broker.when_durable, sequence))
-
-
-async def wait_until_called_back(
-    broker: Broker, begin: Callable[[Callable[[], None]], None]
-) -> None:
-    """Call `begin` and wait until it calls back. Raises the errors of `begin`."""
     broker.wake()
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    await called_back(broker.when_durable, sequence)
 
-    def done() -> None:
-        if not future.done():
-            future.set_result(None)
 
-    begin(done)
-    await future
+async def called_back(begin: Callable[..., object], *arguments: Any) -> Any:
+    """Call `begin` with the arguments and a callback, and return what the callback is called with:
+    one value, or nothing. Raises the errors of `begin`."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any = None) -> None:
+        if not future.done():  # the request may be cancelled
+            future.set_result(result)
+
+    begin(*arguments, done)
+    return await future

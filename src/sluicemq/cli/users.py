@@ -80,7 +80,6 @@ from sluicemq.management.users import (
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.security.access import is_open
-from sluicemq.security.changes import Preparation
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
@@ -89,8 +88,7 @@ from sluicemq.security.passwords import (
     password_warnings,
     read_secret_file,
 )
-from sluicemq.security.records import Database
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, Preparation, UserStore
 from sluicemq.security.user_service import UserService
 from sluicemq.server.address import Url
 from sluicemq.server.config import Config

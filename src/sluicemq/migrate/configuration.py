@@ -12,9 +12,7 @@ from typing import Final
 from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.changes import add_user
-from sluicemq.security.records import Database
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, UserStore, add_user
 from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of

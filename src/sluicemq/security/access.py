@@ -8,89 +8,165 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Annotated, Final, Literal, NamedTuple, Protocol
+
+import msgspec
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.setting import about
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
 # What the authentication needs to know of the configuration, of a listener and of a connection.
 
 
-class AuthSettings(Protocol):
-    """Settings of users and logins; the configuration reference describes them.
+class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Users and logins."""
 
-    Times in seconds.
-    """
-
-    @property
-    def required(self) -> str: ...
-    @property
-    def admin_token_file(self) -> Path | None: ...
-    @property
-    def audit_log(self) -> bool: ...
-    @property
-    def min_password_length(self) -> int: ...
-    @property
-    def max_login_failures(self) -> int: ...
-    @property
-    def max_login_failure_entries(self) -> int: ...
-    @property
-    def login_failure_window(self) -> float: ...
-    @property
-    def login_backoff(self) -> float: ...
-    @property
-    def login_backoff_max(self) -> float: ...
-    @property
-    def max_concurrent_password_checks(self) -> int: ...
-    @property
-    def max_queued_logins(self) -> int: ...
-    @property
-    def password_cache_size(self) -> int: ...
+    users_file: Annotated[
+        Path | None,
+        about(
+            "File of the user database, which `sluicemq users` and `sluicemq permissions` change. "
+            "Without it: `users.json` in the data directory."
+        ),
+    ] = None
+    required: Annotated[
+        Literal["auto", "always", "never"],
+        about(
+            "Whether clients have to log in. `auto`: as soon as a user exists, if the protocol "
+            "has logins. `always`: even without users; listeners of protocols without logins then "
+            "need a `user`. `never`: no login is required."
+        ),
+    ] = "auto"
+    admin_token_file: Annotated[
+        Path | None,
+        about(
+            "File whose first line, at least 16 characters, is accepted as a token or password "
+            "with superuser permissions, for example to create the first user."
+        ),
+    ] = None
+    min_password_length: Annotated[
+        int,
+        about(
+            "Minimum length of new passwords in characters; 0 = no minimum. Passwords with fewer "
+            "than 12 characters are accepted with a warning.",
+            le=1024,
+        ),
+    ] = 0
+    max_login_failures: Annotated[
+        int,
+        about(
+            "Consecutive failed logins of a user from one address (IPv6: from one /64) after "
+            "which further logins of that user from that address are rejected for some time.",
+            ge=1,
+            le=1000,
+        ),
+    ] = 10
+    login_backoff: Annotated[
+        float,
+        about(
+            "Time for which they are rejected; it doubles with each further failure.",
+            "s",
+            le=86_400,
+        ),
+    ] = 1.0
+    login_backoff_max: Annotated[
+        float, about("Maximum time for which logins are rejected.", "s", le=86_400)
+    ] = 60.0
+    login_failure_window: Annotated[
+        float,
+        about("Time without a failure after which the count of failures is reset.", "s"),
+    ] = 900.0
+    max_login_failure_entries: Annotated[
+        int,
+        about(
+            "Maximum number of entries (user and address) in the table of failed logins. If it is "
+            "full, the entries of the address with the most entries become one for all of its "
+            "users.",
+            ge=1,
+        ),
+    ] = 10_000
+    max_concurrent_password_checks: Annotated[
+        int,
+        about(
+            "Passwords that are checked concurrently, each with 19 MiB of memory and one "
+            "processor. This limits the rate of guesses.",
+            ge=1,
+            le=64,
+        ),
+    ] = 2
+    max_queued_logins: Annotated[
+        int,
+        about(
+            "Maximum number of logins that wait for their check; further logins fail and may be "
+            "retried.",
+            ge=1,
+        ),
+    ] = 1000
+    password_cache_size: Annotated[
+        int,
+        about(
+            "Maximum number of verified passwords, per user and address, that are cached (as "
+            "keyed digests in memory) so that they need no check.",
+            ge=1,
+        ),
+    ] = 10_000
+    audit_log: Annotated[
+        bool,
+        about(
+            "Log logins, denied requests and changes of users (logger `sluicemq.audit`), at any "
+            "log level."
+        ),
+    ] = True
 
 
 class AuthConfig(Protocol):
-    """Configuration of the authentication.
-
-    insecure_public  True if public listeners are treated as the others
-    """
+    """Configuration of the authentication."""
 
     @property
-    def auth(self) -> AuthSettings: ...
+    def auth(self) -> AuthSettings:
+        """Settings of users and logins."""
+
     @property
-    def users_file(self) -> Path: ...
+    def users_file(self) -> Path:
+        """User database."""
+
     @property
-    def insecure_public(self) -> bool: ...
+    def insecure_public(self) -> bool:
+        """True if public listeners are treated as the others."""
 
 
 class ListenerUrl(Protocol):
-    """URL of a listener. `public`: other machines can reach it."""
+    """URL of a listener."""
 
     @property
-    def public(self) -> bool: ...
+    def public(self) -> bool:
+        """True if other machines can reach it."""
 
 
 class ListenerOptions(Protocol):
-    """Listener that a connection was accepted by. `user` is the user of its clients, "" = none."""
+    """Listener that a connection was accepted by."""
 
     @property
-    def url(self) -> ListenerUrl: ...
+    def url(self) -> ListenerUrl:
+        """URL of the listener."""
+
     @property
-    def user(self) -> str: ...
+    def user(self) -> str:
+        """User of its clients, "" = none."""
 
 
 class ClientConnection(Protocol):
-    """Connection of a client.
-
-    peer       address of the client
-    peer_user  user that the client's certificate names, "" = none
-    """
+    """Connection of a client."""
 
     @property
-    def peer(self) -> str: ...
+    def peer(self) -> str:
+        """Address of the client."""
+
     @property
-    def peer_user(self) -> str: ...
+    def peer_user(self) -> str:
+        """User that the client's certificate names, "" = none."""
 
     def call_later(self, delay: float, callback: Callable[[], None]) -> object:
         """Call `callback` in `delay` seconds, in an event loop iteration."""
@@ -182,8 +258,9 @@ class Users(Protocol):
         """Return the permissions of a user; an empty list for an unknown user."""
 
 
-class Access(Protocol):
-    """Authentication of one connection; every session has its own.
+class Access:
+    """Authentication of one connection; every session has its own. This class is the access to a
+    broker without users: every client may perform every operation. `authenticator` has the other.
 
     guest   identity before the login; None if the client must log in. Protocols without logins
             always act as the guest
@@ -191,16 +268,21 @@ class Access(Protocol):
             last login as the author of a change. The session checks whether that user may make it
     """
 
-    guest: Identity | None
-    users: Users | None
+    __slots__ = ("guest", "users")
+
+    def __init__(self, guest: Identity | None = EVERYBODY) -> None:
+        self.guest = guest
+        self.users: Users | None = None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """Authenticate the client. One login at a time.
 
         `peer` is `Transport.peer`, for the failure table and the audit log. `admitted` receives the
         identity, or AuthenticationFailed (unknown user or wrong credentials), TooManyFailures,
-        LoginBusy or AuthenticationMissing.
+        LoginBusy or AuthenticationMissing. A guest is admitted whatever its credentials.
         """
+        assert self.guest is not None
+        admitted(self.guest)
 
     def cancel_login(self) -> None:
         """Cancel the pending login, because the connection closes or the client sends no more.
@@ -210,43 +292,17 @@ class Access(Protocol):
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login, for a session that outlives its connection."""
+        return lambda: self.guest
 
     def renew(self) -> None:
         """Update `guest`, for protocols in which every request carries its credentials."""
 
     def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Log a denied operation in the audit log. `what` is like "produce orders"."""
+        """Log a denied operation in the audit log, if there is one. `what` is like "produce
+        orders"."""
 
 
-class Open:
-    """Access to a broker without users: every client may perform every operation."""
-
-    __slots__ = ("guest", "users")
-
-    def __init__(self, guest: Identity = EVERYBODY) -> None:
-        self.guest: Identity | None = guest
-        self.users: Users | None = None
-
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
-        """Admit the client as the guest at once, whatever its credentials."""
-        assert self.guest is not None
-        admitted(self.guest)
-
-    def cancel_login(self) -> None:
-        """Do nothing: no login is ever pending."""
-
-    def login_handle(self, credentials: Credentials) -> LoginHandle:
-        """Return a handle that is always valid."""
-        return lambda: self.guest
-
-    def renew(self) -> None:
-        """Do nothing: the guest never changes."""
-
-    def denied(self, peer: str, identity: Identity, what: str) -> None:
-        """Do nothing: there is no audit log. A configured guest may lack permissions."""
-
-
-OPEN: Final = Open()
+OPEN: Final = Access()
 """Access of sessions that are created without a user directory."""
 
 

@@ -1,4 +1,4 @@
-"""Authentication of connections: implements `sluicemq.security.access`.
+"""Authentication of connections.
 
     connection          protocol with logins             protocol without logins
     certificate         the user that it names; EVERYBODY while the broker has no users
@@ -22,17 +22,20 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from weakref import WeakSet
 
 import structlog
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import changes
+from sluicemq.security import records
 from sluicemq.security.access import (
     TOKEN_PREFIX,
+    Access,
     Account,
     Admitted,
     AuthConfig,
@@ -41,21 +44,24 @@ from sluicemq.security.access import (
     Done,
     ListenerOptions,
     LoginHandle,
-    Users,
     is_open,
 )
 from sluicemq.security.audit import Audit
-from sluicemq.security.changes import Preparation, UserChange, prepare_user, ready
-from sluicemq.security.login_queue import CallSoon, LoginCheck, Verify
-from sluicemq.security.logins import ADMIN, Logins
+from sluicemq.security.logins import ADMIN, CallSoon, LoginCheck, Logins, PasswordUpgrades, Verify
 from sluicemq.security.passwords import (
     hash_password,
     read_secret_file,
     verify,
 )
-from sluicemq.security.records import Database, UserSnapshot, fingerprint
-from sluicemq.security.store import UserStore
-from sluicemq.security.upgrades import PasswordUpgrades
+from sluicemq.security.records import (
+    Database,
+    Preparation,
+    UserSnapshot,
+    UserStore,
+    fingerprint,
+    prepare_user,
+    ready,
+)
 
 LOCAL: Final = Identity("(local)", superuser=True)
 """Identity of clients of the admin socket: only the owner of the data can open it."""
@@ -316,8 +322,8 @@ class Authenticator:
         return int(self._wall())
 
 
-class ConnectionAccess:
-    """Access of one connection; implements `sluicemq.security.access.Access`.
+class ConnectionAccess(Access):
+    """Access of one connection to a broker that may have users.
 
     Callbacks run in an event loop iteration of the broker; an exception in a callback closes this
     connection.
@@ -329,8 +335,6 @@ class ConnectionAccess:
         "_check",
         "_guest",
         "_transport",
-        "guest",
-        "users",
         "who",
     )
 
@@ -357,9 +361,7 @@ class ConnectionAccess:
         authenticator = self._authenticator
         authenticator.refresh()
         self.guest = self._guest()
-        self.users: Users | None = (
-            ConnectionUsers(authenticator, self) if authenticator.required else None
-        )
+        self.users = ConnectionUsers(authenticator, self) if authenticator.required else None
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login; a guest's returns the guest (`Access`)."""
@@ -410,35 +412,33 @@ class ConnectionAccess:
         self.answer(call)
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionUsers:
     """User directory of one connection; implements `Users`. The session checks the permissions of
     its client."""
 
-    __slots__ = ("_access", "_authenticator")
-
-    def __init__(self, authenticator: Authenticator, access: ConnectionAccess) -> None:
-        self._authenticator = authenticator
-        self._access = access
+    _authenticator: Authenticator
+    _access: ConnectionAccess
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user (`Users`)."""
-        self._with_password(name, UserChange(password, superuser), True, done)
+        self._with_password(name, UserRequest(password=password, superuser=superuser), True, done)
 
     def remove(self, name: str, done: Done) -> None:
         """Delete a user (`Users`)."""
-        self._apply(ready(changes.remove_user, name), done)
+        self._apply(ready(records.remove_user, name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
         """Change a user's password (`Users`), and the digest form if the user has one."""
-        self._with_password(name, UserChange(password), False, done)
+        self._with_password(name, UserRequest(password=password), False, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """Replace the user's permission for exactly this pattern (`Users`)."""
-        self._apply(ready(changes.grant, name, permission, self._authenticator.now()), done)
+        self._apply(ready(records.grant, name, permission, self._authenticator.now()), done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """Remove the permission of this pattern, if there is one (`Users`)."""
-        self._apply(ready(changes.revoke, name, pattern, self._authenticator.now()), done)
+        self._apply(ready(records.revoke, name, pattern, self._authenticator.now()), done)
 
     def accounts(self) -> list[Account]:
         """Return all users, sorted by name (`Users`)."""
@@ -450,7 +450,7 @@ class ConnectionUsers:
         database = self._authenticator.database
         return list(database.rights(name)) if name in database.users else []
 
-    def _with_password(self, name: str, change: UserChange, new: bool, done: Done) -> None:
+    def _with_password(self, name: str, change: UserRequest, new: bool, done: Done) -> None:
         """Apply a change with a password; protocols cannot create users without one."""
         if change.password:
             authenticator = self._authenticator

@@ -1,11 +1,13 @@
 """The table of failed logins: which user is refused from which address, and for how long.
 
 Failures in a row are counted for each pair of address and user, whether or not there is such a
-user. With the `allowed`-th failure further logins of the pair are refused for `block` seconds, and
-each failure after that doubles the time, up to `block_max`. A success clears the entry; a refused
-attempt is not checked and does not count. Entries expire `expire` seconds after the last failure.
+user. With failure number `max_login_failures` further logins of the pair are refused for
+`login_backoff` seconds, and each failure after that doubles the time, up to `login_backoff_max`. A
+success clears the entry; a refused attempt is not checked and does not count. Entries expire
+`login_failure_window` seconds after the last failure.
 
-The table has at most `most` entries. Which one makes room must not be the guesser's choice:
+The table has at most `max_login_failure_entries` entries. Which one makes room must not be the
+guesser's choice:
 
 - Users of one address are cheap to invent. When the table is full, the address with the most
   entries is therefore folded: one entry, which has the highest count and the latest end of all of
@@ -14,9 +16,9 @@ The table has at most `most` entries. Which one makes room must not be the guess
   its users. A success does not clear a folded entry, because one account would then be enough to
   guess at all others; it expires.
 - Addresses are expensive. Only when no address has more than one entry, the address that failed
-  longest ago is dropped. To drop an entry of its own this way, a guesser has to fail from `most`
-  other addresses, and each failure takes the same check and the same turn in the queue as a guess:
-  it pays `most` checks for `allowed` guesses.
+  longest ago is dropped. To drop an entry of its own this way, a guesser has to fail from as many
+  other addresses as the table has entries, and each failure takes the same check and the same turn
+  in the queue as a guess: it pays that many checks for `max_login_failures` guesses.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ import ipaddress
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+
+from sluicemq.security.access import AuthSettings
 
 
 @dataclass(slots=True)
@@ -51,42 +55,17 @@ class _AddressEntries:
         return 1 if self.folded is not None else len(self.users)
 
 
+@dataclass(slots=True, eq=False)
 class FailureTable:
-    """The table of one broker. Times are in seconds of `clock`, which never goes back."""
+    """The table of one broker, with the limits of the settings. Times are in seconds of the clock,
+    which never goes back."""
 
-    __slots__ = (
-        "_addresses",
-        "_allowed",
-        "_block",
-        "_block_max",
-        "_clock",
-        "_expire",
-        "_most",
-        "size",
-    )
-
-    def __init__(
-        self,
-        clock: Callable[[], float],
-        *,
-        allowed: int,
-        block: float,
-        block_max: float,
-        expire: float,
-        most: int,
-    ) -> None:
-        """`allowed` is the number of failures in a row at which a pair is refused; the other
-        parameters are explained in the module's docstring."""
-        self._clock = clock
-        self._allowed = allowed
-        self._block = block
-        self._block_max = block_max
-        self._expire = expire
-        self._most = most
-        self._addresses: OrderedDict[str, _AddressEntries] = OrderedDict()
-        """The address of the latest failure last."""
-        self.size = 0
-        """Entries of all addresses."""
+    _clock: Callable[[], float]
+    _settings: AuthSettings
+    _addresses: OrderedDict[str, _AddressEntries] = field(default_factory=OrderedDict)
+    """The address of the latest failure last."""
+    size: int = 0
+    """Entries of all addresses."""
 
     def wait(self, address: str, user: str) -> float:
         """Return the seconds for which logins of the pair are refused; 0.0 if they are not."""
@@ -97,6 +76,7 @@ class FailureTable:
     def fail(self, address: str, user: str) -> float:
         """Count a failed login. Return the seconds for which the pair is refused now."""
         now = self._clock()
+        settings = self._settings
         self._drop_expired(now)
         entries = self._addresses.get(address)
         if entries is None:
@@ -107,17 +87,18 @@ class FailureTable:
         if entry is None:
             entry = entries.users[user] = _Entry()
             self.size += 1
-        elif now - entry.last > self._expire:
+        elif now - entry.last > settings.login_failure_window:
             entry.count = 0
         if entries.folded is None:
             entries.users.move_to_end(user)
         entry.count += 1
         entry.last = now
-        over = entry.count - self._allowed
+        over = entry.count - settings.max_login_failures
         # 2.0 ** 1024 would raise OverflowError
-        wait = min(self._block * 2.0 ** min(over, 60), self._block_max) if over >= 0 else 0.0
+        wait = settings.login_backoff * 2.0 ** min(over, 60) if over >= 0 else 0.0
+        wait = min(wait, settings.login_backoff_max)
         entry.until = now + wait
-        while self.size > self._most:
+        while self.size > settings.max_login_failure_entries:
             self._evict()
         return wait
 
@@ -132,7 +113,7 @@ class FailureTable:
     def _drop_expired(self, now: float) -> None:
         while self._addresses:
             address, entries = next(iter(self._addresses.items()))
-            if now - entries.last <= self._expire:
+            if now - entries.last <= self._settings.login_failure_window:
                 break
             self.size -= len(entries)
             del self._addresses[address]

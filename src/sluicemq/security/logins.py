@@ -2,14 +2,14 @@
 
     valid token, proven password or digest ──> admitted at once, always
     the pair (address, user) is refused ─────> TooManyFailures, with the seconds to wait
-    else ────────────────────────────────────> the queue (`login_queue`), then the failure table
+    else ────────────────────────────────────> the queue (`LoginQueue`), then the failure table
 
 A password is proven where it has been right before: at the same address, with the same stored
-hash, or the one that has replaced it for the same password (`upgrades`). What is remembered is a
-keyed digest, in memory. The address is part of it because an answer that comes at once tells that a
-guess is right; where nobody has logged in, a right guess must take its turn in the queue like a
-wrong one. There a password that is proven elsewhere only saves the work of the check, which lets
-many clients of one user come back after a restart.
+hash, or the one that has replaced it for the same password (`PasswordUpgrades`). What is remembered
+is a keyed digest, in memory. The address is part of it because an answer that comes at once tells
+that a guess is right; where nobody has logged in, a right guess must take its turn in the queue
+like a wrong one. There a password that is proven elsewhere only saves the work of the check, which
+lets many clients of one user come back after a restart.
 
 A wrong token and an MD5 digest cost nothing to compare. So that they are no faster way to guess,
 they wait in the same queue, and a wrong one takes a check against a hash that nothing fits; so does
@@ -23,8 +23,14 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from itertools import islice
+from typing import Any, Final
+
+import structlog
 
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import (
@@ -34,30 +40,314 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.security.access import TOKEN_PREFIX, Admitted, Credentials
+from sluicemq.security.access import TOKEN_PREFIX, Admitted, AuthSettings, Credentials
 from sluicemq.security.audit import Audit, audited_user
 from sluicemq.security.failures import FailureTable, address_of
-from sluicemq.security.login_queue import (
-    CallSoon,
-    LoginCheck,
-    LoginQueue,
-    Verdict,
-    Verify,
-)
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
     UNKNOWN,
     bcrypt_cost,
     digest_answer,
+    hash_password,
     page_digest_answer,
+    verify,
 )
-from sluicemq.security.records import fingerprint
+from sluicemq.security.records import (
+    MOST_USERS,
+    UserSnapshot,
+    UserStore,
+    fingerprint,
+    replace_hashes,
+)
 
-if TYPE_CHECKING:
-    from sluicemq.security.access import AuthSettings
-    from sluicemq.security.records import UserSnapshot
-    from sluicemq.security.upgrades import PasswordUpgrades
+log = structlog.get_logger("sluicemq.identity")
+
+# --- Queue of checks ------------------------------------------------------------------------------
+#
+# Queue of login checks: few at a time, fair between addresses, off the event loop.
+#
+# Password checks are slow on purpose. argon2 and bcrypt release the interpreter lock, so that
+# messages are processed while a thread checks; everything else happens on the event loop's thread
+# and needs no lock.
+#
+#     submit ── the queue is full ──────────> LoginBusy, to the newest check of the address that has
+#        │                                    the most waiting (the new one, if that is its own)
+#        └─ waits ── its connection ends ───> leaves the queue (`cancel`)
+#             └─ turn ── decide() knows ────> settled without a check
+#                  └─ thread ── conclude() ─> settled
+#
+# Addresses take turns. Within an address checks keep their order, but of each pair of address and
+# user only one runs at a time. Waiting checks of the same address with the same key (the same user
+# and the same secret) share the outcome of the first of them, which counts once.
+
+CallSoon = Callable[..., Any]
+"""Schedules a call on the event loop's thread: `loop.call_soon_threadsafe`."""
+
+Verdict = bool | AccessError
+"""Result of a check of credentials, or the reason why they were not checked."""
+
+Verify = Callable[[str, str, int], bool]
+"""Checks a password in a thread: `passwords.verify`."""
+
+
+@dataclass(slots=True, eq=False)
+class LoginCheck:
+    """One attempt to log in that has to be checked.
+
+    address   of the client, see `failures.address_of`
+    user      the name in the failure table
+    key       equal for the same user and secret
+    stored    the hash, and
+    password  what is compared with it
+    highest   the highest cost of a bcrypt hash in the user database, see `passwords.verify`
+    decide    called at its turn: return the verdict if no check is needed, else None
+    conclude  called once with the result of the check, or of `decide`; return the final verdict
+    answer    called once with the verdict
+    """
+
+    address: str
+    user: str
+    key: bytes
+    _: KW_ONLY
+    stored: str
+    password: str
+    highest: int
+    decide: Callable[[], Verdict | None]
+    conclude: Callable[[bool], bool]
+    answer: Callable[[Verdict], None]
+
+
+class LoginQueue:
+    """Queue of one broker."""
+
+    __slots__ = (
+        "_call_soon",
+        "_checks",
+        "_most",
+        "_pool",
+        "_running",
+        "_verify",
+        "_waiting",
+        "size",
+    )
+
+    def __init__(
+        self,
+        call_soon: CallSoon,
+        *,
+        checks: int,
+        most: int,
+        verify: Verify = verify,
+    ) -> None:
+        """Create an empty queue: up to `checks` run at a time, and up to `most` wait."""
+        self._call_soon = call_soon
+        self._checks = checks
+        self._most = most
+        self._verify = verify
+        self._pool = ThreadPoolExecutor(checks, "password")
+        self._running: set[tuple[str, str]] = set()
+        """Address and user of the running checks."""
+        self._waiting: OrderedDict[str, dict[LoginCheck, None]] = OrderedDict()
+        """Waiting checks by address, the next address first; no entry is empty."""
+        self.size = 0
+        """Number of waiting checks."""
+
+    def submit(self, check: LoginCheck) -> None:
+        """Queue a check. Its `answer` may be called at once."""
+        own = len(self._waiting.get(check.address, ()))
+        if self.size >= self._most:
+            heaviest = max(self._waiting, key=lambda address: len(self._waiting[address]))
+            if len(self._waiting[heaviest]) <= own + 1:
+                check.answer(LoginBusy())
+                return
+            displaced = next(reversed(self._waiting[heaviest]))
+            self._remove(displaced)
+            displaced.answer(LoginBusy())
+        self._waiting.setdefault(check.address, {})[check] = None
+        self.size += 1
+        self._advance()
+
+    def cancel(self, check: LoginCheck) -> None:
+        """Remove a check from the queue because its connection closes. A running check is
+        completed, and counts."""
+        if check in self._waiting.get(check.address, ()):
+            self._remove(check)
+            check.answer(AuthenticationFailed("the connection ends before the login is checked"))
+
+    def close(self) -> None:
+        """Stop all checks without calling `answer`."""
+        self._waiting.clear()
+        self.size = 0
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    def _remove(self, check: LoginCheck) -> None:
+        checks = self._waiting[check.address]
+        del checks[check]
+        self.size -= 1
+        if not checks:
+            del self._waiting[check.address]
+
+    def _next(self) -> LoginCheck | None:
+        """Remove the next check from the queue and return it."""
+        for address, checks in self._waiting.items():
+            for check in checks:
+                if (address, check.user) not in self._running:
+                    self._waiting.move_to_end(address)
+                    self._remove(check)
+                    return check
+        return None
+
+    def _advance(self) -> None:
+        while len(self._running) < self._checks and (check := self._next()) is not None:
+            verdict = check.decide()
+            if verdict is None:
+                self._running.add((check.address, check.user))
+                self._pool.submit(self._run, check)
+            elif isinstance(verdict, AccessError):
+                check.answer(verdict)
+            else:
+                self._settle(check, verdict)
+
+    def _run(self, check: LoginCheck) -> None:
+        """Verify the password; runs in a thread."""
+        try:
+            right = self._verify(check.stored, check.password, check.highest)
+        except Exception as error:
+            # otherwise the slot would not be released until the restart
+            log.error("a password cannot be checked", exc_info=error)
+            right = False
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
+            self._call_soon(self._finish, check, right)
+
+    def _finish(self, check: LoginCheck, right: bool) -> None:
+        self._running.discard((check.address, check.user))
+        try:
+            self._settle(check, right)
+        finally:
+            self._advance()
+
+    def _settle(self, check: LoginCheck, right: bool) -> None:
+        verdict = check.conclude(right)
+        same = [other for other in self._waiting.get(check.address, ()) if other.key == check.key]
+        for other in same:
+            self._remove(other)
+        for each in (check, *same):
+            each.answer(verdict)
+
+
+# --- Replacement of bcrypt hashes -----------------------------------------------------------------
+#
+# Replacement of bcrypt hashes by argon2 ones after their users' first successful login.
+#
+#     login ──> offer() ── waits ──> thread: hash, change the file ──> loop: next ones
+#                           │                     └ cannot be written ──> paused
+#                           └ paused, or too many wait: at a later login
+#
+# The password stays the same, so nothing may end or fail because its hash changes: a session that
+# was begun with the old hash, a parallel login that is being checked against it, a remembered
+# proof.
+# They compare the hash that `mark` returns: of a hash that this process has written in place of
+# another one, that other one.
+#
+# A user file that cannot be written is left alone until it changes or the broker restarts; bcrypt
+# hashes go on being verified.
+
+BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
+"""Author of these changes in the audit log."""
+AT_ONCE: Final = 16
+"""Maximum number of hashes replaced by one change of the file, which takes 0.4 s."""
+MOST_WAITING: Final = 1000
+"""Maximum number of users whose hash waits for its replacement; their passwords are in memory until
+then."""
+
+
+@dataclass(slots=True, eq=False)
+class PasswordUpgrades:
+    """Replacements of one broker. All methods are called on the event loop's thread.
+
+    The executor is the thread that changes the file of the store; `_written` is called on the event
+    loop's thread after each change.
+    """
+
+    _store: UserStore
+    _executor: Executor
+    _call_soon: CallSoon
+    _written: Callable[[], None]
+    _replaced: dict[str, str] = field(default_factory=dict)
+    """New hash of each replaced hash. Entries are added before the file is written, so that every
+    replaced hash in the file is known."""
+    _waiting: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """Stored hash and password by user."""
+    _running: bool = False
+    _paused: bool = False
+    _closed: bool = False
+
+    def mark(self, stored: str) -> str:
+        """Return the hash that identifies a user's password in comparisons."""
+        return self._replaced.get(stored, stored)
+
+    def offer(self, user: str, stored: str, password: str) -> None:
+        """Note that `password` is what `stored` was made of; replace that if it is bcrypt's."""
+        if self._paused or not bcrypt_cost(stored) or len(self._waiting) >= MOST_WAITING:
+            return
+        if len(password.encode()) > MAX_PASSWORD:  # bcrypt takes longer ones, argon2 is given none
+            return
+        self._waiting[user] = stored, password
+        self._advance()
+
+    def resume(self) -> None:
+        """Try again to write: the file has changed."""
+        self._paused = False
+
+    def close(self) -> None:
+        """Begin no more replacements."""
+        self._closed = True
+        self._waiting.clear()
+
+    def _advance(self) -> None:
+        if self._waiting and not self._running and not self._closed:
+            part = dict(islice(self._waiting.items(), AT_ONCE))
+            for user in part:
+                del self._waiting[user]
+            self._running = True
+            self._executor.submit(self._replace, part)
+
+    def _replace(self, part: dict[str, tuple[str, str]]) -> None:
+        """Hash and write, in the thread."""
+        fault = ""
+        try:
+            hashes = {
+                user: (old, hash_password(password)) for user, (old, password) in part.items()
+            }
+            for old, new in hashes.values():
+                if len(self._replaced) >= MOST_USERS:
+                    del self._replaced[next(iter(self._replaced))]
+                self._replaced[new] = old
+            self._store.change(partial(replace_hashes, hashes=hashes), BY)
+        except AccessError as error:
+            # another process is changing the file: these users are offered again
+            log.info("bcrypt hashes are not replaced yet", error=str(error))
+        except Exception as error:
+            # any error: if this never ended, no further hash would be replaced
+            fault = str(error) or type(error).__name__
+        with suppress(RuntimeError):  # the loop has been closed meanwhile
+            self._call_soon(self._done, fault)
+
+    def _done(self, fault: str) -> None:
+        self._running = False
+        if fault:
+            self._paused = True
+            self._waiting.clear()
+            log.warning(
+                "bcrypt hashes stay, because the user database cannot be changed", error=fault
+            )
+        else:
+            self._written()
+        self._advance()
+
+
+# --- Decision on credentials ----------------------------------------------------------------------
 
 ADMIN: Final = Identity("(admin token)", superuser=True)
 """Name of the client that presents the admin token. No user can have that name."""
@@ -67,15 +357,13 @@ TOKENS: Final = "(token)"
 """User of wrong tokens in the failure table, because a wrong token identifies no user."""
 
 
+@dataclass(slots=True, eq=False)
 class ProvenDigests:
     """Keyed digests of verified credentials; the least recently used one is evicted."""
 
-    __slots__ = ("_digests", "_key", "_most")
-
-    def __init__(self, most: int) -> None:
-        self._key = os.urandom(32)
-        self._most = most
-        self._digests: OrderedDict[bytes, None] = OrderedDict()
+    _most: int
+    _key: bytes = field(default_factory=partial(os.urandom, 32))
+    _digests: OrderedDict[bytes, None] = field(default_factory=OrderedDict)
 
     def digest(self, *parts: str) -> bytes:
         """Return the keyed digest of some texts."""
@@ -103,15 +391,17 @@ class Logins:
 
     queue          password checks that wait or run
     user_snapshot  returns the current users
+    failures       failed logins
+    proven         digests of verified credentials
     """
 
     __slots__ = (
         "_admin",
-        "_audit",
-        "_failures",
-        "_proven",
         "_upgrades",
         "_wall",
+        "audit",
+        "failures",
+        "proven",
         "queue",
         "user_snapshot",
     )
@@ -135,25 +425,18 @@ class Logins:
         if there is none.
         """
         self._admin = admin
-        self._audit = audit
+        self.audit = audit
         self.user_snapshot = user_snapshot
         self._upgrades = upgrades
         self._wall = wall
-        self._failures = FailureTable(
-            clock,
-            allowed=settings.max_login_failures,
-            block=settings.login_backoff,
-            block_max=settings.login_backoff_max,
-            expire=settings.login_failure_window,
-            most=settings.max_login_failure_entries,
-        )
+        self.failures = FailureTable(clock, settings)
         self.queue = LoginQueue(
             call_soon,
             checks=settings.max_concurrent_password_checks,
             most=settings.max_queued_logins,
             verify=verify,
         )
-        self._proven = ProvenDigests(settings.password_cache_size)
+        self.proven = ProvenDigests(settings.password_cache_size)
 
     def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
         """Verify credentials; `admitted` may be called at once.
@@ -167,7 +450,7 @@ class Logins:
             admitted(AuthenticationMissing("log in with a user name and a password"))
             return None
         given_user, name = ("", TOKENS) if token else (user, audited_user(user))
-        login = _Login(self, peer, given_user, name, admitted)
+        login = _Login(self, peer, address_of(peer) or LOCAL, given_user, name, admitted)
         if self.is_admin(token or password):
             login.admit(ADMIN, "token")
             return None
@@ -185,7 +468,7 @@ class Logins:
         if name := self.user_snapshot().holder(fingerprint(token), self._wall()):
             login.admit(self.user_snapshot().identity(name), "token")
             return None
-        return login.check("token", self._proven.digest("token", token), lambda: False)
+        return login.check("token", self.proven.digest("token", token), lambda: False)
 
     def _by_digest(self, login: _Login, digest: str, nonce: str) -> LoginCheck | None:
         user = login.given_user
@@ -201,11 +484,11 @@ class Logins:
             return any(equal) and bool(form and nonce)
 
         form = self.user_snapshot().digest_of(user)
-        proven = self._proven.digest("digest at", login.address, user, form)
-        if right() and proven in self._proven:
+        proven = self.proven.digest("digest at", login.address, user, form)
+        if right() and proven in self.proven:
             login.admit(self.user_snapshot().identity(user), "digest")
             return None
-        key = self._proven.digest("digest", user, digest, nonce)
+        key = self.proven.digest("digest", user, digest, nonce)
         return login.check("digest", key, right, proves=(proven,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
@@ -215,12 +498,12 @@ class Logins:
         if too_long and not bcrypt_cost(stored):
             password, stored = "", UNKNOWN
         mark = self._upgrades.mark(stored)
-        here = self._proven.digest("password at", login.address, user, mark, password)
-        if here in self._proven:
+        here = self.proven.digest("password at", login.address, user, mark, password)
+        if here in self.proven:
             self._upgrades.offer(user, stored, password)
             login.admit(self.user_snapshot().identity(user), "password")
             return None
-        anywhere = self._proven.digest("password", user, mark, password)
+        anywhere = self.proven.digest("password", user, mark, password)
 
         def unchanged() -> bool:
             return (
@@ -231,7 +514,7 @@ class Logins:
         return login.check(
             "password",
             anywhere,
-            lambda: unchanged() and anywhere in self._proven,
+            lambda: unchanged() and anywhere in self.proven,
             stored=stored,
             password=password,
             valid=unchanged,
@@ -239,65 +522,30 @@ class Logins:
             proved=lambda: self._upgrades.offer(user, self.user_snapshot().hash_of(user), password),
         )
 
-    # --- for _Login --------------------------------------------------------------------------
 
-    def refusal(self, login: _Login) -> TooManyFailures | None:
-        """Return the error with which logins of the pair are refused now, or None."""
-        wait = self._failures.wait(login.address, login.name)
-        if wait <= 0:
-            return None
-        whose = "with wrong tokens" if login.name == TOKENS else "for this user"
-        return TooManyFailures(f"{whose} from this address", math.ceil(wait))
-
-    def conclude(self, login: _Login, proves: tuple[bytes, ...], right: bool) -> None:
-        """Record the result of a check, once for all attempts that it answers."""
-        if right:
-            for digest in proves:
-                self._proven.add(digest)
-        else:
-            self._failures.fail(login.address, login.name)
-
-    def admitted(self, login: _Login, identity: Identity, how: str) -> None:
-        """Record a successful login."""
-        if how != "token":
-            self._failures.clear(login.address, login.name)
-        self._audit.login(login.peer, identity.name, how)
-
-    def failed(self, login: _Login, how: str) -> None:
-        """Record a failed login."""
-        wait = self._failures.wait(login.address, login.name)
-        self._audit.login_failed(login.peer, login.given_user, how, wait)
-
-    def refused(self, login: _Login, error: AccessError) -> None:
-        """Record an attempt that was not checked."""
-        if isinstance(error, TooManyFailures):
-            why = "too many failures"
-        elif isinstance(error, LoginBusy):
-            why = "too many waiting"
-        else:
-            why = "connection closed"
-        self._audit.refused(login.peer, login.given_user, why)
+_REFUSALS: Final[dict[type[AccessError], str]] = {
+    TooManyFailures: "too many failures",
+    LoginBusy: "too many waiting",
+}
+"""Reasons in the audit log why a login was not checked."""
 
 
+@dataclass(slots=True, eq=False)
 class _Login:
     """Login attempt.
 
+    address     of the client, in the queue and in the failure table
     given_user  user name sent by the client; "" with a token
     name        user in the failure table; all invalid names share one
     """
 
-    __slots__ = ("_admitted", "_answered", "_logins", "address", "given_user", "name", "peer")
-
-    def __init__(
-        self, logins: Logins, peer: str, given_user: str, name: str, admitted: Admitted
-    ) -> None:
-        self._logins = logins
-        self._admitted = admitted
-        self._answered = False
-        self.peer = peer
-        self.address = address_of(peer) or LOCAL
-        self.given_user = given_user
-        self.name = name
+    logins: Logins
+    peer: str
+    address: str
+    given_user: str
+    name: str
+    admitted: Admitted
+    answered: bool = False
 
     def check(
         self,
@@ -317,20 +565,23 @@ class _Login:
         successful check, `valid` returns whether `stored` is still current. On success the digests
         `proves` are added to those of verified credentials, and `proved` is called.
         """
-        logins = self._logins
-        if (refusal := logins.refusal(self)) is not None:
+        logins = self.logins
+        if (refusal := self._refusal()) is not None:
             self._answer(how, refusal)
             return None
 
         def decide() -> Verdict | None:
-            return logins.refusal(self) or (True if known() else None)
+            return self._refusal() or (True if known() else None)
 
         def conclude(right: bool) -> bool:
-            right = right and (valid() or known())
-            logins.conclude(self, proves, right)
-            if right:
-                proved()
-            return right
+            """Record the result of the check, once for all attempts that it answers."""
+            if not right or not (valid() or known()):
+                logins.failures.fail(self.address, self.name)
+                return False
+            for digest in proves:
+                logins.proven.add(digest)
+            proved()
+            return True
 
         check = LoginCheck(
             self.address,
@@ -344,21 +595,34 @@ class _Login:
             answer=partial(self._answer, how),
         )
         logins.queue.submit(check)
-        return None if self._answered else check
+        return None if self.answered else check
+
+    def _refusal(self) -> TooManyFailures | None:
+        """Return the error with which logins of the pair are refused now, or None."""
+        wait = self.logins.failures.wait(self.address, self.name)
+        if wait <= 0:
+            return None
+        whose = "with wrong tokens" if self.name == TOKENS else "for this user"
+        return TooManyFailures(f"{whose} from this address", math.ceil(wait))
 
     def admit(self, identity: Identity, how: str) -> None:
         """Admit the client."""
-        self._answered = True
-        self._logins.admitted(self, identity, how)
-        self._admitted(identity)
+        self.answered = True
+        if how != "token":
+            self.logins.failures.clear(self.address, self.name)
+        self.logins.audit.login(self.peer, identity.name, how)
+        self.admitted(identity)
 
     def _answer(self, how: str, verdict: Verdict) -> None:
-        self._answered = True
+        self.answered = True
+        audit = self.logins.audit
         if isinstance(verdict, AccessError):
-            self._logins.refused(self, verdict)
-            self._admitted(verdict)
+            why = _REFUSALS.get(type(verdict), "connection closed")
+            audit.refused(self.peer, self.given_user, why)
+            self.admitted(verdict)
         elif verdict:
-            self.admit(self._logins.user_snapshot().identity(self.given_user), how)
+            self.admit(self.logins.user_snapshot().identity(self.given_user), how)
         else:
-            self._logins.failed(self, how)
-            self._admitted(AuthenticationFailed("the user name or the password is wrong"))
+            wait = self.logins.failures.wait(self.address, self.name)
+            audit.login_failed(self.peer, self.given_user, how, wait)
+            self.admitted(AuthenticationFailed("the user name or the password is wrong"))

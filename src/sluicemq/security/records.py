@@ -1,4 +1,4 @@
-"""Records of the user database, and the format of its file.
+"""User database: its records, its index for logins, its changes, and its file.
 
     {"version": 1, "changed_by": "root on the command line",
      "users": {"anna": {"password": "$argon2id$…", "digest": "", "superuser": false,
@@ -13,17 +13,46 @@ why only users who need one have it.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import re
 import secrets
-from typing import Final
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Concatenate, Final, ParamSpec
 
 import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
 
-from sluicemq.model.access import ANONYMOUS, Identity, Permission, is_pattern, is_user_name
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.journal.files import write_whole
+from sluicemq.management.users import UserRequest
+from sluicemq.model.access import (
+    ANONYMOUS,
+    MAX_PATTERN,
+    Identity,
+    Permission,
+    is_pattern,
+    is_user_name,
+)
+from sluicemq.model.errors import (
+    AccessDenied,
+    AccessError,
+    ConfigurationError,
+    RoleExists,
+    RoleNotFound,
+    TokenNotFound,
+    UserExists,
+    UserNotFound,
+)
 from sluicemq.security.access import TOKEN_PREFIX
-from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost
+from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost, digest_form
+
+P = ParamSpec("P")
 
 VERSION: Final = 1
 
@@ -76,11 +105,6 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
     roles: dict[str, tuple[Permission, ...]] = msgspec.field(default_factory=dict)
 
-    @property
-    def highest_cost(self) -> int:
-        """Highest cost of a bcrypt hash; 0 if there is none."""
-        return max((bcrypt_cost(user.password) for user in self.users.values()), default=0)
-
     def rights(self, name: str) -> tuple[Permission, ...]:
         """Return a user's own permissions and those of its roles.
 
@@ -88,6 +112,10 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """
         user = self.users[name]
         return user.permissions + tuple(p for role in user.roles for p in self.roles[role])
+
+
+Change = Callable[[Database], Database]
+"""Change to the database; raises AccessError."""
 
 
 class _Version(msgspec.Struct):
@@ -118,29 +146,27 @@ def decode(content: bytes, where: str) -> Database:
     return database
 
 
-def _problems(database: Database) -> list[str]:
-    found = []
+def _problems(database: Database) -> Iterator[str]:
     for name in (*database.users, *database.roles):
         if not is_user_name(name):
-            found.append(f"{name[:100]!r} cannot be the name of a user or role")
+            yield f"{name[:100]!r} cannot be the name of a user or role"
     listed = [*database.roles.items()]
     for name, user in database.users.items():
         listed.append((name, user.permissions))
         if not _PASSWORD.match(user.password) and not bcrypt_cost(user.password):
-            found.append(
+            yield (
                 f"users.{name}.password is neither an argon2id hash nor one of bcrypt with a cost "
                 f"of {COSTS[0]} to {COSTS[-1]}"
             )
         if not _DIGEST.match(user.digest):
-            found.append(f"users.{name}.digest is not a digest")
+            yield f"users.{name}.digest is not a digest"
         if missing := [role for role in user.roles if role not in database.roles]:
-            found.append(f"users.{name}: there is no role {missing[0]!r}")
+            yield f"users.{name}: there is no role {missing[0]!r}"
         if not all(_SHA256.match(token.sha256) for token in user.tokens):
-            found.append(f"users.{name}.tokens: a sha256 has 64 hexadecimal digits")
+            yield f"users.{name}.tokens: a sha256 has 64 hexadecimal digits"
     for name, permissions in listed:
         if not all(is_pattern(permission.pattern) for permission in permissions):
-            found.append(f"{name}: a pattern has 1 to 256 characters")
-    return found
+            yield f"{name}: a pattern has 1 to 256 characters"
 
 
 # --- Tokens ---------------------------------------------------------------------------------------
@@ -188,7 +214,7 @@ class UserSnapshot:
             user.digest and not user.tokens for user in users if user.password or user.tokens
         )
         """True if every user who can log in can do so with a digest."""
-        self.highest_cost = database.highest_cost
+        self.highest_cost = max((bcrypt_cost(user.password) for user in users), default=0)
         """The highest cost of a bcrypt hash; 0 if there is none."""
         self._identities: dict[str, Identity] = {}
         self._tokens: dict[str, tuple[str, TokenRecord]] = {
@@ -224,3 +250,362 @@ class UserSnapshot:
         if token is None or (token.expires and now >= token.expires):
             return ""
         return name
+
+
+# --- Changes --------------------------------------------------------------------------------------
+#
+# Changes to the database: pure functions from one database to another.
+#
+# They neither access files nor hash passwords, because the file is locked while they run. A
+# `Preparation` does what has to come before, such as hashing a password.
+
+Preparation = Callable[[], Change]
+"""Prepares a change; raises AccessError. May take long, so it is not called on the event loop."""
+
+MOST_USERS: Final = 10_000
+MOST_PERMISSIONS: Final = 1000
+"""Maximum number of permissions of one user or role."""
+
+
+def ready(
+    change: Callable[Concatenate[Database, P], Database], *args: P.args, **options: P.kwargs
+) -> Preparation:
+    """Return a change with its arguments, which needs no preparation."""
+    return lambda: lambda database: change(database, *args, **options)
+
+
+def prepare_user(
+    name: str, requested: UserRequest, hash_password: Callable[[str], str], now: int, *, new: bool
+) -> Preparation:
+    """Return the preparation of an addition (`new`) or of a change of a user.
+
+    `hash_password` raises AccessError for an unacceptable password. A new password keeps the
+    permission for digest logins unless changed.
+    """
+
+    def prepare() -> Change:
+        password = requested.password if isinstance(requested.password, str) else ""
+        hashed = hash_password(password) if password else ""
+        digest = digest_form(name, password) if password else ""
+        if not new:
+            return lambda database: change_user(database, name, requested, hashed, digest, now)
+        user = UserRecord(
+            password=hashed,
+            digest=digest if requested.allow_digest else "",
+            superuser=bool(requested.superuser),
+            roles=tuple(dict.fromkeys(requested.roles or ())),
+            created=now,
+            updated=now,
+        )
+        return lambda database: add_user(database, name, user)
+
+    return prepare
+
+
+def add_user(database: Database, name: str, user: UserRecord) -> Database:
+    """Add a user.
+
+    Raises UserExists; AccessError if the name is invalid, a role does not exist, or there are too
+    many users.
+    """
+    if not is_user_name(name):
+        raise AccessError(
+            f"{name[:100]!r} cannot be a user's name: 1 to 64 letters, digits and - _ . @"
+        )
+    if name in database.users:
+        raise UserExists(f"there is a user {name} already")
+    if len(database.users) >= MOST_USERS:
+        raise AccessError(f"there are {MOST_USERS} users, and there cannot be more")
+    for role in user.roles:
+        _role(database, role)
+    return replace(database, users={**database.users, name: user})
+
+
+def remove_user(database: Database, name: str, force: bool = False) -> Database:
+    """Remove a user. Raises UserNotFound; unless `force`, AccessDenied for the last user and for
+    the last superuser."""
+    user = _user(database, name)
+    if len(database.users) == 1 and not force:
+        raise AccessDenied(
+            f"{name} is the last user; a broker started without users requires no login"
+        )
+    if user.superuser and _superusers(database) == 1 and not force:
+        raise AccessDenied(f"{name} is the last superuser and cannot be removed")
+    return replace(database, users={n: u for n, u in database.users.items() if n != name})
+
+
+def change_user(
+    database: Database, name: str, requested: UserRequest, hashed: str, digest: str, now: int
+) -> Database:
+    """Change the requested settings of a user.
+
+    `hashed` and `digest` are made of the requested password; the digest is stored if the user may
+    log in by digest: as requested, or else as before. Raises UserNotFound; AccessDenied for the
+    last superuser; AccessError if a role does not exist, or if digest logins are to be allowed
+    without a new password.
+    """
+    user = _user(database, name)
+    has_digest = bool(user.digest)
+    allowed = has_digest if requested.allow_digest is UNSET else requested.allow_digest
+    fields: dict[str, object] = {}
+    if requested.password is not UNSET:
+        fields = {"password": hashed, "digest": digest if allowed else ""}
+    elif allowed and not has_digest:
+        raise AccessError("digest logins require the password: set a password, too")
+    elif has_digest and not allowed:
+        fields = {"digest": ""}
+    if requested.superuser not in (UNSET, user.superuser):
+        if user.superuser and _superusers(database) == 1:
+            raise AccessDenied(f"{name} is the last superuser and has to stay one")
+        fields["superuser"] = requested.superuser
+    if requested.roles is not UNSET:
+        for role in requested.roles:
+            _role(database, role)
+        fields["roles"] = tuple(dict.fromkeys(requested.roles))
+    return _with(database, name, now, **fields) if fields else database
+
+
+def replace_hashes(database: Database, hashes: Mapping[str, tuple[str, str]]) -> Database:
+    """Replace hashes by other hashes of the same passwords.
+
+    `hashes` holds the stored hash and its replacement by user. Users that no longer exist or have
+    another hash are skipped.
+    """
+    users = dict(database.users)
+    for name, (old, new) in hashes.items():
+        if name in users and users[name].password == old:
+            users[name] = replace(users[name], password=new)
+    return replace(database, users=users) if users != database.users else database
+
+
+def grant(database: Database, name: str, permission: Permission, now: int) -> Database:
+    """Replace the user's permission for exactly this pattern. Raises UserNotFound, AccessError."""
+    permissions = _granted(_user(database, name).permissions, permission)
+    return _with(database, name, now, permissions=permissions)
+
+
+def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
+    """Remove the user's permission for this pattern, if there is one. Raises UserNotFound."""
+    permissions = _revoked(_user(database, name).permissions, pattern)
+    return _with(database, name, now, permissions=permissions)
+
+
+def add_role(database: Database, role: str) -> Database:
+    """Add a role. Raises RoleExists; AccessError if the name is invalid."""
+    if not is_user_name(role):
+        raise AccessError(
+            f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
+        )
+    if role in database.roles:
+        raise RoleExists(f"there is a role {role} already")
+    return replace(database, roles={**database.roles, role: ()})
+
+
+def remove_role(database: Database, role: str) -> Database:
+    """Remove a role. Raises AccessError if it does not exist or a user has it."""
+    _role(database, role)
+    if holders := [name for name, user in database.users.items() if role in user.roles]:
+        raise AccessError(
+            f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
+        )
+    return replace(database, roles={n: p for n, p in database.roles.items() if n != role})
+
+
+def grant_role(database: Database, role: str, permission: Permission) -> Database:
+    """Replace the role's permission for exactly this pattern.
+
+    Raises AccessError if the role does not exist or the pattern is invalid.
+    """
+    permissions = _granted(_role(database, role), permission)
+    return replace(database, roles={**database.roles, role: permissions})
+
+
+def revoke_role(database: Database, role: str, pattern: str) -> Database:
+    """Remove the role's permission for this pattern, if there is one.
+
+    Raises AccessError if the role does not exist.
+    """
+    permissions = _revoked(_role(database, role), pattern)
+    return replace(database, roles={**database.roles, role: permissions})
+
+
+def assign(database: Database, role: str, name: str, now: int) -> Database:
+    """Assign a role to a user. Raises UserNotFound; AccessError if the role does not exist."""
+    _role(database, role)
+    roles = _user(database, name).roles
+    return database if role in roles else _with(database, name, now, roles=(*roles, role))
+
+
+def withdraw(database: Database, role: str, name: str, now: int) -> Database:
+    """Withdraw a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
+    _role(database, role)
+    roles = tuple(each for each in _user(database, name).roles if each != role)
+    return _with(database, name, now, roles=roles)
+
+
+def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Database:
+    """Add a token to a user. Raises UserNotFound."""
+    return _with(database, name, now, tokens=(*_user(database, name).tokens, token))
+
+
+def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
+    """Remove a token. Raises UserNotFound, TokenNotFound."""
+    tokens = _user(database, name).tokens
+    left = tuple(token for token in tokens if token.id != token_id)
+    if len(left) == len(tokens):
+        raise TokenNotFound(f"{name} has no token {token_id[:100]!r}")
+    return _with(database, name, now, tokens=left)
+
+
+def _with(database: Database, name: str, now: int, **fields: object) -> Database:
+    user = replace(_user(database, name), updated=now, **fields)
+    return replace(database, users={**database.users, name: user})
+
+
+def _user(database: Database, name: str) -> UserRecord:
+    user = database.users.get(name)
+    if user is None:
+        raise UserNotFound(f"there is no user {name[:100]!r}")
+    return user
+
+
+def _superusers(database: Database) -> int:
+    return sum(user.superuser for user in database.users.values())
+
+
+def _role(database: Database, role: str) -> tuple[Permission, ...]:
+    permissions = database.roles.get(role)
+    if permissions is None:
+        raise RoleNotFound(f"there is no role {role[:100]!r}")
+    return permissions
+
+
+def _granted(permissions: tuple[Permission, ...], permission: Permission) -> tuple[Permission, ...]:
+    if not is_pattern(permission.pattern):
+        raise AccessError(f"a pattern has 1 to {MAX_PATTERN} characters")
+    others = _revoked(permissions, permission.pattern)
+    if len(others) >= MOST_PERMISSIONS:
+        raise AccessError(f"there cannot be more than {MOST_PERMISSIONS} permissions")
+    return (*others, permission)
+
+
+def _revoked(permissions: tuple[Permission, ...], pattern: str) -> tuple[Permission, ...]:
+    return tuple(each for each in permissions if each.pattern != pattern)
+
+
+# --- The file -------------------------------------------------------------------------------------
+#
+# User database on disk: one file, replaced as a whole by one process at a time.
+#
+# The broker and the command line change it under the same lock (FILE.lock) and read it again before
+# each change. Readers need no lock: a rename gives them either the old or the new file. A replaced
+# file is detected by inode, size and times, which takes one system call.
+
+MAX_FILE: Final = 64 * 1024**2
+"""Maximum size of the file in bytes; 10,000 users with many permissions need less."""
+LOCK_SECONDS: Final = 10.0
+"""Seconds to wait for the lock of the file; a change takes milliseconds."""
+_LOCK_POLL: Final = 0.01
+
+_Stamp = tuple[int, int, int, int]
+
+
+@dataclass(slots=True, eq=False)
+class UserStore:
+    """User database of one broker. One thread calls `read`; any thread may call `change`."""
+
+    path: Path
+    _stamp: _Stamp | None = None
+    _database: Database = field(default_factory=Database)
+
+    def read(self) -> Database:
+        """Return the current database; the same object as long as the file is unchanged.
+
+        Without a file there are no users. Raises ConfigurationError if the file is damaged or
+        cannot be read; the next call tries again.
+        """
+        try:
+            stamp = _stamp(os.stat(self.path))
+        except (FileNotFoundError, NotADirectoryError):
+            stamp = None
+        except OSError as error:
+            raise _unreadable(self.path, error) from None
+        if stamp != self._stamp:
+            self._database, self._stamp = _load(self.path)
+        return self._database
+
+    @property
+    def exists(self) -> bool:
+        """Return whether the file existed at the last `read`."""
+        return self._stamp is not None
+
+    def change(self, change: Change, by: str) -> Database:
+        """Apply a change and write it to disk. `by` is the author for the audit log.
+
+        Raises the errors of `change`, ConfigurationError if the file is damaged, OSError.
+        """
+        with self._locked():
+            before, _ = _load(self.path)
+            after = change(before)
+            if after is before:
+                return before
+            after = replace(after, version=VERSION, changed_by=by)
+            write_whole(self.path, encode(after), mode=0o600, owner=self._owner())
+            return after
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        path = self.path.with_name(self.path.name + ".lock")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            owner = self._owner()
+            if owner is not None:
+                os.fchown(fd, *owner)
+            deadline = time.monotonic() + LOCK_SECONDS
+            while True:
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    if time.monotonic() > deadline:
+                        raise AccessError(
+                            f"another process has been changing {self.path} for "
+                            f"{LOCK_SECONDS:g} s; try again"
+                        ) from None
+                    time.sleep(_LOCK_POLL)
+            yield
+        finally:
+            os.close(fd)
+
+    def _owner(self) -> tuple[int, int] | None:
+        """Return the owner of new files if root runs this process: the owner of the directory, so
+        that the broker's user can still read the file."""
+        if os.geteuid() != 0:
+            return None
+        directory = os.stat(self.path.parent)
+        return directory.st_uid, directory.st_gid
+
+
+def _load(path: Path) -> tuple[Database, _Stamp | None]:
+    try:
+        with path.open("rb") as file:
+            # of the open file, because the path may refer to a newer file by now
+            stamp = _stamp(os.fstat(file.fileno()))
+            content = file.read(MAX_FILE + 1)
+    except (FileNotFoundError, NotADirectoryError):
+        return Database(), None
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    if len(content) > MAX_FILE:
+        raise ConfigurationError(f"{path}: the user database is larger than {MAX_FILE} bytes")
+    return decode(content, str(path)), stamp
+
+
+def _stamp(status: os.stat_result) -> _Stamp:
+    return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
+
+
+def _unreadable(path: Path, error: OSError) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path}: the user database cannot be read: {error.strerror or error}"
+    )

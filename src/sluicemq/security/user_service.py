@@ -1,12 +1,13 @@
 """Operations on users, roles and tokens: one implementation for the HTTP API of a running broker
 and for the command line, which changes the file of a stopped one.
 
-`changes` defines what each change does and which errors it raises.
+`records` defines what each change does and which errors it raises.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 from typing import Concatenate, ParamSpec, Protocol
 
 from msgspec.structs import asdict
@@ -42,15 +43,15 @@ from sluicemq.management.users import (
     TokenPath,
     TokenResult,
     TokenView,
+    UserRequest,
     UserResult,
     UserView,
 )
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, RoleExists, RoleNotFound, UserExists, UserNotFound
-from sluicemq.security import changes
-from sluicemq.security.changes import Preparation, UserChange, prepare_user
+from sluicemq.security import records
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, UserRecord, make_token
+from sluicemq.security.records import Database, Preparation, UserRecord, make_token, prepare_user
 
 P = ParamSpec("P")
 
@@ -76,7 +77,6 @@ class UserDirectory(Protocol):
 class UserCall(Protocol):
     """Call of an operation.
 
-    by      author of a change, for the audit log
     note    text for the audit log, set by the operation
     status  status of the response, set by the operation
     """
@@ -85,14 +85,15 @@ class UserCall(Protocol):
     status: int
 
     @property
-    def by(self) -> str: ...
+    def by(self) -> str:
+        """Author of a change, for the audit log."""
 
 
+@dataclass(slots=True, eq=False)
 class UserService:
     """Operations on users, roles and tokens."""
 
-    def __init__(self, directory: UserDirectory) -> None:
-        self._directory = directory
+    _directory: UserDirectory
 
     @property
     def database(self) -> Database:
@@ -104,7 +105,7 @@ class UserService:
         database = self.database
         return permission_views(database.rights(name)) if name in database.users else []
 
-    async def alter(self, call: UserCall, name: str, change: UserChange, *, new: bool) -> None:
+    async def alter(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
         """Add or change a user. Raises AccessError."""
         directory = self._directory
         prepare = prepare_user(name, change, directory.hash, directory.now(), new=new)
@@ -116,9 +117,9 @@ class UserService:
     async def list_users(self, call: UserCall, query: AccountQuery) -> Page[UserView]:
         """Return a page of the users."""
         users = self.database.users
-        page = _chosen(users, query)
-        found = [user_view(name, users[name]) for name in page.items]
-        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+        names = _chosen(users, query)
+        found = [user_view(name, users[name]) for name in names[query.part]]
+        return query.page_with(found, len(names))
 
     @implements(GET_USER)
     async def get_user(self, call: UserCall, parameters: NamePath) -> UserView:
@@ -129,7 +130,7 @@ class UserService:
     async def put_user(self, call: UserCall, parameters: PutUser) -> UserResult:
         """Add a user or change its settings."""
         name, expect = parameters.name, parameters.expect
-        change = UserChange.of(parameters.body)
+        change = parameters.body
         there = name in self.database.users
         if there and expect == "new":
             raise UserExists(f"there is a user {name} already")
@@ -142,34 +143,34 @@ class UserService:
     @implements(DELETE_USER)
     async def delete_user(self, call: UserCall, parameters: DeleteUser) -> None:
         """Remove a user."""
-        await self._change(call, changes.remove_user, parameters.name, parameters.force)
+        await self._change(call, records.remove_user, parameters.name, parameters.force)
 
     @implements(GRANT_USER_PERMISSION)
     async def grant(self, call: UserCall, parameters: GrantPermission) -> UserView:
         """Grant a user a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern
-        await self._change(call, changes.grant, name, body.permission, self._directory.now())
+        await self._change(call, records.grant, name, body.permission, self._directory.now())
         return self._user(name)
 
     @implements(REVOKE_USER_PERMISSION)
     async def revoke(self, call: UserCall, parameters: RevokePermission) -> None:
         """Revoke a user's permission."""
         name, call.note = parameters.name, parameters.pattern
-        await self._change(call, changes.revoke, name, call.note, self._directory.now())
+        await self._change(call, records.revoke, name, call.note, self._directory.now())
 
     @implements(ASSIGN_ROLE)
     async def assign(self, call: UserCall, parameters: AssignedRole) -> UserView:
         """Assign a role to a user."""
         name, role = parameters.name, parameters.role
-        await self._change(call, changes.assign, role, name, self._directory.now())
+        await self._change(call, records.assign, role, name, self._directory.now())
         return self._user(name)
 
     @implements(WITHDRAW_ROLE)
     async def withdraw(self, call: UserCall, parameters: AssignedRole) -> None:
         """Withdraw a role from a user."""
         name, role = parameters.name, parameters.role
-        await self._change(call, changes.withdraw, role, name, self._directory.now())
+        await self._change(call, records.withdraw, role, name, self._directory.now())
 
     @implements(CREATE_TOKEN)
     async def create_token(self, call: UserCall, parameters: CreateToken) -> TokenResult:
@@ -178,7 +179,7 @@ class UserService:
         if requested.expires and requested.expires <= now:
             raise AccessError("the token would have expired already")
         token, record = make_token(requested.label, now, requested.expires)
-        await self._change(call, changes.add_token, parameters.name, record, now)
+        await self._change(call, records.add_token, parameters.name, record, now)
         call.note = record.id
         return TokenResult(id=record.id, token=token, expires=requested.expires)
 
@@ -186,16 +187,16 @@ class UserService:
     async def delete_token(self, call: UserCall, parameters: TokenPath) -> None:
         """Delete a token."""
         name, number = parameters.name, parameters.id
-        await self._change(call, changes.remove_token, name, number, self._directory.now())
+        await self._change(call, records.remove_token, name, number, self._directory.now())
 
     # --- roles -------------------------------------------------------------------------------
 
     @implements(LIST_ROLES)
     async def list_roles(self, call: UserCall, query: AccountQuery) -> Page[RoleView]:
         """Return a page of the roles."""
-        page = _chosen(self.database.roles, query)
-        found = role_views(self.database, page.items)
-        return Page(items=found, total=page.total, next_cursor=page.next_cursor)
+        database = self.database
+        names = _chosen(database.roles, query)
+        return query.page_with(role_views(database, names[query.part]), len(names))
 
     @implements(GET_ROLE)
     async def get_role(self, call: UserCall, parameters: NamePath) -> RoleView:
@@ -207,7 +208,7 @@ class UserService:
         """Create a role without permissions, unless it exists."""
         name, expect = parameters.name, parameters.expect
         if name not in self.database.roles and expect != "existing":
-            await self._change(call, changes.add_role, name)
+            await self._change(call, records.add_role, name)
             call.status = 201
         elif expect == "new":
             raise RoleExists(f"there is a role {name} already")
@@ -216,21 +217,21 @@ class UserService:
     @implements(DELETE_ROLE)
     async def delete_role(self, call: UserCall, parameters: NamePath) -> None:
         """Delete a role that is assigned to no user."""
-        await self._change(call, changes.remove_role, parameters.name)
+        await self._change(call, records.remove_role, parameters.name)
 
     @implements(GRANT_ROLE_PERMISSION)
     async def grant_role(self, call: UserCall, parameters: GrantPermission) -> RoleView:
         """Grant a role a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern
-        await self._change(call, changes.grant_role, name, body.permission)
+        await self._change(call, records.grant_role, name, body.permission)
         return self._role(name)
 
     @implements(REVOKE_ROLE_PERMISSION)
     async def revoke_role(self, call: UserCall, parameters: RevokePermission) -> None:
         """Revoke a role's permission."""
         call.note = parameters.pattern
-        await self._change(call, changes.revoke_role, parameters.name, parameters.pattern)
+        await self._change(call, records.revoke_role, parameters.name, parameters.pattern)
 
     async def _change(
         self,
@@ -239,7 +240,7 @@ class UserService:
         *args: P.args,
         **options: P.kwargs,
     ) -> None:
-        await self._directory.apply(changes.ready(change, *args, **options), call.by)
+        await self._directory.apply(records.ready(change, *args, **options), call.by)
 
     def _user(self, name: str) -> UserView:
         user = self.database.users.get(name)
@@ -254,10 +255,10 @@ class UserService:
         return role_views(database, [name])[0]
 
 
-def _chosen(names: Iterable[str], query: AccountQuery) -> Page[str]:
-    """Return the requested page of the names that match the filter."""
-    found = [name for name in names if query.filter in name]
-    return query.page(sorted(found, reverse=query.order == "desc"))
+def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
+    """Return the names that match the filter, in order."""
+    found = (name for name in names if query.filter in name)
+    return sorted(found, reverse=query.order == "desc")
 
 
 def user_view(name: str, user: UserRecord) -> UserView:

@@ -32,9 +32,9 @@ from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
+from sluicemq.security.access import AuthSettings
 from sluicemq.security.passwords import read_secret_file
-from sluicemq.security.records import Database
-from sluicemq.security.store import UserStore
+from sluicemq.security.records import Database, UserStore
 from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
@@ -232,106 +232,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
     ] = 10.0
     default_destination: DestinationSettings = DestinationSettings()
-
-
-class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """Users and logins."""
-
-    users_file: Annotated[
-        Path | None,
-        about(
-            "File of the user database, which `sluicemq users` and `sluicemq permissions` change. "
-            "Without it: `users.json` in the data directory."
-        ),
-    ] = None
-    required: Annotated[
-        Literal["auto", "always", "never"],
-        about(
-            "Whether clients have to log in. `auto`: as soon as a user exists, if the protocol "
-            "has logins. `always`: even without users; listeners of protocols without logins then "
-            "need a `user`. `never`: no login is required."
-        ),
-    ] = "auto"
-    admin_token_file: Annotated[
-        Path | None,
-        about(
-            "File whose first line, at least 16 characters, is accepted as a token or password "
-            "with superuser permissions, for example to create the first user."
-        ),
-    ] = None
-    min_password_length: Annotated[
-        int,
-        about(
-            "Minimum length of new passwords in characters; 0 = no minimum. Passwords with fewer "
-            "than 12 characters are accepted with a warning.",
-            le=1024,
-        ),
-    ] = 0
-    max_login_failures: Annotated[
-        int,
-        about(
-            "Consecutive failed logins of a user from one address (IPv6: from one /64) after "
-            "which further logins of that user from that address are rejected for some time.",
-            ge=1,
-            le=1000,
-        ),
-    ] = 10
-    login_backoff: Annotated[
-        float,
-        about(
-            "Time for which they are rejected; it doubles with each further failure.",
-            Unit.SECONDS,
-            le=86_400,
-        ),
-    ] = 1.0
-    login_backoff_max: Annotated[
-        float, about("Maximum time for which logins are rejected.", Unit.SECONDS, le=86_400)
-    ] = 60.0
-    login_failure_window: Annotated[
-        float,
-        about("Time without a failure after which the count of failures is reset.", Unit.SECONDS),
-    ] = 900.0
-    max_login_failure_entries: Annotated[
-        int,
-        about(
-            "Maximum number of entries (user and address) in the table of failed logins. If it is "
-            "full, the entries of the address with the most entries become one for all of its "
-            "users.",
-            ge=1,
-        ),
-    ] = 10_000
-    max_concurrent_password_checks: Annotated[
-        int,
-        about(
-            "Passwords that are checked concurrently, each with 19 MiB of memory and one "
-            "processor. This limits the rate of guesses.",
-            ge=1,
-            le=64,
-        ),
-    ] = 2
-    max_queued_logins: Annotated[
-        int,
-        about(
-            "Maximum number of logins that wait for their check; further logins fail and may be "
-            "retried.",
-            ge=1,
-        ),
-    ] = 1000
-    password_cache_size: Annotated[
-        int,
-        about(
-            "Maximum number of verified passwords, per user and address, that are cached (as "
-            "keyed digests in memory) so that they need no check.",
-            ge=1,
-        ),
-    ] = 10_000
-    audit_log: Annotated[
-        bool,
-        about(
-            "Log logins, denied requests and changes of users (logger `sluicemq.audit`), at any "
-            "log level."
-        ),
-    ] = True
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):

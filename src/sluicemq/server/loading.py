@@ -22,9 +22,9 @@ from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
+from sluicemq.security.access import AuthSettings
 from sluicemq.server.address import Url
 from sluicemq.server.config import (
-    AuthSettings,
     BrokerSettings,
     Config,
     LoggingSettings,

@@ -23,7 +23,7 @@ from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
-from sluicemq.admin.metrics.scrape_state import ScrapeState
+from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import COMPILED, Broker, EngineSettings, SelectorLimits, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal

@@ -123,7 +123,6 @@ class SessionFactories:
             targets=settings.max_batch_destinations,
             part=body + BESIDES_BYTES,
             name=options.max_name_bytes,
-            body=body,
             streams=settings.max_event_streams,
             publish=min(body, settings.max_publish_bytes),
             scan=settings.max_scan_messages,

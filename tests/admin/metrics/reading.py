@@ -10,8 +10,8 @@ from prometheus_client import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from sluicemq.admin.metrics.destinations import DestinationMetrics, ExportedDestinations
-from sluicemq.admin.metrics.exposition import Exposition
+from sluicemq.admin.metrics import Exposition
+from sluicemq.admin.scrape_state import DestinationMetrics, ExportedDestinations
 from tests.support.broker import BrokerFixture
 
 Labels = frozenset[tuple[str, str]]

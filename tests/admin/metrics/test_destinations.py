@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.admin.metrics.destinations import LONGEST_NAME, Ages
+from sluicemq.admin.scrape_state import LONGEST_NAME, Ages
 from sluicemq.broker import Broker, EngineSettings, ManualClock
 from sluicemq.journal import FileJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -266,7 +266,7 @@ def test_a_message_on_disk_is_read_once_for_its_age(
         return look(sequence)
 
     monkeypatch.setattr(FileJournal, "head", lambda self, sequence: counted(sequence))
-    ages = Ages(broker)
+    ages = Ages(broker.journal)
     for later in (5000, 6000):
         ages.begin(sent + later)
         assert ages.of(queue.queue) == later / 1000
@@ -280,7 +280,7 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     ages.begin(sent + 7000)
     assert ages.of(queue.queue) == 0.5
     # without time to read the message, its age is not exported
-    fresh = Ages(broker)
+    fresh = Ages(broker.journal)
     fresh.begin(sent + 7000)
     monkeypatch.setattr(fresh, "_left", 0.0, raising=False)
     assert fresh.of(queue.queue) == 0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
     Exposition,
     Family,
     Shape,

@@ -10,8 +10,14 @@ from pathlib import Path
 
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
-from sluicemq.admin.metrics.exposition import ALL, OPENMETRICS, TEXT, Exposition
-from sluicemq.admin.metrics.scrape_state import (
+from sluicemq.admin.metrics import (
+    ALL,
+    OPENMETRICS,
+    PROCESS,
+    TEXT,
+    Exposition,
+)
+from sluicemq.admin.scrape_state import (
     FRESH_SECONDS,
     Pauses,
     RequestCounts,
@@ -230,10 +236,10 @@ def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
 
 def test_process_metrics_match_the_operating_system() -> None:
     now = usage()
-    assert now.cpu > 0
-    assert now.started > 0
-    assert now.threads >= 1
-    assert now.resident > 1 << 20
+    assert now[PROCESS["cpu"]] > 0
+    assert now[PROCESS["started"]] > 0
+    assert now[PROCESS["threads"]] >= 1
+    assert now[PROCESS["resident"]] > 1 << 20
     with Path("/dev/null").open() as first:
         assert open_files() >= 4
         assert first.fileno() >= 0

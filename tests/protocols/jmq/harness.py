@@ -27,7 +27,7 @@ from sluicemq.protocols.jmq.packets import A, AckMode, DestType, P, PacketType, 
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import Decoder, Packet, encode_packet
 from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, Open
+from sluicemq.security.access import Access
 from tests.journal.support import crash
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
@@ -58,7 +58,7 @@ class Harness(SessionHarness):
         self, settings: EngineSettings | None = None, access: Access | None = None
     ) -> None:
         super().__init__(settings)
-        self.access = access or Open(EVERYBODY)
+        self.access = access or Access(EVERYBODY)
         self.coordinator = Coordinator(self.broker)
         self.sent = 0
 

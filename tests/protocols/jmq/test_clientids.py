@@ -7,7 +7,7 @@ import pytest
 from sluicemq.model.access import Identity
 from sluicemq.protocols.jmq.packets import PacketType, RejectedRequest, Status
 from sluicemq.protocols.jmq.subscriptions import ClientIds, expanded
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer
 
 SET = PacketType.SET_CLIENTID
@@ -98,7 +98,7 @@ def test_client_id_properties_of_another_type_are_refused(peer: Peer) -> None:
 def test_a_client_id_may_begin_with_the_user(harness: Harness) -> None:
     assert expanded("${u}-1", "anna") == "anna-1"
     assert expanded("a${u}", "anna") == "a${u}"
-    anna = Open(Identity("anna", superuser=True))
+    anna = Access(Identity("anna", superuser=True))
     peer = harness.connect(access=anna)
     assert peer.refusal(SET, {"JMQClientID": "${u}-1"}) == Status.OK
     assert harness.connect().refusal(SET, {"JMQClientID": "anna-1"}) == Status.CONFLICT

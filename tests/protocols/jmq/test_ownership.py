@@ -11,7 +11,7 @@ from sluicemq.model.access import EVERYBODY, Identity
 from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import PacketType, Status, XaFlag
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import DiskHarness, Harness, Peer, status, xid
 from tests.support.sessions import RecordedAccess
 
@@ -27,12 +27,12 @@ def harness() -> Harness:
 
 def connect(harness: Harness, name: str = "", *permissions: str, client_id: str = "") -> Peer:
     """A client of the user; without a name, of a broker that knows no users."""
-    access = RecordedAccess(*permissions, name=name) if name else Open(EVERYBODY)
+    access = RecordedAccess(*permissions, name=name) if name else Access(EVERYBODY)
     return harness.connect(access=access, client_id=client_id)
 
 
 def connect_superuser(harness: Harness) -> Peer:
-    return harness.connect(access=Open(Identity("root", superuser=True)))
+    return harness.connect(access=Access(Identity("root", superuser=True)))
 
 
 def step(peer: Peer, kind: PacketType, name: str = "x", flags: int = 0) -> int:

@@ -8,14 +8,14 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import TEMPORARY
 from sluicemq.protocols.jmq.packets import PacketType, Status
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer, status
 
 EVERYTHING = [Permission("*", frozenset(Operation))]
 
 
-def user(name: str, superuser: bool = False) -> Open:
-    return Open(Identity(name, EVERYTHING, superuser))
+def user(name: str, superuser: bool = False) -> Access:
+    return Access(Identity(name, EVERYTHING, superuser))
 
 
 def create(peer: Peer, name: str, temporary: bool = False) -> int:

@@ -19,7 +19,7 @@ from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import A, GoodbyeReason, P, PacketType, Status
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.transport import Login, SessionInfo
-from sluicemq.security.access import Admitted, Credentials, Open
+from sluicemq.security.access import Access, Admitted, Credentials
 from tests.protocols.jmq.harness import Harness, login, status, string
 
 H = PacketType
@@ -119,7 +119,7 @@ def test_goodbye_before_the_login() -> None:
 # --- logins --------------------------------------------------------------------------------------
 
 
-class Users(Open):
+class Users(Access):
     """Admits anna/secret, at once or later."""
 
     def __init__(self, later: bool = False) -> None:
@@ -351,7 +351,7 @@ def test_a_client_that_has_reconnected_may_stop_at_once() -> None:
 def test_others_are_not_ended() -> None:
     harness = Harness()
     first = harness.connect(JMQReconnectable=False)
-    anna = Open(Identity("anna", superuser=True))
+    anna = Access(Identity("anna", superuser=True))
     second = harness.connect(JMQReconnectable=True, access=anna)
     for number in list(harness.coordinator.connections):
         harness.connect(JMQConnectionID=Long(number))

@@ -14,7 +14,7 @@ from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from sluicemq.security.access import Access, Open
+from sluicemq.security.access import Access
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
@@ -57,7 +57,7 @@ class Harness(SessionHarness):
         self, settings: EngineSettings | None = None, access: Access | None = None
     ) -> None:
         super().__init__(settings)
-        self.access = access or Open(EVERYBODY)
+        self.access = access or Access(EVERYBODY)
         self.background = ManualBackground()
         self.memory = Budget()
         self.large = LargeDeliveries(Offload(self.background, self.memory))

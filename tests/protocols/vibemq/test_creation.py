@@ -14,7 +14,7 @@ from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.queues import NO_LIMIT, ListenerDefaults, Mode, Strategy
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Open
+from sluicemq.security.access import Access
 from tests.protocols.vibemq.harness import Harness, Peer
 
 LISTENER = SessionOptions(
@@ -233,7 +233,7 @@ def test_a_limit_of_the_operator_keeps_exhausted_messages_in_their_queue(harness
 def test_both_queues_count_against_the_quota() -> None:
     everything = frozenset(Operation)
     ann = Identity("ann", (Permission("*", everything),))
-    harness = Harness(EngineSettings(max_destinations_per_user=3), Open(ann))
+    harness = Harness(EngineSettings(max_destinations_per_user=3), Access(ann))
     peer = harness.connect()
     peer.create("a", enableDeadLetterQueue=True)
     assert harness.broker.destinations.created["ann"] == 2
@@ -245,7 +245,7 @@ def test_both_queues_count_against_the_quota() -> None:
 
 def test_a_dead_letter_queue_is_hidden_without_a_permission() -> None:
     ann = Identity("ann", (Permission("q", frozenset(Operation)),))
-    harness = Harness(access=Open(ann))
+    harness = Harness(access=Access(ann))
     peer = harness.connect()
     peer.create("q", enableDeadLetterQueue=True)
     assert listed(peer) == ["q"]

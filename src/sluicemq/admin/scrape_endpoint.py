@@ -14,17 +14,16 @@ from typing import Final
 
 from starlette.responses import Response
 
+from sluicemq.admin import metrics as f
 from sluicemq.admin.api_context import ApiContext
-from sluicemq.admin.metrics import exposition as f
-from sluicemq.admin.metrics.destinations import OTHERS
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
     OPENMETRICS,
     TEXT,
     Exposition,
     wants_openmetrics,
 )
-from sluicemq.admin.metrics.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.admin.routing import Call, handles
+from sluicemq.admin.scrape_state import FRESH_SECONDS, OTHERS, add_process
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.reader import records_after
@@ -93,9 +92,9 @@ class MetricsPage:
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
                 f.SERIES_LIMIT: self._figures.exported.limit,
-                f.MESSAGE_MEMORY: broker.memory,
-                f.MESSAGE_BUDGET: broker.settings.memory_budget,
-                f.MESSAGE_LIMIT: broker.settings.memory_limit,
+                f.MESSAGES["memory"]: broker.memory,
+                f.MESSAGES["memory_budget"]: broker.settings.memory_budget,
+                f.MESSAGES["memory_limit"]: broker.settings.memory_limit,
                 f.ITERATIONS: broker.iterations,
             },
         )
@@ -112,48 +111,20 @@ class MetricsPage:
         for protocol, count in context.connections.by_protocol().items():
             into.add(f.PROTOCOL_CONNECTIONS, count, protocol)
         for protocol, traffic in context.broker.traffic.items():
-            into.add(f.PROTOCOL_IN, traffic.published, protocol)
-            into.add(f.PROTOCOL_OUT, traffic.delivered, protocol)
+            into.add_fields(f.TRAFFIC, traffic, protocol)
         for listener in context.connections.listeners():
             labels = listener.url, listener.protocol
-            into.add_all(
-                {
-                    f.LISTENER_CONNECTIONS: listener.connections,
-                    f.LISTENER_LIMIT: listener.max_connections,
-                    f.LISTENER_ACCEPTED: listener.accepted,
-                    f.LISTENER_REFUSED: listener.refused,
-                    f.LISTENER_IN: listener.received_bytes,
-                    f.LISTENER_OUT: listener.sent_bytes,
-                },
-                *labels,
-            )
+            into.add_fields(f.LISTENER, listener, *labels)
             for reason, count in sorted(listener.closed.items()):
                 into.add(f.LISTENER_CLOSED, count, *labels, reason)
-        held = context.connections.input()
-        into.add_all(
-            {
-                f.INPUT_BYTES: held.buffered_bytes,
-                f.INPUT_LIMIT: held.limit_bytes,
-                f.INPUT_SUSPENDED: held.paused,
-            },
-        )
+        into.add_fields(f.INPUT, context.connections.input())
         for event, count in context.audit.counts.items():
             into.add(f.AUDIT, count, event)
 
     async def _add_journal(self, into: Exposition) -> None:
         journal = self._context.broker.journal
         stats = journal.stats()
-        into.add_all(
-            {
-                f.JOURNAL_SEGMENTS: stats.segments,
-                f.JOURNAL_BYTES: stats.bytes,
-                f.JOURNAL_LIVE: stats.live,
-                f.JOURNAL_DURABLE: stats.durable,
-                f.JOURNAL_GROUPS: stats.groups,
-                f.JOURNAL_RECORDS: stats.records,
-                f.JOURNAL_WRITTEN: stats.written_bytes,
-            },
-        )
+        into.add_fields(f.JOURNAL, stats)
         into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
         if not isinstance(journal, FileJournal):
             return
@@ -164,11 +135,11 @@ class MetricsPage:
         space = journal.space_state()
         into.add_all(
             {
-                f.DISK_FREE: disk.f_bavail * disk.f_frsize,
-                f.DISK_SIZE: disk.f_blocks * disk.f_frsize,
-                f.DISK_LEVEL: int(space.level),
-                f.DISK_THRESHOLD: space.threshold,
-                f.DISK_RESERVE: space.reserve,
+                f.DISK["free"]: disk.f_bavail * disk.f_frsize,
+                f.DISK["size"]: disk.f_blocks * disk.f_frsize,
+                f.DISK["level"]: int(space.level),
+                f.DISK["threshold"]: space.threshold,
+                f.DISK["reserve"]: space.reserve,
             },
         )
         filling = stats.bytes - sum(segment.size for segment in sealed)
@@ -177,17 +148,17 @@ class MetricsPage:
             lag = sum(each.size for each in sealed if each.last > slot.position)
             into.add_all(
                 {
-                    f.SLOT_POSITION: slot.position,
-                    f.SLOT_LAG: lags[name],
-                    f.SLOT_BYTES: lag + filling if behind else 0,
-                    f.SLOT_LIMIT: slot.limit_bytes,
-                    f.SLOT_LOST: int(slot.lost),
-                    f.SLOT_IDLE: idle.get(name, 0) / 1000,
+                    f.SLOT["position"]: slot.position,
+                    f.SLOT["lag"]: lags[name],
+                    f.SLOT["bytes"]: lag + filling if behind else 0,
+                    f.SLOT["limit_bytes"]: slot.limit_bytes,
+                    f.SLOT["lost"]: int(slot.lost),
+                    f.SLOT["idle"]: idle.get(name, 0) / 1000,
                 },
                 name,
             )
             if journal.options.slot_idle_timeout:
-                into.add(f.SLOT_IDLE_TIMEOUT, journal.options.slot_idle_timeout / 1000, name)
+                into.add(f.SLOT["idle_timeout"], journal.options.slot_idle_timeout / 1000, name)
 
 
 def _on_disk(

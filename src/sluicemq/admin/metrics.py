@@ -14,6 +14,7 @@ and formatting them blocks the event loop. The tests parse the output with that 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -76,11 +77,11 @@ def escape(value: str) -> str:
     return value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
+@dataclass(slots=True, eq=False)
 class Exposition:
     """Collector of samples by family."""
 
-    def __init__(self) -> None:
-        self._lines: dict[Family, list[bytes]] = {}
+    _lines: dict[Family, list[bytes]] = field(default_factory=dict)
 
     def add(self, family: Family, value: float, *labels: str) -> None:
         """Add one sample of a counter or gauge, or of an info metric, whose value is 1."""
@@ -91,6 +92,11 @@ class Exposition:
         """Add one sample of each of several counters and gauges, all with these labels."""
         for family, value in samples.items():
             self.add(family, value, *labels)
+
+    def add_fields(self, families: Mapping[str, Family], source: object, *labels: str) -> None:
+        """Add one sample of each family: the attribute of `source` with the family's key."""
+        for name, family in families.items():
+            self.add(family, getattr(source, name), *labels)
 
     def add_histogram(self, family: Family, seen: Distribution, *labels: str) -> None:
         """Add a histogram of durations."""
@@ -104,14 +110,11 @@ class Exposition:
                 lines.append(f'{before}"{bound:.6g}"}} {total}\n')
         lines.append(f'{before}"+Inf"}} {seen.count}\n')
         self.add_lines(family, "".join(lines))
-        self._add_ends(family, seen.count, seen.sum, own)
+        self.add_summary(family, seen.count, seen.sum, *labels)
 
     def add_summary(self, family: Family, count: int, total: float, *labels: str) -> None:
         """Add a summary: count and total."""
-        self._add_ends(family, count, total, labels_of(family, labels))
-
-    def _add_ends(self, family: Family, count: int, total: float, own: str) -> None:
-        around = f"{{{own}}}" if own else ""
+        around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(
             family, f"{family.name}_count{around} {count}\n{family.name}_sum{around} {total}\n"
         )
@@ -201,24 +204,27 @@ DESTINATIONS_LIMIT: Final = _family(
     (),
     "Maximum number of destinations (broker.max_destinations).",
 )
-MESSAGE_MEMORY: Final = _family(
-    "sluicemq_message_memory_bytes", _GAUGE, "bytes", (), "Memory of the messages."
-)
-MESSAGE_BUDGET: Final = _family(
-    "sluicemq_message_memory_budget_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Message memory above which bodies of journaled messages are read from the journal "
-    "(broker.memory_budget).",
-)
-MESSAGE_LIMIT: Final = _family(
-    "sluicemq_message_memory_limit_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Message memory at which messages that are not journaled are rejected (broker.memory_limit).",
-)
+MESSAGES: Final = {
+    "memory": _family(
+        "sluicemq_message_memory_bytes", _GAUGE, "bytes", (), "Memory of the messages."
+    ),
+    "memory_budget": _family(
+        "sluicemq_message_memory_budget_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Message memory above which bodies of journaled messages are read from the journal "
+        "(broker.memory_budget).",
+    ),
+    "memory_limit": _family(
+        "sluicemq_message_memory_limit_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Message memory at which messages that are not journaled are rejected "
+        "(broker.memory_limit).",
+    ),
+}
 ITERATIONS: Final = _family(
     "sluicemq_event_loop_iterations", _COUNTER, "", (), "Event loop iterations of the engine."
 )
@@ -279,52 +285,50 @@ DESTINATION_COUNTERS: Final = {
 }
 """Keyed by the name of the counter in broker/stats.py."""
 
-READY: Final = _destination(
-    "messages_ready", _GAUGE, "", "Ready messages; for a topic, those of its longest subscription."
-)
-UNACKED: Final = _destination("messages_unacked", _GAUGE, "", "Unacked messages.")
-SCHEDULED: Final = _destination(
-    "messages_scheduled", _GAUGE, "", "Scheduled messages; they are included in the ready messages."
-)
-BYTES: Final = _destination(
-    "messages_bytes", _GAUGE, "bytes", "Bytes of the bodies of ready and unacked messages."
-)
-CONSUMERS: Final = _destination("consumers", _GAUGE, "", "Consumers.")
-SUBSCRIPTIONS: Final = _destination(
-    "subscriptions", _GAUGE, "", "Subscriptions of a topic; 0 for a queue."
-)
-PAUSED: Final = _destination("paused", _GAUGE, "", "1 if delivery is paused.")
-BLOCKED: Final = _destination(
-    "publishes_blocked", _GAUGE, "", "Publishes that wait because the destination is full."
-)
-OLDEST: Final = _destination(
-    "oldest_message_age_seconds",
-    _GAUGE,
-    "seconds",
-    "Age of the message that is delivered next; 0 without ready messages.",
-)
-LIMIT_MESSAGES: Final = _destination(
-    "messages_limit", _GAUGE, "", "Maximum number of ready messages (max_messages); 0 = no limit."
-)
-LIMIT_BYTES: Final = _destination(
-    "messages_limit_bytes",
-    _GAUGE,
-    "bytes",
-    "Maximum size of ready messages (max_bytes); 0 = no limit.",
-)
-DESTINATION_GAUGES: Final = (
-    READY,
-    UNACKED,
-    SCHEDULED,
-    BYTES,
-    CONSUMERS,
-    SUBSCRIPTIONS,
-    PAUSED,
-    BLOCKED,
-    OLDEST,
-    LIMIT_MESSAGES,
-    LIMIT_BYTES,
-)
+DESTINATION_GAUGES: Final = {
+    "ready": _destination(
+        "messages_ready",
+        _GAUGE,
+        "",
+        "Ready messages; for a topic, those of its longest subscription.",
+    ),
+    "unacked": _destination("messages_unacked", _GAUGE, "", "Unacked messages."),
+    "scheduled": _destination(
+        "messages_scheduled",
+        _GAUGE,
+        "",
+        "Scheduled messages; they are included in the ready messages.",
+    ),
+    "bytes": _destination(
+        "messages_bytes", _GAUGE, "bytes", "Bytes of the bodies of ready and unacked messages."
+    ),
+    "consumers": _destination("consumers", _GAUGE, "", "Consumers."),
+    "subscriptions": _destination(
+        "subscriptions", _GAUGE, "", "Subscriptions of a topic; 0 for a queue."
+    ),
+    "paused": _destination("paused", _GAUGE, "", "1 if delivery is paused."),
+    "blocked": _destination(
+        "publishes_blocked", _GAUGE, "", "Publishes that wait because the destination is full."
+    ),
+    "oldest": _destination(
+        "oldest_message_age_seconds",
+        _GAUGE,
+        "seconds",
+        "Age of the message that is delivered next; 0 without ready messages.",
+    ),
+    "max_messages": _destination(
+        "messages_limit",
+        _GAUGE,
+        "",
+        "Maximum number of ready messages (max_messages); 0 = no limit.",
+    ),
+    "max_bytes": _destination(
+        "messages_limit_bytes",
+        _GAUGE,
+        "bytes",
+        "Maximum size of ready messages (max_bytes); 0 = no limit.",
+    ),
+}
 
 _SUBSCRIPTION: Final = ("destination", "subscription")
 
@@ -360,48 +364,58 @@ DEAD_LETTERS: Final = _family(
 PROTOCOL_CONNECTIONS: Final = _family(
     "sluicemq_protocol_connections", _GAUGE, "", ("protocol",), "Connections."
 )
-PROTOCOL_IN: Final = _family(
-    "sluicemq_protocol_messages_published",
-    _COUNTER,
-    "",
-    ("protocol",),
-    "Messages published by clients of a protocol.",
-)
-PROTOCOL_OUT: Final = _family(
-    "sluicemq_protocol_messages_delivered",
-    _COUNTER,
-    "",
-    ("protocol",),
-    "Deliveries to consumers of a protocol.",
-)
+TRAFFIC: Final = {
+    "published": _family(
+        "sluicemq_protocol_messages_published",
+        _COUNTER,
+        "",
+        ("protocol",),
+        "Messages published by clients of a protocol.",
+    ),
+    "delivered": _family(
+        "sluicemq_protocol_messages_delivered",
+        _COUNTER,
+        "",
+        ("protocol",),
+        "Deliveries to consumers of a protocol.",
+    ),
+}
+"""Keyed by the counter in broker/stats.py."""
 
 _LISTENER: Final = ("listener", "protocol")
-LISTENER_CONNECTIONS: Final = _family(
-    "sluicemq_listener_connections", _GAUGE, "", _LISTENER, "Connections of a listener."
-)
-LISTENER_LIMIT: Final = _family(
-    "sluicemq_listener_connections_limit",
-    _GAUGE,
-    "",
-    _LISTENER,
-    "Maximum number of connections (max_connections).",
-)
-LISTENER_ACCEPTED: Final = _family(
-    "sluicemq_listener_connections_accepted", _COUNTER, "", _LISTENER, "Accepted connections."
-)
-LISTENER_REFUSED: Final = _family(
-    "sluicemq_listener_connections_refused",
-    _COUNTER,
-    "",
-    _LISTENER,
-    "Connections refused because of the limit.",
-)
-LISTENER_IN: Final = _family(
-    "sluicemq_listener_received_bytes", _COUNTER, "bytes", _LISTENER, "Bytes received from clients."
-)
-LISTENER_OUT: Final = _family(
-    "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent to clients."
-)
+LISTENER: Final = {
+    "connections": _family(
+        "sluicemq_listener_connections", _GAUGE, "", _LISTENER, "Connections of a listener."
+    ),
+    "max_connections": _family(
+        "sluicemq_listener_connections_limit",
+        _GAUGE,
+        "",
+        _LISTENER,
+        "Maximum number of connections (max_connections).",
+    ),
+    "accepted": _family(
+        "sluicemq_listener_connections_accepted", _COUNTER, "", _LISTENER, "Accepted connections."
+    ),
+    "refused": _family(
+        "sluicemq_listener_connections_refused",
+        _COUNTER,
+        "",
+        _LISTENER,
+        "Connections refused because of the limit.",
+    ),
+    "received_bytes": _family(
+        "sluicemq_listener_received_bytes",
+        _COUNTER,
+        "bytes",
+        _LISTENER,
+        "Bytes received from clients.",
+    ),
+    "sent_bytes": _family(
+        "sluicemq_listener_sent_bytes", _COUNTER, "bytes", _LISTENER, "Bytes sent to clients."
+    ),
+}
+"""Keyed by the field of `ListenerItem`."""
 LISTENER_CLOSED: Final = _family(
     "sluicemq_listener_connections_closed",
     _COUNTER,
@@ -409,27 +423,31 @@ LISTENER_CLOSED: Final = _family(
     (*_LISTENER, "reason"),
     "Connections closed because of a limit or time-out; `reason` is its name.",
 )
-INPUT_BYTES: Final = _family(
-    "sluicemq_input_buffered_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Unfinished input of all connections.",
-)
-INPUT_LIMIT: Final = _family(
-    "sluicemq_input_limit_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Unfinished input above which connections are read one at a time (broker.input_memory_limit).",
-)
-INPUT_SUSPENDED: Final = _family(
-    "sluicemq_input_connections_paused",
-    _GAUGE,
-    "",
-    (),
-    "Connections whose reading is paused until there is memory for their input.",
-)
+INPUT: Final = {
+    "buffered_bytes": _family(
+        "sluicemq_input_buffered_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Unfinished input of all connections.",
+    ),
+    "limit_bytes": _family(
+        "sluicemq_input_limit_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Unfinished input above which connections are read one at a time "
+        "(broker.input_memory_limit).",
+    ),
+    "paused": _family(
+        "sluicemq_input_connections_paused",
+        _GAUGE,
+        "",
+        (),
+        "Connections whose reading is paused until there is memory for their input.",
+    ),
+}
+"""Keyed by the field of `InputItem`."""
 
 REQUESTS: Final = _family(
     "sluicemq_http_requests",
@@ -451,29 +469,26 @@ AUDIT: Final = _family(
 
 # --- the journal ---------------------------------------------------------------------------------
 
-JOURNAL_SEGMENTS: Final = _family("sluicemq_journal_segments", _GAUGE, "", (), "Segment files.")
-JOURNAL_BYTES: Final = _family(
-    "sluicemq_journal_size_bytes", _GAUGE, "bytes", (), "Size of all segments."
-)
-JOURNAL_LIVE: Final = _family(
-    "sluicemq_journal_live_records", _GAUGE, "", (), "Records that recovery would need."
-)
-JOURNAL_DURABLE: Final = _family(
-    "sluicemq_journal_durable_sequence",
-    _GAUGE,
-    "",
-    (),
-    "Sequence number up to which all records are on disk.",
-)
-JOURNAL_GROUPS: Final = _family(
-    "sluicemq_journal_group_commits", _COUNTER, "", (), "Group commits."
-)
-JOURNAL_RECORDS: Final = _family(
-    "sluicemq_journal_records_written", _COUNTER, "", (), "Records written."
-)
-JOURNAL_WRITTEN: Final = _family(
-    "sluicemq_journal_written_bytes", _COUNTER, "bytes", (), "Bytes written."
-)
+JOURNAL: Final = {
+    "segments": _family("sluicemq_journal_segments", _GAUGE, "", (), "Segment files."),
+    "bytes": _family("sluicemq_journal_size_bytes", _GAUGE, "bytes", (), "Size of all segments."),
+    "live": _family(
+        "sluicemq_journal_live_records", _GAUGE, "", (), "Records that recovery would need."
+    ),
+    "durable": _family(
+        "sluicemq_journal_durable_sequence",
+        _GAUGE,
+        "",
+        (),
+        "Sequence number up to which all records are on disk.",
+    ),
+    "groups": _family("sluicemq_journal_group_commits", _COUNTER, "", (), "Group commits."),
+    "records": _family("sluicemq_journal_records_written", _COUNTER, "", (), "Records written."),
+    "written_bytes": _family(
+        "sluicemq_journal_written_bytes", _COUNTER, "bytes", (), "Bytes written."
+    ),
+}
+"""Keyed by the field of `JournalStats`."""
 JOURNAL_SYNC: Final = _family(
     "sluicemq_journal_fdatasync_duration_seconds",
     Shape.HISTOGRAM,
@@ -481,106 +496,117 @@ JOURNAL_SYNC: Final = _family(
     (),
     "Duration of fdatasync calls.",
 )
-DISK_FREE: Final = _family(
-    "sluicemq_journal_disk_free_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Free space of the journal's file system that the broker's user may use.",
-)
-DISK_SIZE: Final = _family(
-    "sluicemq_journal_disk_size_bytes", _GAUGE, "bytes", (), "Size of the journal's file system."
-)
-DISK_LEVEL: Final = _family(
-    "sluicemq_journal_disk_space_level",
-    _GAUGE,
-    "",
-    (),
-    "0: enough free space; 1: low, persistent messages are rejected; 2: used up, delivery stops.",
-)
-DISK_THRESHOLD: Final = _family(
-    "sluicemq_journal_disk_free_limit_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Free space below which persistent messages are rejected.",
-)
-DISK_RESERVE: Final = _family(
-    "sluicemq_journal_reserve_bytes",
-    _GAUGE,
-    "bytes",
-    (),
-    "Rest of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
-)
-SLOT_POSITION: Final = _family(
-    "sluicemq_journal_slot_sequence",
-    _GAUGE,
-    "",
-    ("slot",),
-    "Sequence number up to which the reader has processed all records.",
-)
-SLOT_LAG: Final = _family(
-    "sluicemq_journal_slot_lag_records",
-    _GAUGE,
-    "",
-    ("slot",),
-    "Records that the reader has not processed.",
-)
-SLOT_BYTES: Final = _family(
-    "sluicemq_journal_slot_lag_bytes",
-    _GAUGE,
-    "bytes",
-    ("slot",),
-    "Size of the segments with records that the reader has not processed.",
-)
-SLOT_LIMIT: Final = _family(
-    "sluicemq_journal_slot_limit_bytes",
-    _GAUGE,
-    "bytes",
-    ("slot",),
-    "Maximum size of segments that are kept for this slot alone; beyond it the slot is lost.",
-)
-SLOT_IDLE: Final = _family(
-    "sluicemq_journal_slot_idle_seconds",
-    _GAUGE,
-    "seconds",
-    ("slot",),
-    "Time since the reader last used the slot, while it retains segments.",
-)
-SLOT_IDLE_TIMEOUT: Final = _family(
-    "sluicemq_journal_slot_idle_timeout_seconds",
-    _GAUGE,
-    "seconds",
-    ("slot",),
-    "Idle time after which the slot is lost (journal.slot_idle_timeout); absent if there is no "
-    "limit.",
-)
-SLOT_LOST: Final = _family(
-    "sluicemq_journal_slot_lost",
-    _GAUGE,
-    "",
-    ("slot",),
-    "1 if segments that the slot needs have been deleted.",
-)
+DISK: Final = {
+    "free": _family(
+        "sluicemq_journal_disk_free_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Free space of the journal's file system that the broker's user may use.",
+    ),
+    "size": _family(
+        "sluicemq_journal_disk_size_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Size of the journal's file system.",
+    ),
+    "level": _family(
+        "sluicemq_journal_disk_space_level",
+        _GAUGE,
+        "",
+        (),
+        "0: enough free space; 1: low, persistent messages are rejected; 2: used up, delivery "
+        "stops.",
+    ),
+    "threshold": _family(
+        "sluicemq_journal_disk_free_limit_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Free space below which persistent messages are rejected.",
+    ),
+    "reserve": _family(
+        "sluicemq_journal_reserve_bytes",
+        _GAUGE,
+        "bytes",
+        (),
+        "Rest of the reserve for acknowledgements on a full disk (journal.reserve_bytes).",
+    ),
+}
+SLOT: Final = {
+    "position": _family(
+        "sluicemq_journal_slot_sequence",
+        _GAUGE,
+        "",
+        ("slot",),
+        "Sequence number up to which the reader has processed all records.",
+    ),
+    "lag": _family(
+        "sluicemq_journal_slot_lag_records",
+        _GAUGE,
+        "",
+        ("slot",),
+        "Records that the reader has not processed.",
+    ),
+    "bytes": _family(
+        "sluicemq_journal_slot_lag_bytes",
+        _GAUGE,
+        "bytes",
+        ("slot",),
+        "Size of the segments with records that the reader has not processed.",
+    ),
+    "limit_bytes": _family(
+        "sluicemq_journal_slot_limit_bytes",
+        _GAUGE,
+        "bytes",
+        ("slot",),
+        "Maximum size of segments that are kept for this slot alone; beyond it the slot is lost.",
+    ),
+    "idle": _family(
+        "sluicemq_journal_slot_idle_seconds",
+        _GAUGE,
+        "seconds",
+        ("slot",),
+        "Time since the reader last used the slot, while it retains segments.",
+    ),
+    "idle_timeout": _family(
+        "sluicemq_journal_slot_idle_timeout_seconds",
+        _GAUGE,
+        "seconds",
+        ("slot",),
+        "Idle time after which the slot is lost (journal.slot_idle_timeout); absent if there is no "
+        "limit.",
+    ),
+    "lost": _family(
+        "sluicemq_journal_slot_lost",
+        _GAUGE,
+        "",
+        ("slot",),
+        "1 if segments that the slot needs have been deleted.",
+    ),
+}
 
 # --- the process ---------------------------------------------------------------------------------
 
-CPU: Final = _family("process_cpu_seconds", _COUNTER, "seconds", (), "CPU time, user and system.")
-RESIDENT: Final = _family(
-    "process_resident_memory_bytes", _GAUGE, "bytes", (), "Resident memory of the process."
-)
-STARTED: Final = _family(
-    "process_start_time_seconds",
-    _GAUGE,
-    "seconds",
-    (),
-    "Start time of the process since the epoch.",
-)
-FILES: Final = _family("process_open_fds", _GAUGE, "", (), "Open file descriptors.")
-FILES_LIMIT: Final = _family(
-    "process_max_fds", _GAUGE, "", (), "Maximum number of open file descriptors."
-)
-THREADS: Final = _family("process_threads", _GAUGE, "", (), "Threads.")
+PROCESS: Final = {
+    "cpu": _family("process_cpu_seconds", _COUNTER, "seconds", (), "CPU time, user and system."),
+    "resident": _family(
+        "process_resident_memory_bytes", _GAUGE, "bytes", (), "Resident memory of the process."
+    ),
+    "started": _family(
+        "process_start_time_seconds",
+        _GAUGE,
+        "seconds",
+        (),
+        "Start time of the process since the epoch.",
+    ),
+    "files": _family("process_open_fds", _GAUGE, "", (), "Open file descriptors."),
+    "files_limit": _family(
+        "process_max_fds", _GAUGE, "", (), "Maximum number of open file descriptors."
+    ),
+    "threads": _family("process_threads", _GAUGE, "", (), "Threads."),
+}
 COLLECTIONS: Final = _family(
     "python_gc_collections",
     _COUNTER,

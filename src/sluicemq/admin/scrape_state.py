@@ -1,25 +1,35 @@
-"""Metrics of destinations and subscriptions, collected and formatted in time slices.
+"""State that is kept between scrapes: destinations, the process, and requests to the HTTP API.
 
-With thousands of destinations they are most of a scrape. All values are collected first, so that
-those of one destination belong to one moment; then they are formatted family by family, as the
-format requires.
+Metrics of destinations and subscriptions are collected and formatted in time slices: with thousands
+of destinations they are most of a scrape. All values are collected first, so that those of one
+destination belong to one moment; then they are formatted family by family, as the format requires.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from operator import add
+import asyncio
+import gc
+import os
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from operator import add, attrgetter
+from pathlib import Path
 from time import perf_counter
-from typing import Final
+from typing import Any, Final
 
-from sluicemq.admin.metrics.exposition import (
+from sluicemq.admin.metrics import (
+    COLLECTIONS,
     DEAD_LETTERS,
     DESTINATION_COUNTERS,
     DESTINATION_GAUGES,
     DESTINATIONS,
-    LIMIT_BYTES,
-    LIMIT_MESSAGES,
-    OLDEST,
+    PAUSES,
+    PROCESS,
+    REQUEST_TIME,
+    REQUESTS,
     SUBSCRIPTION_GAUGES,
     Exposition,
     Family,
@@ -28,8 +38,10 @@ from sluicemq.admin.metrics.exposition import (
 )
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, DestinationStats, Subscription
+from sluicemq.journal.port import Journal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.histogram import Histogram
 
 # --- Destinations with time series of their own ---------------------------------------------------
 #
@@ -54,25 +66,11 @@ LONGEST_NAME: Final = 256
 
 NOTHING: Final = (0,) * len(DESTINATION_COUNTERS)
 
-Counters = tuple[int, int, int, int, int, int, int, int, int, int]
+counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
+"""Returns the counters of a destination in the order of DESTINATION_COUNTERS."""
 
 
-def counters_of(statistics: DestinationStats) -> Counters:
-    """Return the counters in the order of `families.DESTINATION_COUNTERS`."""
-    return (
-        statistics.published,
-        statistics.delivered,
-        statistics.redelivered,
-        statistics.acknowledged,
-        statistics.expired,
-        statistics.dropped,
-        statistics.rejected,
-        statistics.dead_lettered,
-        statistics.published_bytes,
-        statistics.delivered_bytes,
-    )
-
-
+@dataclass(slots=True, eq=False)
 class Sum:
     """Sum of the counters of many destinations.
 
@@ -80,13 +78,10 @@ class Sum:
     gone    counts of the destinations that the sum no longer includes
     """
 
-    __slots__ = ("_before", "_reported", "gone", "labels")
-
-    def __init__(self, name: str, topic: bool) -> None:
-        self.labels = _labels(name, topic)
-        self.gone: Sequence[float] = NOTHING
-        self._before: Sequence[float] = NOTHING
-        self._reported: Sequence[float] = NOTHING
+    labels: str
+    gone: Sequence[float] = NOTHING
+    _before: Sequence[float] = NOTHING
+    _reported: Sequence[float] = NOTHING
 
     def keep(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is deleted."""
@@ -122,7 +117,7 @@ class ExportedDestinations:
         self.own: dict[Destination, str] = {}
         self._taken: set[str] = set()
         self._sums = {
-            (name, topic): Sum(name, topic)
+            (name, topic): Sum(_labels(name, topic))
             for name in (OTHERS, TEMPORARY)
             for topic in (False, True)
         }
@@ -182,15 +177,16 @@ DEAD_LETTERS_END: Final = ".dlq"
 READING_SECONDS: Final = 0.05
 """Maximum time per round for reading messages that are not in memory."""
 
-_FAMILIES: Final[tuple[Family, ...]] = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES)
-_AGE: Final = _FAMILIES.index(OLDEST)
+_FAMILIES: Final = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES.values())
+_AGE: Final = _FAMILIES.index(DESTINATION_GAUGES["oldest"])
 _KINDS: Final = ((False, False), (False, True), (True, False), (True, True))
 _TOPIC: Final = ("queue", "topic")
-_NOT_SUMMED: Final = (LIMIT_MESSAGES, LIMIT_BYTES)
+_NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["max_bytes"])
 
 Values = tuple[float, ...]
 
 
+@dataclass(slots=True, eq=False)
 class Ages:
     """Ages of the next messages of subscriptions.
 
@@ -199,14 +195,11 @@ class Ages:
     it reports the previous value.
     """
 
-    __slots__ = ("_journal", "_known", "_last", "_left", "_wall")
-
-    def __init__(self, broker: Broker) -> None:
-        self._journal = broker.journal
-        self._wall = 0
-        self._left = 0.0
-        self._known: dict[Subscription, tuple[int, int]] = {}
-        self._last: dict[Subscription, tuple[int, int]] = {}
+    _journal: Journal
+    _wall: int = 0
+    _left: float = 0.0
+    _known: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
+    _last: dict[Subscription, tuple[int, int]] = field(default_factory=dict)
 
     def begin(self, wall: int) -> None:
         """Begin a round at wall time `wall` in ms. Discard values that the last round did not
@@ -243,14 +236,12 @@ class Ages:
             self._left -= perf_counter() - before
 
 
+@dataclass(slots=True, eq=False)
 class _Tally:
     """Sum of rows, added in groups, because adding them one by one would dominate a scrape."""
 
-    __slots__ = ("_rows", "totals")
-
-    def __init__(self) -> None:
-        self._rows: list[Values] = []
-        self.totals: Values = (0,) * len(_FAMILIES)
+    totals: Values = (0,) * len(_FAMILIES)
+    _rows: list[Values] = field(default_factory=list)
 
     def add(self, row: Values) -> None:
         self._rows.append(row)
@@ -274,7 +265,7 @@ class DestinationMetrics:
     def __init__(self, broker: Broker, exported: ExportedDestinations) -> None:
         self._broker = broker
         self._exported = exported
-        self._ages = Ages(broker)
+        self._ages = Ages(broker.journal)
 
     async def collect(self, into: Exposition, wall: int) -> None:
         """Add all families of destinations and subscriptions, as of `wall` ms."""
@@ -394,5 +385,137 @@ async def _write(
                 for labels, values in rows[start : start + SHARE]
             ]
             into.add_lines(family, "".join(lines))
-            if slices.due:
-                await slices.rest()
+            await slices.rest()
+
+
+# --- Metrics of the process -----------------------------------------------------------------------
+#
+# Metrics of the process, from the operating system and from Python.
+
+_TICKS: Final = os.sysconf("SC_CLK_TCK")
+_PAGE: Final = resource.getpagesize()
+
+
+@dataclass(slots=True, eq=False)
+class Pauses:
+    """Recorder of the pauses of the garbage collector. It costs two calls per collection, and only
+    after the first scrape."""
+
+    seen: Histogram = field(default_factory=Histogram)
+    _began: float = 0.0
+    _counting: bool = False
+
+    def begin(self) -> None:
+        """Start recording; a second call has no effect."""
+        if not self._counting:
+            self._counting = True
+            gc.callbacks.append(self._mark)
+
+    def _mark(self, phase: str, details: dict[str, Any]) -> None:
+        if phase == "start":
+            self._began = time.perf_counter()
+        else:
+            self.seen.record(time.perf_counter() - self._began)
+
+
+def usage() -> dict[Family, float]:
+    """Return the CPU time, the start time, the memory and the threads of the process; empty on
+    systems other than Linux."""
+    try:
+        line = Path("/proc/self/stat").read_text()
+    except OSError:
+        return {}
+    # the name of the program comes before and may contain anything
+    fields = line.rpartition(")")[2].split()
+    return {
+        PROCESS["cpu"]: (int(fields[11]) + int(fields[12])) / _TICKS,
+        PROCESS["resident"]: int(fields[21]) * _PAGE,
+        PROCESS["started"]: round(_booted() + int(fields[19]) / _TICKS, 2),
+        PROCESS["threads"]: int(fields[17]),
+    }
+
+
+@cache
+def _booted() -> float:
+    """Return the start time of the system. Read once, because clock adjustments would move it and
+    look like a restart of the process."""
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+def open_files() -> int:
+    """Return the number of open file descriptors; 0 if unknown."""
+    try:
+        return len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
+    except OSError:
+        return 0
+
+
+def add_process(into: Exposition, pauses: Pauses) -> None:
+    """Add all families of the process."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    into.add_all({**usage(), PROCESS["files"]: open_files(), PROCESS["files_limit"]: limit})
+    for generation, figures in enumerate(gc.get_stats()):
+        into.add(COLLECTIONS, figures["collections"], str(generation))
+    into.add_histogram(PAUSES, pauses.seen.read())
+
+
+# --- Metrics of requests to the HTTP API ----------------------------------------------------------
+#
+# Metrics of requests to the HTTP API: their number, status and duration.
+
+
+@dataclass(slots=True, eq=False)
+class RequestCounts:
+    """Counts by route, so that clients cannot create label values."""
+
+    _counts: dict[tuple[str, str, int], int] = field(default_factory=dict)
+    _times: dict[tuple[str, str], tuple[int, float]] = field(default_factory=dict)
+
+    def record(self, method: str, route: str, status: int, seconds: float) -> None:
+        """Count a request. `route` is the path of its endpoint; method and route are "" for unknown
+        ones, because clients could invent any number of them."""
+        key = method, route, status
+        self._counts[key] = self._counts.get(key, 0) + 1
+        count, total = self._times.get((method, route), (0, 0.0))
+        self._times[method, route] = count + 1, total + seconds
+
+    def add_to(self, into: Exposition) -> None:
+        """Add both families."""
+        for (method, route, status), count in self._counts.items():
+            into.add(REQUESTS, count, method, route, str(status))
+        for (method, route), (count, total) in self._times.items():
+            into.add_summary(REQUEST_TIME, count, round(total, 6), method, route)
+
+
+FRESH_SECONDS: Final = 0.5
+"""Time for which a response is reused for other requests."""
+
+
+class ScrapeState:
+    """State shared by all HTTP listeners of a broker.
+
+    open      True if scraping requires no login
+    requests  counts of requests to the HTTP API
+    spans     numbers of spans by result; None without tracing
+    made      latest response, built at `made_at` (monotonic); `making` is locked during a build
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        limit: int = 1000,
+        *,
+        open: bool = False,
+        spans: Mapping[str, int] | None = None,
+    ) -> None:
+        """Create the state; `limit` is the maximum number of exported destinations."""
+
+        self.open = open
+        self.exported = ExportedDestinations(broker, limit)
+        self.destinations = DestinationMetrics(broker, self.exported)
+        self.requests = RequestCounts()
+        self.pauses = Pauses()
+        self.spans = spans
+        self.making = asyncio.Lock()
+        self.made = Exposition()
+        self.made_at = -FRESH_SECONDS

@@ -1,1 +1,0 @@
-"""Metrics in the formats of Prometheus and OpenMetrics: `GET /metrics`."""
