@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluicemq.migrate.openmq.instance import inspect_source
-from sluicemq.migrate.openmq.properties import parse
-from sluicemq.migrate.openmq.serial import read_objects
+from sluicemq.migrate.openmq import inspect_source
+from sluicemq.migrate.openmq.records import read_objects
+from sluicemq.migrate.openmq.settings import parse
 from sluicemq.migrate.phpmq import entries
 from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
 from sluicemq.migrate.plan import ASIDE, Plan

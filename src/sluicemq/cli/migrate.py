@@ -255,7 +255,7 @@ def openmq(
     ] = False,
 ) -> None:
     """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
-    from sluicemq.migrate.openmq.instance import inspect_source
+    from sluicemq.migrate.openmq import inspect_source
 
     _migrate(
         lambda: inspect_source(source, ignore_lock, skip_damaged), to, config, dry_run, as_json

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from sluicemq.migrate.openmq.properties import PropertyValue, parse
+from sluicemq.migrate.configuration import SourceSetting
+from sluicemq.migrate.openmq.settings import read_properties
 from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.migrate.source_files import Damage, read_settings
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
@@ -41,7 +41,7 @@ _OPERATIONS: Final = {
     "consume": Operation.CONSUME,
     "browse": Operation.BROWSE,
 }
-_KINDS: Final = {Kind.QUEUE: "queue", Kind.TOPIC: "topic"}
+_RULE: Final = re.compile(r"(queue|topic)\.(.+)\.(?:produce|consume|browse)\.(?:allow|deny)\.")
 
 
 class OpenmqAccount(NamedTuple):
@@ -70,70 +70,51 @@ def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
 
 
 class AccessRules:
-    """Rules of accesscontrol.properties."""
+    """Rules of accesscontrol.properties.
 
-    def __init__(self, values: dict[str, PropertyValue]) -> None:
-        self._values = {
-            key: {part.strip() for part in value.text.split(",")} for key, value in values.items()
+    named      destinations that rules name, without wildcards of topics
+    wildcards  rules for topics by wildcard
+    """
+
+    def __init__(self, values: dict[str, SourceSetting]) -> None:
+        self._names = {
+            key: {part.strip() for part in given.value.split(",")} for key, given in values.items()
         }
+        self.named: set[Address] = set()
+        self.wildcards: list[str] = []
+        for key in sorted(values):
+            if match := _RULE.match(key):
+                kind, name = Kind[match[1].upper()], match[2]
+                if not set(name) & set("*>"):
+                    self.named.add(Address(kind, name))
+                elif kind is Kind.TOPIC and name != ALL:
+                    self.wildcards.append(key)
 
-    def allows(self, account: OpenmqAccount, rules: Iterable[str]) -> bool:
+    def allows(self, account: OpenmqAccount, *rules: str) -> bool:
         """Return whether the last decision of these rules is allow; the general rules come
         first."""
         verdict = False
+        subjects = (("group", ALL), ("group", account.group), ("user", ALL), ("user", account.name))
         for rule in rules:
-            decision = None
-            for sort, name in (
-                ("group", ALL),
-                ("group", account.group),
-                ("user", ALL),
-                ("user", account.name),
-            ):
-                decision = self._decision(rule, sort, name, decision)
-            if decision is not None:
-                verdict = decision
+            for sort, name in subjects:
+                allowed = name in self._names.get(f"{rule}.allow.{sort}", ())
+                denied = name in self._names.get(f"{rule}.deny.{sort}", ())
+                if name and allowed != denied:
+                    verdict = allowed
         return verdict
-
-    def _decision(self, rule: str, sort: str, name: str, before: bool | None) -> bool | None:
-        if not name:
-            return before
-        allowed = name in self._values.get(f"{rule}.allow.{sort}", ())
-        denied = name in self._values.get(f"{rule}.deny.{sort}", ())
-        return before if allowed == denied else allowed
 
     def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
         """Return whether the user may perform the operation on a destination; ALL = one that no
         rule names."""
-        sort = _KINDS[kind]
-        rules = [f"{sort}.*.{operation}"]
-        if name != ALL:
-            rules.append(f"{sort}.{name}.{operation}")
-        return self.allows(account, rules)
-
-    def named(self) -> set[Address]:
-        """Return the destinations that rules name, without wildcards of topics."""
-        found = set()
-        for key in self._values:
-            for kind, sort in _KINDS.items():
-                match = re.match(
-                    rf"{sort}\.(.+)\.(?:produce|consume|browse)\.(?:allow|deny)\.", key
-                )
-                if match and not set(match[1]) & set("*>"):
-                    found.add(Address(kind, match[1]))
-        return found
-
-    def wildcards(self) -> list[str]:
-        """Return the rules for topics by wildcard."""
-        pattern = re.compile(r"topic\.(.*[*>].*)\.(?:produce|consume|browse)\.(?:allow|deny)\.")
-        return sorted(k for k in self._values if (m := pattern.match(k)) and m[1] != ALL)
+        sort = kind.name.lower()
+        return self.allows(account, f"{sort}.*.{operation}", f"{sort}.{name}.{operation}")
 
 
 def read_rules(file: Path, plan: Plan) -> AccessRules:
     """Read the rules. Raises SourceError."""
-    plan.change_detector.look(file)
-    values = parse(read_settings(file), str(file))
+    values = read_properties(file, plan)
     version = values.get("version")
-    if version is None or version.text != VERSION:
+    if version is None or version.value != VERSION:
         raise Damage(f"{file}: its version is not {VERSION}")
     return AccessRules(values)
 
@@ -141,8 +122,8 @@ def read_rules(file: Path, plan: Plan) -> AccessRules:
 def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules | None) -> None:
     """Add users to the plan. Without rules everyone may do everything except administer."""
     now = int(time.time())
-    known = {*plan.destinations, *plan.counts} | (rules.named() if rules else set())
-    for rule in rules.wildcards() if rules else ():
+    known = {*plan.destinations, *plan.counts} | (rules.named if rules else set())
+    for rule in rules.wildcards if rules else ():
         plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
     for account in accounts:
         if not account.active:
@@ -152,7 +133,11 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules |
         else:
             record = UserRecord(
                 digest=account.digest,
-                superuser=_administers(account, rules),
+                superuser=(
+                    rules.allows(account, "connection.*", "connection.ADMIN")
+                    if rules
+                    else account.group == ADMIN
+                ),
                 permissions=tuple(_permissions(plan, account, rules, known)),
                 created=now,
                 updated=now,
@@ -160,18 +145,12 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules |
             plan.users.append(NewUser(account.name, record))
 
 
-def _administers(account: OpenmqAccount, rules: AccessRules | None) -> bool:
-    if rules is None:
-        return account.group == ADMIN
-    return rules.allows(account, ("connection.*", "connection.ADMIN"))
-
-
 def _permissions(
     plan: Plan, account: OpenmqAccount, rules: AccessRules | None, known: set[Address]
 ) -> list[Permission]:
     if rules is None:
         return [Permission(ALL, frozenset({*_OPERATIONS.values(), Operation.CREATE}))]
-    if not rules.allows(account, ("connection.*", "connection.NORMAL")):
+    if not rules.allows(account, "connection.*", "connection.NORMAL"):
         plan.leave(
             "permission",
             f"connection.NORMAL of {account.name}",
@@ -179,7 +158,7 @@ def _permissions(
         )
         return []
     everywhere = set()
-    if all(rules.allows(account, (f"{sort}.create",)) for sort in _KINDS.values()):
+    if all(rules.allows(account, f"{sort}.create") for sort in ("queue", "topic")):
         everywhere.add(Operation.CREATE)
     named: dict[str, set[Operation]] = {}
     for word, operation in _OPERATIONS.items():
@@ -205,11 +184,11 @@ def _permissions(
 def _everywhere(rules: AccessRules, account: OpenmqAccount, word: str, known: set[Address]) -> bool:
     """Return whether the user may perform the operation on all destinations, present and future.
     Topics are never browsed, so browsing depends on queues only."""
-    kinds = [Kind.QUEUE] if word == "browse" else list(_KINDS)
+    kinds = [Kind.QUEUE] if word == "browse" else list(Kind)
     return (
         all(rules.may(account, kind, ALL, word) for kind in kinds)
         and all(
             rules.may(account, each.kind, each.name, word) for each in known if each.kind in kinds
         )
-        and not any(f".{word}.deny." in rule for rule in rules.wildcards())
+        and not any(f".{word}.deny." in rule for rule in rules.wildcards)
     )

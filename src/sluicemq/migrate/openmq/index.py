@@ -1,29 +1,40 @@
 """Index of the store's messages with their positions and delivery states.
 
-The index holds positions, not messages: a packet is read when it is imported. A packet in a record:
+The index holds positions, not messages: a packet is read when it is imported. The data of an item
+is a packet, and attached are the consumers that it was routed to:
 
-    size:i32 packet  count:i32 (consumer:i64 state:i32) *
+    count:i32 (consumer:i64 state:i32) *
 
-In a file of its own the packet is the data, and the rest the attachment. The states are 0 to be
-delivered, 1 delivered, 2 acknowledged; a queue's consumer is number 0.
+The states are 0 to be delivered, 1 delivered, 2 acknowledged; a queue's consumer is number 0.
+
+The packets have the format that our JMQ clients send, so the same code decodes them. The history of
+dead letters is in properties; it is also converted to this broker's properties, so that its
+dead-letter commands and pages show it. The expiration of a dead letter stays in the packet and has
+no effect, as in Open MQ.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from struct import Struct
 from typing import Final
 
 from sluicemq.migrate.openmq.destinations import AUTOMATIC, OpenmqDestination, unique_name
-from sluicemq.migrate.openmq.messages import message_of_packet
-from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records, tolerating
-from sluicemq.migrate.openmq.transactions import SYSID_SIZE, VRFILE, LoggedAck
-from sluicemq.migrate.source_files import ChangeDetector, SourceFile
-from sluicemq.model.destination import Address, DestinationSettings, Kind
-from sluicemq.model.message import Message
+from sluicemq.migrate.openmq.records import Faults, StoredItem, stored_items, tolerating
+from sluicemq.migrate.openmq.transactions import SYSID_SIZE, LoggedAck
+from sluicemq.migrate.source_files import ChangeDetector, Damage, SourceFile
+from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
+from sluicemq.model.destination import Address, DestinationSettings
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import Durability, Message, Property
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import MAGIC
-from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Packet
+from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Decoder, Limits, Packet
 
+KIND: Final = "openmq"
 MESSAGES: Final = "message"
 """Directory with one subdirectory per destination."""
 DELIVERED: Final = 1
@@ -38,13 +49,20 @@ _fixed: Final = Struct(">Ihhiq32s")
 """Layout: magic, version, type, size, expiration, SysMessageID; all versions but the oldest."""
 _OLDEST: Final = 103
 _OLDEST_SYSID: Final = 24
+_LOG: Final = "transaction log"
 
-_INTERRUPTED: Final = "the broker was ended while it wrote this, so its sender received no reply"
+_REASONS: Final = {
+    "EXPIRED": "expired",
+    "OLDEST": "overflow",
+    "LOW_PRIORITY": "overflow",
+    "UNDELIVERABLE": "max-attempts",
+}
 
 Id = tuple[str, bytes]
 """Key of a message in the store: its destination's unique name and its SysMessageID."""
 
 
+@dataclass(slots=True)
 class StoredMessage:
     """A message of the index.
 
@@ -52,25 +70,20 @@ class StoredMessage:
     raw     the packet, or None while it is in a file: there at `position`
     """
 
-    __slots__ = ("destination", "path", "position", "raw", "size", "states", "sysid")
-
-    def __init__(
-        self, destination: OpenmqDestination, sysid: bytes, states: dict[int, int]
-    ) -> None:
-        self.destination = destination
-        self.sysid = sysid
-        self.states = states
-        self.raw: bytes | None = None
-        self.path = Path()
-        self.position = 0
-        self.size = 0
+    destination: OpenmqDestination
+    sysid: bytes
+    states: dict[int, int]
+    raw: bytes | None = None
+    path: Path = Path()
+    position: int = 0
+    size: int = 0
 
     @property
     def address(self) -> Address:
         """Return the destination that holds the message."""
         return self.destination.address
 
-    def bytes(self) -> bytes:
+    def packet(self) -> bytes:
         """Return the packet. Raises SourceError."""
         if self.raw is not None:
             return self.raw
@@ -79,8 +92,8 @@ class StoredMessage:
 
     def message(self) -> tuple[Message, Packet]:
         """Decode the packet. Raises SourceError."""
-        where = "transaction log" if self.raw else f"{self.path}, byte {self.position}"
-        return message_of_packet(self.bytes(), where, self.address)
+        where = _LOG if self.raw else f"{self.path}, byte {self.position}"
+        return message_of_packet(self.packet(), where, self.address)
 
 
 class StoreIndex:
@@ -90,7 +103,7 @@ class StoreIndex:
     def __init__(self, directory: Path, faults: Faults, change_detector: ChangeDetector) -> None:
         self._directory = directory / MESSAGES
         self._faults = faults
-        self._witness = change_detector
+        self._change_detector = change_detector
         self.destinations: dict[str, OpenmqDestination] = {}
         self.messages: dict[Id, StoredMessage] = {}
 
@@ -98,21 +111,9 @@ class StoreIndex:
         """Add a destination and its messages."""
         self.destinations[destination.unique] = destination
         directory = self._directory / destination.directory
-        if not directory.is_dir():
-            return
-        vrfile = directory / VRFILE
-        if vrfile.exists():
-            self._witness.look(vrfile)
-            with SourceFile.open(vrfile) as data:
-                for span in records(data, self._faults):
-                    with tolerating(self._faults):
-                        if not span.complete:
-                            raise data.damage(span.position, _INTERRUPTED)
-                        self._take_record(destination, data, span.position, span.size)
-        for path in large_files(directory):
-            self._witness.look(path)
-            with SourceFile.open(path) as data, tolerating(self._faults):
-                self._take_large(destination, data)
+        for item in stored_items(directory, self._faults, self._change_detector):
+            with tolerating(self._faults):
+                self._take(destination, item)
 
     def orphans(self) -> list[Path]:
         """Return message directories that belong to no destination."""
@@ -122,62 +123,42 @@ class StoreIndex:
         found = [each for each in self._directory.iterdir() if each.name not in known]
         return sorted(each for each in found if each.is_dir())
 
-    def _take_record(
-        self, destination: OpenmqDestination, data: SourceFile, position: int, size: int
-    ) -> None:
-        packet_size = data.unpack(_i32, position)[0]
-        start = position + _i32.size
-        behind = start + packet_size
-        end = position + size
-        if not FIXED_SIZE <= packet_size <= end - start - _i32.size:
-            raise data.damage(position, f"a packet of {packet_size} bytes is announced")
-        self._take(destination, data, start, packet_size, _states(data, behind, end))
-
-    def _take_large(self, destination: OpenmqDestination, data: SourceFile) -> None:
-        large = read_large(data)
-        if large is None:
-            return
-        if not large.data.complete:
-            raise data.damage(0, _INTERRUPTED)
-        attached = large.attachment
-        states = {}
-        if attached.size:
-            states = _states(data, attached.position, attached.position + attached.size)
-        self._take(destination, data, large.data.position, large.data.size, states)
-
-    def _take(
-        self,
-        destination: OpenmqDestination,
-        data: SourceFile,
-        position: int,
-        size: int,
-        states: dict[int, int],
-    ) -> None:
-        magic, version, _, declared_size, _, sysid = data.unpack(_fixed, position)
+    def _take(self, destination: OpenmqDestination, item: StoredItem) -> None:
+        file = item.file
+        position, size, _ = item.data
+        if size < FIXED_SIZE:
+            raise file.damage(position, f"a packet of {size} bytes is announced")
+        magic, version, _, declared_size, _, sysid = file.unpack(_fixed, position)
         if magic != MAGIC or declared_size != size or size > MAX_PACKET:
-            raise data.damage(position, "there is no packet of that size")
+            raise file.damage(position, "there is no packet of that size")
         if version == _OLDEST:
-            sysid = data.read(position + _OLDEST_SYSID, SYSID_SIZE)
-        stored = StoredMessage(destination, sysid, states)
-        stored.path, stored.position, stored.size = data.path, position, size
-        self.messages[destination.unique, sysid] = stored
+            sysid = file.read(position + _OLDEST_SYSID, SYSID_SIZE)
+        states: dict[int, int] = {}
+        attached = item.attachment
+        if attached.size:
+            count = file.unpack(_i32, attached.position)[0]
+            length = count * _interest.size
+            if not (0 <= count <= _MOST_INTERESTS and length <= attached.size - _i32.size):
+                raise file.damage(attached.position, f"{count} consumers are announced")
+            states.update(_interest.iter_unpack(file.read(attached.position + _i32.size, length)))
+        self.messages[destination.unique, sysid] = StoredMessage(
+            destination, sysid, states, None, file.path, position, size
+        )
 
     # --- changes by the transaction log --------------------------------------------------------
 
     def sent(self, raw: bytes) -> None:
         """Add a message that the store may or may not contain yet. Raises Damage."""
-        message, packet = message_of_packet(raw, "transaction log")
+        message, packet = message_of_packet(raw, _LOG)
         address = message.destination
-        unique = unique_name(address.kind is Kind.QUEUE, address.name)
+        unique = unique_name(address)
         destination = self.destinations.get(unique)
         if destination is None:
             destination = OpenmqDestination(address, unique, AUTOMATIC, DestinationSettings())
             self.destinations[unique] = destination
-        identity = (unique, packet.sysid)
-        if identity not in self.messages:
-            stored = StoredMessage(destination, packet.sysid, {})  # routed again, as Open MQ does
-            stored.raw = raw
-            self.messages[identity] = stored
+        # routed again, as Open MQ does
+        stored = StoredMessage(destination, packet.sysid, {}, raw)
+        self.messages.setdefault((unique, packet.sysid), stored)
 
     def acknowledged(self, ack: LoggedAck) -> None:
         """Apply a consumer's acknowledgement; the message may have been removed already."""
@@ -187,9 +168,43 @@ class StoreIndex:
             stored.states[consumer] = ACKNOWLEDGED
 
 
-def _states(data: SourceFile, position: int, end: int) -> dict[int, int]:
-    count = data.unpack(_i32, position)[0]
-    size = count * _interest.size
-    if not (0 <= count <= _MOST_INTERESTS and size <= end - position - _i32.size):
-        raise data.damage(position, f"{count} consumers are announced")
-    return dict(_interest.iter_unpack(data.read(position + _i32.size, size)))
+# --- packets -----------------------------------------------------------------------------------
+
+
+def message_of_packet(
+    raw: bytes, where: str, destination: Address | None = None
+) -> tuple[Message, Packet]:
+    """Decode the message, for `destination` if it is not where it was sent. Raises Damage."""
+    decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
+    packets = decoder.feed(raw)
+    if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):
+        raise Damage(f"{where}: this is no packet: {decoder.error or 'it is not whole'}")
+    packet = packets[0]
+    if not packet.is_message:
+        raise Damage(f"{where}: the packet is no message, but of type {packet.type}")
+    try:
+        message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
+    except ProtocolError as fault:
+        raise Damage(f"{where}: {fault}") from None
+    if destination is not None and destination != message.destination:
+        if destination == DEAD_MESSAGES:
+            _add_dead_letter_properties(message)
+        message.destination = destination
+    return message, packet
+
+
+def _add_dead_letter_properties(message: Message) -> None:
+    properties: dict[str, Property] = dict(message.properties or {})
+    undelivered_reason = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
+    attempts = properties.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
+    timestamp = properties.get(f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP")
+    try:
+        instant = datetime.fromtimestamp(timestamp / 1000 if isinstance(timestamp, int) else 0, UTC)
+    except (ValueError, OverflowError, OSError):
+        instant = datetime.fromtimestamp(0, UTC)
+    properties[REASON] = _REASONS.get(str(undelivered_reason), "client")
+    properties[ORIGIN] = message.destination.name
+    properties[ATTEMPTS] = attempts if isinstance(attempts, int) else 0
+    properties[TIME] = instant.isoformat(timespec="milliseconds")
+    message.properties = properties
+    message.expiration = 0

@@ -2,11 +2,15 @@
 
 destination, interest ──┐
 message/…  ── index.py ─┼─> the subscriptions of messages ──> plan
-txnlog, …  ── replay.py ┘
+txnlog, …  ─────────────┘
+
+The transactions are applied to the index as Open MQ does at its start: first the incomplete ones
+saved by a checkpoint, then the log; or the state files of stores without that log.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -16,31 +20,37 @@ from sluicemq.migrate.openmq.destinations import (
     AUTOMATIC,
     INTERNAL,
     TEMPORARY,
-    StoredSubscription,
     destination_of,
-    interest_of,
-    subscriptions_of,
+    read_subscription,
 )
 from sluicemq.migrate.openmq.index import (
     ACKNOWLEDGED,
     DELIVERED,
+    KIND,
     QUEUE,
     Id,
     StoredMessage,
     StoreIndex,
+    message_of_packet,
 )
-from sluicemq.migrate.openmq.messages import key_of_packet, message_of_packet
-from sluicemq.migrate.openmq.records import Faults, entries, tolerating
-from sluicemq.migrate.openmq.replay import Replay
+from sluicemq.migrate.openmq.records import VRFILE, Faults, entries, tolerating
 from sluicemq.migrate.openmq.transactions import (
+    COMMITTED,
     INCOMPLETE,
+    LOCAL,
     LOG,
-    VRFILE,
+    PREPARED,
     XID_SIZE,
+    Event,
     LoggedAck,
     LoggedTransaction,
+    MessageRemoved,
+    MessageStored,
+    read_incomplete,
+    read_log,
+    read_states,
 )
-from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage
+from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage, key_of
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.destination import Kind
 
@@ -54,6 +64,10 @@ _sequence: Final = Struct(">q20xi")
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
+_FOREIGN: Final = (
+    "it spans several brokers of a cluster; have it committed or rolled back before you move"
+)
+_UNCOMMITTED: Final = "they were sent in transactions that were never committed"
 
 
 class ImportDecision(NamedTuple):
@@ -88,24 +102,24 @@ class _Store:
         self._faults = faults
         self._index = StoreIndex(directory, faults, plan.change_detector)
         self._names: dict[int, dict[str, str]] = {}
-        self._left: dict[tuple[str, str], int] = {}
+        self._left: Counter[tuple[str, str]] = Counter()
 
     def read(self) -> None:
         plan = self._plan
         for name in ("destination", "interest", LOG, "txn", "txnack", f"{INCOMPLETE}/{VRFILE}"):
             plan.change_detector.look(self._directory / name)
         self._read_destinations()
-        self._read_interests()
+        self._read_subscriptions()
         for directory in self._index.orphans():
             plan.leave(
                 "messages",
                 f"in {directory}",
                 "no destination of the store has them: Open MQ would not deliver them either",
             )
-        replay = Replay(plan, self._directory, self._index, self._faults)
-        self._fill_plan(self._take_branches(replay.prepared))
+        prepared = [*self._replay(), *self._apply_states()]
+        self._fill_plan(self._take_branches(prepared))
 
-    # --- reading -------------------------------------------------------------------------------
+    # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
         plan = self._plan
@@ -115,40 +129,91 @@ class _Store:
             except Damage as fault:
                 self._faults(fault)
                 continue
+            address = destination.address
             if destination.type & TEMPORARY:
-                plan.leave(
-                    "destination",
-                    str(destination.address),
-                    "it is temporary, and its connection has gone",
-                )
+                reason = "it is temporary, and its connection has gone"
+                plan.leave("destination", str(address), reason)
                 continue
             if not destination.type & (AUTOMATIC | INTERNAL):
-                plan.destinations[destination.address] = destination.settings
+                plan.destinations[address] = destination.settings
             self._index.read(destination)
 
-    def _read_interests(self) -> None:
+    def _read_subscriptions(self) -> None:
         known = self._index.destinations.values()
         topics = [each.address.name for each in known if each.address.kind is Kind.TOPIC]
         for entry in entries(self._directory / "interest", self._faults):
             with tolerating(self._faults):
-                self._subscribe(interest_of(entry), topics)
+                number, found = read_subscription(self._plan, entry, topics)
+                self._plan.subscriptions += found
+                self._names[number] = {each.topic: each.name for each in found}
 
-    def _subscribe(self, interest: StoredSubscription, topics: list[str]) -> None:
-        plan = self._plan
-        what = f"{interest.name()} of topic {interest.topic}"
-        try:
-            found = subscriptions_of(interest, topics)
-        except ValueError as fault:
-            plan.leave("subscription", what, str(fault))
-            return
-        if not found:
-            plan.leave(
-                "subscription",
-                what,
-                "the wildcard stands for no topic that there is; its client subscribes again",
-            )
-        plan.subscriptions += found
-        self._names[interest.number] = {each.topic: each.name for each in found}
+    # --- transactions --------------------------------------------------------------------------
+
+    def _replay(self) -> list[LoggedTransaction]:
+        """Apply the log. Returns the transactions that are prepared."""
+        unfinished: dict[int, LoggedTransaction] = {}
+        change_detector = self._plan.change_detector
+        for transaction in read_incomplete(self._directory, self._faults, change_detector):
+            if transaction.kind != LOCAL:
+                self._plan.leave("transaction", str(transaction.number), _FOREIGN)
+            elif transaction.state == PREPARED:
+                unfinished[transaction.number] = transaction
+        with tolerating(self._faults):
+            events, foreign = read_log(self._directory)
+            if foreign:
+                self._plan.leave("transaction", f"{foreign} records of the log", _FOREIGN)
+            for event in events:
+                with tolerating(self._faults):
+                    self._apply(event, unfinished)
+        return list(unfinished.values())
+
+    def _apply(self, event: Event, unfinished: dict[int, LoggedTransaction]) -> None:
+        index = self._index
+        match event:
+            case MessageStored(packet):
+                index.sent(packet)
+            case LoggedAck():
+                index.acknowledged(event)
+            case MessageRemoved(destination, sysid):
+                index.messages.pop((destination, sysid), None)
+            case LoggedTransaction(number=number, state=state) if state == PREPARED:
+                unfinished.setdefault(number, event)
+            case LoggedTransaction(number=number, state=state):
+                work = unfinished.pop(number, event).work
+                if state == COMMITTED:
+                    for sent in work.sends:
+                        index.sent(sent)
+                    for ack in work.acks:
+                        index.acknowledged(ack)
+
+    def _apply_states(self) -> list[LoggedTransaction]:
+        """Apply the state files; in this format messages are stored before they are committed.
+        Returns the transactions that are prepared."""
+        transactions = read_states(self._directory, self._faults)
+        messages = self._index.messages
+        dropped: Counter[str] = Counter()
+        for identity, stored in list(messages.items()) if transactions else ():
+            with tolerating(self._faults):
+                transaction = transactions.get(stored.message()[1].transaction_id)
+                if transaction is None or transaction.state == COMMITTED:
+                    continue
+                del messages[identity]
+                if transaction.state == PREPARED:
+                    transaction.work.sends.append(stored.packet())
+                else:
+                    dropped[str(stored.address)] += 1
+        for name, count in dropped.items():
+            self._plan.leave("messages", f"{count} of {name}", _UNCOMMITTED)
+        places = {sysid: unique for unique, sysid in messages}
+        for transaction in transactions.values():
+            work = transaction.work
+            work.acks[:] = [
+                ack._replace(destination=places.get(ack.sysid, "")) for ack in work.acks
+            ]
+            if transaction.state == COMMITTED:
+                for ack in work.acks:
+                    self._index.acknowledged(ack)
+        return [each for each in transactions.values() if each.state == PREPARED]
 
     # --- the plan ------------------------------------------------------------------------------
 
@@ -158,17 +223,13 @@ class _Store:
         for identity, stored in self._index.messages.items():
             if identity in held:
                 continue
-            try:
-                verdict = self._judge(stored)
-            except Damage as fault:
-                self._faults(fault)
-                continue
-            if verdict.waits:
-                waiting.append((stored, verdict.takers))
-                plan.counts[stored.address] += 1
-            elif verdict.reason:
-                key = (str(stored.address), verdict.reason)
-                self._left[key] = self._left.get(key, 0) + 1
+            with tolerating(self._faults):
+                decision = self._judge(stored)
+                if decision.waits:
+                    waiting.append((stored, decision.takers))
+                    plan.counts[stored.address] += 1
+                elif decision.reason:
+                    self._left[str(stored.address), decision.reason] += 1
         waiting.sort(key=lambda pair: (pair[0].destination.unique, _age(pair[0].sysid)))
         plan.waiting = lambda: self._messages(waiting)
         for (name, reason), count in self._left.items():
@@ -192,13 +253,14 @@ class _Store:
             return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
         if all(state == ACKNOWLEDGED for state in states.values()):
             return ImportDecision(False)  # only its removal was missing
+        # Open MQ stores only whether there was a delivery
         if address.kind is Kind.QUEUE:
-            return ImportDecision(True, {"": _attempts(states.get(QUEUE, 0))})
+            return ImportDecision(True, {"": int(states.get(QUEUE) == DELIVERED)})
         takers = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
-                takers[name] = _attempts(state)
+                takers[name] = int(state == DELIVERED)
         if not takers:
             return ImportDecision(False, None, "their subscriptions do not exist any more")
         return ImportDecision(True, takers)
@@ -208,29 +270,25 @@ class _Store:
     def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
         """Add the transactions. Returns the messages they have acknowledged, which are then
         excluded from the others."""
+        plan = self._plan
         held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
             if len(transaction.xid) != XID_SIZE:
-                self._plan.leave(
+                plan.leave(
                     "transaction",
                     str(transaction.number),
                     "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
             with tolerating(self._faults):
-                self._plan.branches.append(self._branch(transaction, held))
-        self._plan.held = list(held.values())
-        for waiting in held.values():
-            self._plan.counts[waiting.message.destination] += 1
+                work = transaction.work
+                sends = [message_of_packet(raw, "transaction log")[0] for raw in work.sends]
+                acks = [self._hold(ack, held) for ack in work.acks]
+                existing = [ack for ack in acks if ack is not None]
+                plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
+        plan.held = list(held.values())
+        plan.counts.update(waiting.message.destination for waiting in plan.held)
         return set(held)
-
-    def _branch(
-        self, transaction: LoggedTransaction, held: dict[Id, SourceMessage]
-    ) -> PreparedTransaction:
-        work = transaction.work
-        sends = [message_of_packet(raw, "transaction log")[0] for raw in work.sends]
-        acks = [self._hold(ack, held) for ack in work.acks]
-        return PreparedTransaction(transaction.xid, sends, [ack for ack in acks if ack is not None])
 
     def _hold(self, ack: LoggedAck, held: dict[Id, SourceMessage]) -> tuple[Key, str] | None:
         identity = (ack.destination, ack.sysid)
@@ -241,22 +299,17 @@ class _Store:
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        verdict = self._judge(stored)
-        if name is None or not verdict.takers or name not in verdict.takers:
+        takers = self._judge(stored).takers
+        if name is None or not takers or name not in takers:
             return None
         if identity not in held:
-            held[identity] = _waiting(stored, verdict.takers)
+            held[identity] = _waiting(stored, takers)
         return held[identity].key, name
 
 
 def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
     message, _ = stored.message()
-    return SourceMessage(message, key_of_packet(stored.address, stored.sysid), takers)
-
-
-def _attempts(state: int) -> int:
-    """Return the number of deliveries; Open MQ stores only whether there was one."""
-    return 1 if state == DELIVERED else 0
+    return SourceMessage(message, key_of(KIND, stored.address, stored.sysid), takers)
 
 
 def _age(sysid: bytes) -> tuple[int, int, bytes]:

@@ -1,4 +1,4 @@
-"""Open MQ's transaction log and its store of incomplete transactions.
+"""Open MQ's transaction log, its store of incomplete transactions, and its older state files.
 
     txnlog   0 magic:u32 5555AAAA  4 version:i16 1  6 status:i16  8 checkpoint position:i64
             16 time:i64  24 checkpoint:i64  32 Adler-32 of 0-32 with the checkpoint as it was:i64
@@ -23,7 +23,15 @@ each.
     message     = packet  count:i32 consumer:i64 *
     ack         = destination:str id:32 consumer:i64
 
-The store of incomplete transactions has records, or files of their own, of: size:i32 details work.
+The store of incomplete transactions is a directory of items, of: details work.
+
+Stores without the log have two maps instead:
+
+    txn     number of the transaction -> TransactionInfo; in versions before 4.1 TransactionState.
+            Behind the objects may be "%CD" and the state as it is now:u8
+    txnack  number of the transaction -> set of TransactionAcknowledgement
+
+A TransactionState begins with xid:136 state:i32, an acknowledgement with SysMessageID:32.
 """
 
 from __future__ import annotations
@@ -34,19 +42,27 @@ from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 from zlib import adler32
 
-from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records, tolerating
-from sluicemq.migrate.source_files import ByteReader, SourceFile
+from sluicemq.migrate.openmq.destinations import consumer_number
+from sluicemq.migrate.openmq.records import (
+    Faults,
+    MapEntry,
+    ParsedObject,
+    entries,
+    stored_items,
+    tolerating,
+)
+from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
 LOG: Final = "txnlog"
 INCOMPLETE: Final = "incompleteTxnStore"
-VRFILE: Final = "vrfile"
 XID_SIZE: Final = 136
 SYSID_SIZE: Final = 32
 PREPARED: Final = 5
 COMMITTED: Final = 6
+LOCAL: Final = 1
+"""Kind of the transactions of one broker."""
 
-_LOCAL: Final = 1
 _MESSAGE: Final = 4
 _ACK: Final = 5
 _REMOVAL: Final = 6
@@ -172,39 +188,22 @@ def _event(cursor: ByteReader) -> Event | None:
         return _ack(cursor)
     if kind == _REMOVAL:
         return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
-    if kind == _LOCAL and sort in (_COMMIT, _PREPARE):
+    if kind == LOCAL and sort in (_COMMIT, _PREPARE):
         return _transaction(cursor)._replace(state=COMMITTED if sort == _COMMIT else PREPARED)
-    if kind == _LOCAL and sort == _COMPLETE:
+    if kind == LOCAL and sort == _COMPLETE:
         return _described(cursor)
     if kind in (2, 3):
         return None
     raise cursor.damage(f"there is no event {kind}.{sort}")
 
 
-def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
+def read_incomplete(
+    directory: Path, faults: Faults, change_detector: ChangeDetector
+) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
-    found: list[LoggedTransaction] = []
-    place = directory / INCOMPLETE
-    if not place.is_dir():
-        return found
-    if (place / VRFILE).exists():
-        with SourceFile.open(place / VRFILE) as data:
-            for span in records(data, faults):
-                where = f"{data.path}, record at byte {span.position}"
-                cursor = ByteReader(data.read(span.position, span.size), where)
-                if not span.complete:
-                    faults(cursor.damage("it was being written when the broker ended"))
-                    continue
-                with tolerating(faults):
-                    size = cursor.unpack(_i32)[0]
-                    found.append(_transaction(ByteReader(cursor.take(size), where)))
-    for path in large_files(place):
-        with SourceFile.open(path) as data, tolerating(faults):
-            large = read_large(data)
-            if large is not None and large.data.complete:
-                content = data.read(large.data.position, large.data.size)
-                found.append(_transaction(ByteReader(content, str(path))))
-    return found
+    for item in stored_items(directory / INCOMPLETE, faults, change_detector):
+        with tolerating(faults):
+            yield _transaction(item.content())
 
 
 # --- parts -------------------------------------------------------------------------------------
@@ -220,7 +219,7 @@ def _described(cursor: ByteReader) -> LoggedTransaction:
 
 def _transaction(cursor: ByteReader) -> LoggedTransaction:
     described = _described(cursor)
-    if described.kind != _LOCAL:
+    if described.kind != LOCAL:
         return described
     return described._replace(
         work=TransactionWork(_several(cursor, _message), _several(cursor, _ack))
@@ -256,3 +255,58 @@ def _ack(cursor: ByteReader) -> LoggedAck:
 
 def _text(cursor: ByteReader) -> str:
     return cursor.take(cursor.unpack(_u16)[0]).decode("utf-8", "replace")
+
+
+# --- state files -------------------------------------------------------------------------------
+
+_MARK: Final = b"%CD"
+_NO_XID: Final = _i32.pack(-1)
+"""Start of a missing Xid: a Xid begins with its format, which is -1 if there is none."""
+
+
+def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]:
+    """Read the two files; missing files are empty. The transactions have no messages yet, and their
+    acknowledgements no destinations, which are in the store of messages."""
+    found: dict[int, LoggedTransaction] = {}
+    for entry in entries(directory / "txn", faults):
+        with tolerating(faults):
+            transaction = _state(entry)
+            found[transaction.number] = transaction
+    for entry in entries(directory / "txnack", faults):
+        with tolerating(faults):
+            acks = _acks(entry)
+            if (number := _number(entry)) in found:
+                found[number].work.acks.extend(acks)
+    return found
+
+
+def _number(entry: MapEntry) -> int:
+    number = consumer_number(entry.key)  # both numbers have the same type
+    if number is None:
+        raise Damage(f"{entry.where}: a transaction has no number")
+    return number
+
+
+def _state(entry: MapEntry) -> LoggedTransaction:
+    value = entry.value
+    if isinstance(value, ParsedObject) and value.name.endswith(".TransactionInfo"):
+        value = next(iter(value.inner()), None)
+    if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + _i32.size:
+        raise Damage(f"{entry.where}: this is no state of a transaction")
+    xid = value.written[:XID_SIZE]
+    state = _i32.unpack_from(value.written, XID_SIZE)[0]
+    if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
+        state = entry.behind[len(_MARK)]
+    known_xid = b"" if xid.startswith(_NO_XID) else xid
+    return LoggedTransaction(LOCAL, _number(entry), state, known_xid, TransactionWork([], []))
+
+
+def _acks(entry: MapEntry) -> list[LoggedAck]:
+    found = []
+    for each in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
+        consumers = [consumer_number(one) for one in each.inner()]
+        if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
+            raise Damage(f"{entry.where}: this is no acknowledgement")
+        # the store uses the last number
+        found.append(LoggedAck("", each.written[:SYSID_SIZE], consumers[-1]))
+    return found
