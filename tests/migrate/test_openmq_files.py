@@ -7,14 +7,14 @@ from struct import pack
 
 import pytest
 
-from sluicemq.migrate.openmq.access import (
+from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
+from sluicemq.migrate.openmq.settings import (
     AccessRules,
     OpenmqAccount,
     add_accounts,
+    parse,
     read_accounts,
 )
-from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
-from sluicemq.migrate.openmq.settings import parse
 from sluicemq.migrate.openmq.transactions import LoggedAck, read_states
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceFile
@@ -370,5 +370,5 @@ def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instanc
     instance.write("fs370/txn", store.record_file(entry))
     faults: list[Damage] = []
     transaction = read_states(instance.store, faults.append)[500]
-    assert transaction.work.acks == [LoggedAck("", store.sysid(1), 12)]
+    assert transaction.acks == [LoggedAck("", store.sysid(1), 12)]
     assert faults == []

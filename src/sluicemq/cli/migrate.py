@@ -313,18 +313,17 @@ def vibemq(
 ) -> None:
     """Migrate from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.migrate.vibemq import inspect_source
-    from sluicemq.migrate.vibemq.users import UsersSource
 
     if without_users and auth_db is not None:
         raise UsageError("give either --auth-db or --without-users, not both")
-    users = UsersSource(auth_db, without_users)
     _migrate(
         lambda: inspect_source(
             source,
             store,
             settings=settings,
             environment=env,
-            users=users,
+            users=auth_db,
+            without_users=without_users,
             strict=strict,
             fan_out_rows=fan_out_rows,
         ),

@@ -174,10 +174,10 @@ def positive(value: object) -> int | None:
 
 
 def text(value: object) -> str:
-    """Convert a text, without surrounding blanks."""
+    """Return a text."""
     if not isinstance(value, str):
         raise ValueError("is no text")
-    return value.strip()
+    return value
 
 
 def truth(value: object) -> bool:

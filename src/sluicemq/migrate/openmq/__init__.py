@@ -1,8 +1,8 @@
 """Open MQ: files of a broker's instance directory.
 
 <instance>/props/config.properties      settings.py
-           etc/passwd                   access.py
-           etc/accesscontrol.properties access.py
+           etc/passwd                   settings.py
+           etc/accesscontrol.properties settings.py
            lock                         there while the broker runs
            fs370/destination            store.py     over records.py
                  interest
@@ -17,11 +17,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
-from sluicemq.migrate.configuration import SourceSettings, text
-from sluicemq.migrate.openmq.access import add_accounts, read_accounts, read_rules
-from sluicemq.migrate.openmq.index import KIND
-from sluicemq.migrate.openmq.settings import is_true, migrate_settings, read_properties
-from sluicemq.migrate.openmq.store import read_store
+from sluicemq.migrate.configuration import SourceSettings
+from sluicemq.migrate.openmq.settings import (
+    add_accounts,
+    is_true,
+    migrate_settings,
+    read_accounts,
+    read_properties,
+    read_rules,
+)
+from sluicemq.migrate.openmq.store import KIND, read_store
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 
@@ -56,7 +61,7 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
             raise SourceError(f"{fault}. With --skip-damaged it is listed and left behind")
         plan.leave("damage", "in the store", str(fault))
 
-    if settings.take("imq.persist.store", text, "file") == "file":
+    if settings.take("imq.persist.store", str.strip, "file") == "file":
         read_store(plan, instance, faults)
     else:
         plan.leave(
@@ -97,8 +102,8 @@ def locate(source: Path) -> Path:
 
 def _read_access(settings: SourceSettings, instance: Path) -> None:
     plan = settings.plan
-    kind = settings.take("imq.authentication.type", text, "digest")
-    repository = settings.take(f"imq.authentication.{kind}.user_repository", text, "file")
+    kind = settings.take("imq.authentication.type", str.strip, "digest")
+    repository = settings.take(f"imq.authentication.{kind}.user_repository", str.strip, "file")
     if repository != "file":
         plan.leave("users", f"of the {repository} repository", "add them with `sluicemq users add`")
         return
@@ -118,13 +123,13 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
 def _file(settings: SourceSettings, instance: Path, prefix: str, usual: str) -> Path | None:
     """Return a file of the instance's own directory, or of the configured one."""
     plan = settings.plan
-    configured = settings.take(f"{prefix}.dirpath", text, "")
+    configured = settings.take(f"{prefix}.dirpath", str.strip, "")
     directory = instance / ETC
     if configured and "${" not in configured:
         directory = Path(configured)
     elif configured:
         plan.leave("setting", f"the directory {configured}", f"{directory} is used instead")
-    file = directory / settings.take(f"{prefix}.filename", text, usual)
+    file = directory / settings.take(f"{prefix}.filename", str.strip, usual)
     if file.exists():
         return file
     plan.leave("users", str(file), "there is no such file; add users with `sluicemq users add`")

@@ -13,7 +13,6 @@
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import Final, NamedTuple, TypeVar
 
 import msgspec
@@ -44,7 +43,6 @@ OVERFLOW: Final = {
 USUAL_PRODUCERS: Final = (100, -1, 0)
 USUAL_PREFETCH: Final = (1000, -1, 0)
 
-_i64: Final = Struct(">q")
 StoredT = TypeVar("StoredT", bound=msgspec.Struct)
 
 
@@ -188,12 +186,9 @@ def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination)
 
 def consumer_number(value: object) -> int | None:
     """Parse the number of a ConsumerUID, or of a TransactionUID."""
-    if not isinstance(value, ParsedObject):
+    if not isinstance(value, ParsedObject) or len(value.written) < 8:
         return None
-    if len(value.written) >= _i64.size:
-        return int(_i64.unpack_from(value.written)[0])
-    number = value.get("id")  # format of versions before 3.5
-    return number if isinstance(number, int) else None
+    return int.from_bytes(value.written[:8], "big", signed=True)
 
 
 def read_subscription(

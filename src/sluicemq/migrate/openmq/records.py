@@ -24,7 +24,6 @@ bodies consist of; here any class may occur, with these additional forms:
     content  = 73 class data of each class, from the topmost     object
              | 75 class count:i32 values                         array
              | 7E class string                                   enum constant
-             | 76 class                                          class
     data     = fields, then if the class writes more (flag 01): content * 78
              | of an Externalizable (flags 04, 08):             content * 78
 
@@ -38,7 +37,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
@@ -54,16 +52,9 @@ _FREE: Final = 1
 _IN_USE: Final = 2
 _LAST: Final = {1: 0, 2: 3}
 _HEADER_SIZE: Final = {1: 16, 2: 24}
+_RECORD_HEADER_SIZE: Final = 12
+_TAG_SIZE: Final = 14
 
-_file: Final = Struct(">Ihhq")
-_record: Final = Struct(">Iihh")
-_tag: Final = Struct(">H4sq")
-_u8: Final = Struct(">B")
-_u16: Final = Struct(">H")
-_i32: Final = Struct(">i")
-_u32: Final = Struct(">I")
-_i64: Final = Struct(">q")
-_u64: Final = Struct(">Q")
 _NUMERIC: Final = re.compile(r"[0-9]{1,10}\Z")
 _RECORD_SIGN: Final = RECORD_MAGIC.to_bytes(4, "big")
 _SEARCHED: Final = 1 << 20
@@ -98,28 +89,28 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
     """Read the records in use of a file of records."""
     if not data.size:
         return
-    magic, version, _, _ = data.unpack(_file, 0)
+    magic, version, _, _ = data.unpack(">Ihhq", 0)
     if magic != FILE_MAGIC or version not in _HEADER_SIZE:
         raise data.damage(0, "this is no file of records of Open MQ, or one of another version")
     position = _HEADER_SIZE[version]
     last = _LAST[version]
     while position < data.size:
         try:
-            sign, size, state, cookie = data.unpack(_record, position)
+            sign, size, state, cookie = data.unpack(">Iihh", position)
             if sign != RECORD_MAGIC:
                 raise data.damage(position, "a record should begin here")
             if state == last and not size:
                 return
             if state not in (_FREE, _IN_USE):
                 raise data.damage(position, f"a record has the state {state}, which there is not")
-            if not _record.size < size <= data.size - position:
+            if not _RECORD_HEADER_SIZE < size <= data.size - position:
                 raise data.damage(position, f"a record of {size} bytes has no place here")
         except Damage as fault:
             faults(fault)
             position = _next_sign(data, position + 1)
             continue
         if state == _IN_USE:
-            yield DataRange(position + _record.size, size - _record.size, cookie == 0)
+            yield DataRange(position + _RECORD_HEADER_SIZE, size - _RECORD_HEADER_SIZE, cookie == 0)
         position += size
 
 
@@ -171,9 +162,9 @@ def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
         with tolerating(faults):
             if not span.complete:
                 raise file.damage(span.position, _INTERRUPTED)
-            size = file.unpack(_i32, span.position)[0]
-            start = span.position + _i32.size
-            rest = span.size - _i32.size - size
+            (size,) = file.unpack(">i", span.position)
+            start = span.position + 4
+            rest = span.size - 4 - size
             if size < 0 or rest < 0:
                 raise file.damage(span.position, f"{size} bytes of data are announced")
             yield StoredItem(file, DataRange(start, size), DataRange(start + size, rest))
@@ -181,23 +172,23 @@ def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
 
 def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
     with tolerating(faults):
-        if file.size < _tag.size:
+        if file.size < _TAG_SIZE:
             return
-        length, tag, size = file.unpack(_tag, 0)
+        length, tag, size = file.unpack(">H4sq", 0)
         if length != 4 or tag not in (b"GOOD", b"FREE", b"...."):
             raise file.damage(0, "the file has no tag of Open MQ's")
         if tag == b"FREE":
             return
         if tag == b"....":
             raise file.damage(0, _INTERRUPTED)
-        if not 0 <= size <= min(LARGEST, file.size - _tag.size):
+        if not 0 <= size <= min(LARGEST, file.size - _TAG_SIZE):
             raise file.damage(6, f"{size} bytes of data are announced, and the file ends before")
-        behind = _tag.size + size
-        attached = file.unpack(_i64, behind)[0] if file.size - behind >= _i64.size else 0
-        behind += _i64.size
+        behind = _TAG_SIZE + size
+        attached = file.unpack(">q", behind)[0] if file.size - behind >= 8 else 0
+        behind += 8
         if attached and not 0 <= attached <= file.size - behind:
             raise file.damage(behind, f"{attached} bytes of attachment are announced")
-        yield StoredItem(file, DataRange(_tag.size, size), DataRange(behind, attached))
+        yield StoredItem(file, DataRange(_TAG_SIZE, size), DataRange(behind, attached))
 
 
 # --- maps of objects ---------------------------------------------------------------------------
@@ -215,18 +206,18 @@ _END: Final = object()
 
 _NULL: Final = 0x70
 _REFERENCE: Final = 0x71
-_BLOCKS: Final = {0x77: _u8, 0x7A: _i32}
-_STRINGS: Final = {0x74: _u16, 0x7C: _u64}
-_description: Final = Struct(">QB")
+_BLOCKS: Final = {0x77: ">B", 0x7A: ">i"}
+_STRINGS: Final = {0x74: ">H", 0x7C: ">Q"}
+"""Layout of the size, by code."""
 _PRIMITIVES: Final = {
-    "B": Struct(">b"),
-    "C": Struct(">H"),
-    "D": Struct(">d"),
-    "F": Struct(">f"),
-    "I": Struct(">i"),
-    "J": Struct(">q"),
-    "S": Struct(">h"),
-    "Z": Struct(">?"),
+    "B": ">b",
+    "C": ">H",
+    "D": ">d",
+    "F": ">f",
+    "I": ">i",
+    "J": ">q",
+    "S": ">h",
+    "Z": ">?",
 }
 
 
@@ -308,9 +299,9 @@ class _ObjectReader:
         self._left -= 1
         if self._left < 0 or depth > MAX_DEPTH:
             raise cursor.damage("a serialised object is too large, or nested too deep")
-        code = self._number(_u8)
+        code = cursor.number(">B")
         if code in _BLOCKS:
-            return cursor.take(self._number(_BLOCKS[code]))
+            return cursor.take(cursor.number(_BLOCKS[code]))
         if code in _STRINGS:
             return self._keep(self._text(_STRINGS[code]))
         match code:
@@ -322,33 +313,24 @@ class _ObjectReader:
                 return self._object(depth)
             case 0x75:
                 return self._array(depth)
-            case 0x76:
-                return self._keep(self._class(depth))
             case 0x78:
                 return _END
-            case 0x79:
-                self._handles.clear()
-                return self.content(depth + 1)
             case 0x7E:
                 return self._enum(depth)
         raise cursor.damage(f"{code:#x} begins no value")
-
-    def _number(self, layout: Struct) -> int:
-        value: int = self._cursor.unpack(layout)[0]
-        return value
 
     def _keep(self, value: Any) -> Any:
         self._handles.append(value)
         return value
 
     def _referred(self) -> Any:
-        place = self._number(_u32) - _FIRST_HANDLE
+        place = self._cursor.number(">I") - _FIRST_HANDLE
         if not 0 <= place < len(self._handles):
             raise self._cursor.damage("a reference leads nowhere")
         return self._handles[place]
 
-    def _text(self, size: Struct) -> str:
-        raw = self._cursor.take(self._number(size))
+    def _text(self, size: str) -> str:
+        raw = self._cursor.take(self._cursor.number(size))
         try:
             return decode_utf(raw)
         except ProtocolError as fault:
@@ -358,7 +340,7 @@ class _ObjectReader:
         cursor = self._cursor
         if depth > MAX_DEPTH:
             raise cursor.damage("classes are nested too deep")
-        code = self._number(_u8)
+        code = cursor.number(">B")
         if code == _NULL:
             return None
         known = self._referred() if code == _REFERENCE else None
@@ -366,12 +348,12 @@ class _ObjectReader:
             return known
         if code != 0x72:
             raise cursor.damage(f"{code:#x} begins no class")
-        described = JavaClass(self._text(_u16))
-        _, described.flags = cursor.unpack(_description)
+        described = JavaClass(self._text(">H"))
+        _, described.flags = cursor.unpack(">QB")
         self._keep(described)
-        for _ in range(self._number(_u16)):
-            sort = chr(self._number(_u8))
-            name = self._text(_u16)
+        for _ in range(cursor.number(">H")):
+            sort = chr(cursor.number(">B"))
+            name = self._text(">H")
             if sort in "L[":
                 self.content(depth + 1)  # class name, as text
             elif sort not in _PRIMITIVES:
@@ -423,7 +405,7 @@ class _ObjectReader:
     def _array(self, depth: int) -> list[Any]:
         described = self._expected_class(depth)
         values: list[Any] = self._keep([])
-        size = self._number(_i32)
+        size = self._cursor.number(">i")
         if not 0 <= size <= self._cursor.left:  # each takes at least one byte
             raise self._cursor.damage(f"an array announces {size} values")
         self._left -= size
