@@ -13,14 +13,13 @@ import numpy as np
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
-from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.heads import Column, Heads, Names, index_heads
 from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
     JournalStorage,
     StoredSegment,
 )
-from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.segment_scan import scan_segment
 
 OPEN_SEGMENTS: Final = 12
