@@ -64,7 +64,7 @@ class SourceSetting(NamedTuple):
     """A setting of the source.
 
     name   as the source spells it
-    value  its text, or the value in a JSON file
+    value  its text, or the value in a JSON file; None = the default applies
     where  its position, for errors
     label  what the report calls it, if that is not its name
     """
@@ -109,10 +109,10 @@ class SourceSettings:
         self.defaults: dict[str, Any] = {}
 
     def take(self, key: str, convert: Callable[[Any], ValueT], usual: ValueT) -> ValueT:
-        """Remove a setting and return its value; `usual` if it is missing or empty. Raises
+        """Remove a setting and return its value; `usual` if it is missing or null. Raises
         Damage."""
         given = self.values.pop(key, None)
-        if given is None or given.value in (None, ""):
+        if given is None or given.value is None:
             return usual
         try:
             return convert(given.value)

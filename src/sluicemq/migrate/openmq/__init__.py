@@ -53,7 +53,10 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
         )
     plan = Plan(kind=KIND, place=instance)
     file = instance / PROPERTIES
-    settings = SourceSettings(plan, read_properties(file, plan) if file.exists() else {})
+    found = read_properties(file, plan) if file.exists() else {}
+    settings = SourceSettings(
+        plan, {key: each._replace(value=each.value.strip() or None) for key, each in found.items()}
+    )
 
     def faults(fault: Damage) -> None:
         if not skip_damaged:
@@ -61,7 +64,7 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
             raise SourceError(f"{fault}. With --skip-damaged it is listed and left behind")
         plan.leave("damage", "in the store", str(fault))
 
-    if settings.take("imq.persist.store", str.strip, "file") == "file":
+    if settings.take("imq.persist.store", str, "file") == "file":
         read_store(plan, instance, faults)
     else:
         plan.leave(
@@ -102,8 +105,8 @@ def locate(source: Path) -> Path:
 
 def _read_access(settings: SourceSettings, instance: Path) -> None:
     plan = settings.plan
-    kind = settings.take("imq.authentication.type", str.strip, "digest")
-    repository = settings.take(f"imq.authentication.{kind}.user_repository", str.strip, "file")
+    kind = settings.take("imq.authentication.type", str, "digest")
+    repository = settings.take(f"imq.authentication.{kind}.user_repository", str, "file")
     if repository != "file":
         plan.leave("users", f"of the {repository} repository", "add them with `sluicemq users add`")
         return
@@ -123,13 +126,13 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
 def _file(settings: SourceSettings, instance: Path, prefix: str, usual: str) -> Path | None:
     """Return a file of the instance's own directory, or of the configured one."""
     plan = settings.plan
-    configured = settings.take(f"{prefix}.dirpath", str.strip, "")
+    configured = settings.take(f"{prefix}.dirpath", str, "")
     directory = instance / ETC
     if configured and "${" not in configured:
         directory = Path(configured)
     elif configured:
         plan.leave("setting", f"the directory {configured}", f"{directory} is used instead")
-    file = directory / settings.take(f"{prefix}.filename", str.strip, usual)
+    file = directory / settings.take(f"{prefix}.filename", str, usual)
     if file.exists():
         return file
     plan.leave("users", str(file), "there is no such file; add users with `sluicemq users add`")

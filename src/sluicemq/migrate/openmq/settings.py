@@ -92,7 +92,7 @@ _BEHAVIOURS: Final = dict(
 
 def _size(value: str) -> int:
     """Convert a size such as `10m` to bytes; -1 is no limit."""
-    digits = value.strip().lower()
+    digits = value.lower()
     try:
         return max(0, int(digits.rstrip("bkmg")) * _UNITS.get(digits[-1:], 1))
     except ValueError:
@@ -105,7 +105,7 @@ def _limit(value: str) -> int:
 
 def is_true(value: str) -> bool:
     """Convert a boolean as Java reads it: only `true` is true."""
-    return value.strip().lower() == "true"
+    return value.lower() == "true"
 
 
 def _off(value: str) -> bool | None:
@@ -120,7 +120,7 @@ def _milliseconds(value: str) -> int | None:
 
 def _behaviour(value: str) -> Overflow:
     try:
-        return _BEHAVIOURS[value.strip().upper()]
+        return _BEHAVIOURS[value.upper()]
     except KeyError:
         raise ValueError("is none there is") from None
 
@@ -190,7 +190,7 @@ _KEYSTORE: Final = (
 def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> None:
     """Fill the plan's settings and listeners. `guarded`: clients will have to log in."""
     plan = settings.plan
-    name = settings.take("imq.instancename", str.strip, instance)
+    name = settings.take("imq.instancename", str, instance)
     if name.isascii() and name.isprintable() and " " not in name and name:
         plan.set("jmq.instance", name[:64], "the instance's name")
     settings.apply(_RULES)
@@ -212,9 +212,9 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
     plan = settings.plan
     port = settings.take("imq.portmapper.port", number, PORT)
     service = settings.take("imq.jms.tcp.port", number, 0)
-    everywhere = settings.take("imq.hostname", str.strip, "")
-    mapper_host = settings.take("imq.portmapper.hostname", str.strip, everywhere)
-    service_host = settings.take("imq.jms.tcp.hostname", str.strip, everywhere)
+    everywhere = settings.take("imq.hostname", str, "")
+    mapper_host = settings.take("imq.portmapper.hostname", str, everywhere)
+    service_host = settings.take("imq.jms.tcp.hostname", str, everywhere)
     options = settings.options
     mapper = f"jmq://{settings.host(mapper_host, f'port {port}', guarded)}:{port}"
     if service > 0:
@@ -223,9 +223,7 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
         plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
     else:
         plan.listen(mapper, "imq.portmapper.port", **options)
-    active = [
-        n.strip() for n in settings.take("imq.service.activelist", str.strip, "jms").split(",")
-    ]
+    active = [n.strip() for n in settings.take("imq.service.activelist", str, "jms").split(",")]
     if "jms" not in active:
         plan.notes.append("jms is not in imq.service.activelist; clients can connect here")
     if "ssljms" in active:
@@ -259,7 +257,7 @@ def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
     for match in _LINE.finditer(_LINE_END.sub("\n", content.decode("latin-1"))):
         logical = _CONTINUATION.sub(lambda part: part[1] or "", match[1])
         pair = _PAIR.fullmatch(logical)
-        if pair is not None and logical[:1] not in "#!":
+        if pair is not None and logical and match[1][0] not in "#!":
             place = f"{where}, line {line}"
             key, value = _unescaped(pair[1], place), _unescaped(pair[2], place)
             shown = "" if "password" in key.lower() else f"={value}"

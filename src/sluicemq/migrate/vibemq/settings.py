@@ -232,7 +232,7 @@ _MODES: Final = {
 
 def _words(value: object) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    return [word.strip().lower() for each in values for word in str(each).split(",")]
+    return [str(each).strip().lower() for each in values]
 
 
 def _compression(value: object) -> bool | PartlyMigrated | None:
@@ -247,7 +247,7 @@ def _compression(value: object) -> bool | PartlyMigrated | None:
 
 
 def _delivery_mode(value: object) -> str | PartlyMigrated:
-    mode = _MODES.get(",".join(_words(value)))
+    mode = _MODES.get(next(iter(_words(value)), ""))
     return mode or PartlyMigrated(None, "there is no such delivery mode")
 
 
@@ -261,7 +261,7 @@ def _queue_size(value: object) -> int | PartlyMigrated:
 
 def _tls_versions(value: object) -> str | PartlyMigrated | None:
     """Convert names separated by commas, or one number."""
-    names = _words(value)
+    names = [name.strip() for word in _words(value) for name in word.split(",")]
     lowest = min((_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS), default=None)
     others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]
     if others:

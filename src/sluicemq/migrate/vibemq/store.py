@@ -146,14 +146,14 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
                 given, created = queue.row["options_json"] or b"", queue.row["created_at"]
                 with suppress(ProtocolError):
                     plan.origins[where] = origin_of(given, column_text(created))
-        _survey(plan, store, connection, strict)
+        _scan(plan, store, connection, strict)
     plan.one_name = True
     plan.waiting = store.waiting
     plan.aside = store.aside
 
 
-def _survey(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
-    """Read the store to the end, and add what a plan says of its rows. Raises Damage."""
+def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
+    """Read the store to the end, and add its rows to the plan. Raises Damage."""
     by_design: Counter[tuple[str, str]] = Counter()
     renewed: dict[str, int] = {}
     """Lifetime of queues' messages from the import on, ms."""

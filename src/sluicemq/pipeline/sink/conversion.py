@@ -40,6 +40,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
+from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import DEFAULT_PRIORITY, BodyKind, Durability, Property
 from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
@@ -48,9 +49,6 @@ from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.protocols.java import SerialError, dumps_map, inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
-REASON: Final = "deadLetterReason"
-ORIGIN: Final = "originalQueue"
-"""Property of dead letters, with the same name as in the broker's own dead letters."""
 MOST_BODY_BYTES: Final = 73_400_320
 """Largest body that clients of all protocols can receive (the limit of JMQ)."""
 
