@@ -260,8 +260,8 @@ def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
         if pair is not None and logical and match[1][0] not in "#!":
             place = f"{where}, line {line}"
             key, value = _unescaped(pair[1], place), _unescaped(pair[2], place)
-            shown = "" if "password" in key.lower() else f"={value}"
-            found[key] = SourceSetting(key, value, place, f"{key}{shown} (line {line})")
+            visible = "" if "password" in key.lower() else f"={value}"
+            found[key] = SourceSetting(key, value, place, f"{key}{visible} (line {line})")
         line += match[0].count("\n")
     return found
 
