@@ -31,7 +31,7 @@ from sluicemq.pipeline.decode import FRAMES
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, BRONZE, GOLD, SILVER
 from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.sink import options as sink
-from sluicemq.pipeline.sink.columns import COLUMNS
+from sluicemq.pipeline.sink.options import COLUMNS
 from sluicemq.pipeline.source import options as source
 from sluicemq.security import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits

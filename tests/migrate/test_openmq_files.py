@@ -7,16 +7,15 @@ from struct import pack
 
 import pytest
 
-from sluicemq.migrate.openmq.access import (
+from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
+from sluicemq.migrate.openmq.settings import (
     AccessRules,
     OpenmqAccount,
     add_accounts,
+    parse,
     read_accounts,
 )
-from sluicemq.migrate.openmq.properties import parse
-from sluicemq.migrate.openmq.records import records
-from sluicemq.migrate.openmq.serial import ParsedObject, read_objects
-from sluicemq.migrate.openmq.states import read_states
+from sluicemq.migrate.openmq.transactions import LoggedAck, read_states
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceFile
 from sluicemq.model.access import Operation
@@ -49,14 +48,14 @@ from tests.migrate.openmq_store import Instance, packet, record, stored
 )
 def test_a_property(line: str, key: str, text: str) -> None:
     found = parse(line.encode("latin-1"), "file")
-    assert found[key].text == text
-    assert found[key].line == 1
+    assert found[key].value == text
+    assert found[key].where == "file, line 1"
 
 
 def test_comments_are_ignored_and_the_last_value_counts() -> None:
     found = parse(b"# a=1\r\n! a=2\n\n a=3\ra=\xfc\\\n# no comment", "file")
-    assert {key: (value.text, value.line) for key, value in found.items()} == {
-        "a": ("ü# no comment", 5)
+    assert {key: (value.value, value.where) for key, value in found.items()} == {
+        "a": ("ü# no comment", "file, line 5")
     }
 
 
@@ -72,9 +71,9 @@ def test_object_is_read_with_its_fields() -> None:
     (key, value), end = read_objects(store.destination("orders") + b"rest", 2, "here")
     assert key == "Q:orders"
     assert isinstance(value, ParsedObject)
-    assert value.simple_name == "Queue"
-    assert value.fields["countLimit"] == 100_000
-    assert value.fields["memoryLimit"].fields["str"] == "10737418240b"
+    assert value.name.endswith(".Queue")
+    assert value["countLimit"] == 100_000
+    assert value["memoryLimit"]["str"] == "10737418240b"
     assert end == len(store.destination("orders"))
 
 
@@ -98,6 +97,12 @@ def test_arrays_enums_and_references_are_read() -> None:
         b"\xac\xed\x00\x05" + b"\x79" * 100_000,
         b"\xac\xed\x00\x05\x75\x72\x00\x02[B" + pack(">QBH", 1, 2, 0) + b"\x78\x70\x7f\xff\xff\xff",
         store.destination("orders")[:-3],
+        # a class that is its own superclass
+        b"\xac\xed\x00\x05"
+        + b"\x73\x72\x00\x01A"
+        + pack(">QBH", 1, 2, 0)
+        + b"\x78\x71\x00\x7e\x00\x00"
+        + b"\x99",
     ],
 )
 def test_invalid_stream_is_an_error(data: bytes) -> None:
@@ -361,6 +366,9 @@ def test_old_transactions(
 def test_acknowledgement_uses_the_consumer_number_of_the_store(instance: Instance) -> None:
     acks = record(old_acks(500, store.sysid(1), 12), block=1024)
     instance.write("fs370/txnack", store.record_file(acks))
+    entry = record(old_transaction(500, 5, store.xid(b"g", b"b")), block=1024)
+    instance.write("fs370/txn", store.record_file(entry))
     faults: list[Damage] = []
-    assert read_states(instance.store, faults.append).acks == {500: [(store.sysid(1), 12)]}
+    transaction = read_states(instance.store, faults.append)[500]
+    assert transaction.acks == [LoggedAck("", store.sysid(1), 12)]
     assert faults == []

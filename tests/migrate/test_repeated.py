@@ -9,7 +9,7 @@ import pytest
 
 from sluicemq.broker import OfflineImport
 from sluicemq.cli.local import LocalBroker
-from sluicemq.migrate import ledger, transfer
+from sluicemq.migrate import transfer
 from sluicemq.migrate.source_files import ChangeDetector
 from tests.cli.conftest import Run
 from tests.migrate import openmq_store as store
@@ -85,7 +85,7 @@ def test_interrupted_run_is_completed(
     with monkeypatch.context() as patch:
         patch.setattr(transfer, "PART_MESSAGES", 2)
         if moment == "at the end":
-            patch.setattr(ledger.Ledger, "done", never)
+            patch.setattr(transfer.Ledger, "done", never)
         else:
             patch.setattr(OfflineImport, "end_unit", cut)
         with pytest.raises(Crash):
@@ -114,7 +114,7 @@ def test_incomplete_line_of_the_ledger_is_ignored(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
-    with (tmp_path / "data" / ledger.NAME).open("ab") as file:
+    with (tmp_path / "data" / transfer.LEDGER).open("ab") as file:
         file.write(b'{"part": 2, "keys": "QUFB')
     fill(instance, 11)
     assert migrate("openmq", instance.path)["messages"]["imported"] == 1
@@ -125,7 +125,7 @@ def test_damaged_ledger_stops_the_run(
     instance: Instance, migrate: Migrate, run: Run, tmp_path: Path
 ) -> None:
     migrate("openmq", instance.path)
-    file = tmp_path / "data" / ledger.NAME
+    file = tmp_path / "data" / transfer.LEDGER
     file.write_bytes(file.read_bytes().replace(b'"keys":"', b'"keys":"!'))
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1

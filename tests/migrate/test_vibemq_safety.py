@@ -14,7 +14,7 @@ import pytest
 
 from sluicemq.broker import OfflineImport
 from sluicemq.migrate import transfer
-from sluicemq.migrate.sqlite import usage
+from sluicemq.migrate.source_files import usage
 from sluicemq.migrate.vibemq import inspect_source
 from tests.cli.conftest import Run
 from tests.migrate.conftest import Migrate, fingerprint, journaled
@@ -79,7 +79,7 @@ def test_lock_is_detected_without_the_process_list(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a container other processes are not visible, but their locks are."""
-    monkeypatch.setattr("sluicemq.migrate.sqlite._writer", lambda path: 0)
+    monkeypatch.setattr("sluicemq.migrate.source_files._writer", lambda path: 0)
     with connected(store.path, "WAL"):
         assert "holds a lock on" in usage(store.path)
 

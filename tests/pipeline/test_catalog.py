@@ -10,7 +10,7 @@ import pytest
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.datasource import SluiceSource
 from sluicemq.pipeline.sink import options as sink
-from sluicemq.pipeline.sink.columns import COLUMNS, DEFAULT_SCHEMA, places
+from sluicemq.pipeline.sink.options import COLUMNS, DEFAULT_SCHEMA, places
 from sluicemq.pipeline.source.journal_storage import local_path
 from sluicemq.pipeline.source.options import parse_options
 

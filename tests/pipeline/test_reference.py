@@ -11,8 +11,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
-from sluicemq.pipeline.sink.columns import COLUMNS
-from sluicemq.pipeline.sink.options import PART_BYTES, PART_ROWS, read
+from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS, read
 from sluicemq.pipeline.source.options import OPTIONS, parse_options
 
 DOCS = Path(__file__).parents[2] / "docs" / "pipeline"
@@ -56,7 +55,7 @@ def test_defaults_of_the_source() -> None:
     for option in OPTIONS:
         # the end of a batch; an endingOffsets of None is also what a stream must have
         if option.default and option.name != "endingOffsets":
-            value = option.parse(option.name, option.default)
+            value = option.parse(option.default)
             assert getattr(usual, option.field) == value, option.name
     with pytest.raises(ConfigurationError) as unknown:
         parse_options({"nonsense": "1"})

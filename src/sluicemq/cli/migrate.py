@@ -249,7 +249,7 @@ def openmq(
     ] = False,
 ) -> None:
     """Migrate from Open MQ (Message Queue 4.0 to 6.x with a file store)."""
-    from sluicemq.migrate.openmq.instance import inspect_source
+    from sluicemq.migrate.openmq import inspect_source
 
     _migrate(
         lambda: inspect_source(source, ignore_lock, skip_damaged), to, config, dry_run, as_json
@@ -307,18 +307,17 @@ def vibemq(
 ) -> None:
     """Migrate from VibeMQ (1.4 to 1.8 with SQLite storage)."""
     from sluicemq.migrate.vibemq import inspect_source
-    from sluicemq.migrate.vibemq.users import UsersSource
 
     if without_users and auth_db is not None:
         raise UsageError("give either --auth-db or --without-users, not both")
-    users = UsersSource(auth_db, without_users)
     _migrate(
         lambda: inspect_source(
             source,
             store,
             settings=settings,
             environment=env,
-            users=users,
+            users=auth_db,
+            without_users=without_users,
             strict=strict,
             fan_out_rows=fan_out_rows,
         ),

@@ -1,15 +1,21 @@
-"""The plan's settings as a configuration file, and its users in the user database.
+"""Settings: from those of the source to the configuration file, and users to the user database.
+
+Each source has a table of rules (`SettingRule`) by the name of its settings. A setting is removed
+from `SourceSettings` when it is migrated, and those that are left are reported.
 
 Comments in the file state the origin of migrated settings, and the settings that were not migrated
-are listed at the end, so that the file documents the migration."""
+are listed at the end, so that the file documents the migration.
+"""
 
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, TypeVar
 
 from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.records import Database, UserStore, add_user
@@ -21,6 +27,170 @@ _DEFAULTS: Final = ("broker", "default_destination")
 USERS_FILE: Final = "users.json"
 ACTOR: Final = "sluicemq migrate"
 """Actor in the audit log."""
+
+ValueT = TypeVar("ValueT")
+Option = str | int | bool
+
+_LEVELS: Final = {
+    "trace": "debug",
+    "debug": "debug",
+    "debugmed": "debug",
+    "debughigh": "debug",
+    "info": "info",
+    "information": "info",
+    "notice": "info",
+    "warning": "warning",
+    "error": "error",
+    "force": "error",
+    "critical": "error",
+    "alert": "error",
+    "emergency": "error",
+    "none": "error",
+}
+"""Levels of the log, by the names that Open MQ, VibeMQ and PHPMQ have for them."""
+_PUBLIC: Final = (
+    "no user is migrated, so anyone who reaches the port could read and send everything. It is "
+    "written for 127.0.0.1; add users (sluicemq users add) and change the address, or set "
+    "insecure_public = true"
+)
+
+
+# --- settings of the source --------------------------------------------------------------------
+
+
+class SourceSetting(NamedTuple):
+    """A setting of the source.
+
+    name   as the source spells it
+    value  its text, or the value in a JSON file; None = the default applies
+    where  its position, for errors
+    label  what the report calls it, if that is not its name
+    """
+
+    name: str
+    value: Any
+    where: str
+    label: str = ""
+
+
+class PartlyMigrated(NamedTuple):
+    """Result of a conversion that covers a setting partly: the value, None = none, and the
+    reason that the report gives for the rest."""
+
+    value: Option | None
+    reason: str
+
+
+class SettingRule(NamedTuple):
+    """How a setting is migrated.
+
+    target   path of the equivalent in the configuration file; the section `listener` is the
+             options of listeners, and `default` the settings of destinations created on first use
+    convert  converts the value; None = the default applies. Raises ValueError for invalid values
+    """
+
+    target: str
+    convert: Callable[[Any], Option | PartlyMigrated | None]
+
+
+class SourceSettings:
+    """Settings of a source by key; each is removed when it is migrated.
+
+    options   of the listeners
+    defaults  of destinations created on first use
+    """
+
+    def __init__(self, plan: Plan, values: dict[str, SourceSetting]) -> None:
+        self.plan = plan
+        self.values = values
+        self.options: dict[str, Option] = {}
+        self.defaults: dict[str, Any] = {}
+
+    def take(self, key: str, convert: Callable[[Any], ValueT], usual: ValueT) -> ValueT:
+        """Remove a setting and return its value; `usual` if it is missing or null. Raises
+        Damage."""
+        given = self.values.pop(key, None)
+        if given is None or given.value is None:
+            return usual
+        try:
+            return convert(given.value)
+        except ValueError as fault:
+            raise Damage(f"{given.where}: {given.name}={given.value} {fault}") from None
+
+    def apply(self, rules: Mapping[str, SettingRule]) -> None:
+        """Migrate the settings that have a rule. Raises Damage."""
+        for key, rule in rules.items():
+            if (given := self.values.get(key)) is None:
+                continue
+            value = self.take(key, rule.convert, None)
+            if isinstance(value, PartlyMigrated):
+                values = given.value if isinstance(given.value, list) else [given.value]
+                text = ",".join(str(each).strip() for each in values)
+                self.plan.leave("setting", f"{given.name}={text}", value.reason)
+                value = value.value
+            if value is None:
+                continue
+            section, _, name = rule.target.rpartition(".")
+            if section == "listener":
+                self.options[name] = value
+            elif section == "default":
+                self.defaults[name] = value
+            else:
+                self.plan.set(rule.target, value, given.name)
+
+    def host(self, host: str, what: str, guarded: bool) -> str:
+        """Return the address that a listener is bound to: loopback unless clients have to log in
+        (`guarded`), which is reported for the listener `what`."""
+        if guarded or host in ("127.0.0.1", "localhost", "::1"):
+            return f"[{host}]" if ":" in host else host or "0.0.0.0"
+        self.plan.leave("listener", f"{what} on {host or 'all addresses'}", _PUBLIC)
+        return "127.0.0.1"
+
+    def report_rest(self, reasons: Mapping[str, str]) -> None:
+        """Report the settings that are left. `reasons` by the beginning of keys, the first of them
+        counts; settings with the reason "" are not reported."""
+        for key, given in self.values.items():
+            known = (reason for start, reason in reasons.items() if key.startswith(start))
+            if reason := next(known, "there is no equivalent"):
+                self.plan.leave("setting", given.label or given.name, reason)
+
+
+def number(value: object) -> int:
+    """Convert a number, which may be written as text."""
+    try:
+        if isinstance(value, (int, str)) and not isinstance(value, bool):
+            return int(value)
+    except ValueError:
+        pass
+    raise ValueError("is no number")
+
+
+def positive(value: object) -> int | None:
+    """Convert a number; up to 0 it is a default, or no limit."""
+    count = number(value)
+    return count if count > 0 else None
+
+
+def text(value: object) -> str:
+    """Return a text."""
+    if not isinstance(value, str):
+        raise ValueError("is no text")
+    return value
+
+
+def truth(value: object) -> bool:
+    """Convert a boolean, which may be written as text."""
+    if str(value).lower() not in ("true", "false"):
+        raise ValueError("is neither true nor false")
+    return str(value).lower() == "true"
+
+
+def log_level(value: object) -> str | None:
+    """Convert the level of a log."""
+    return _LEVELS.get(str(value).strip().lower())
+
+
+# --- the configuration file ----------------------------------------------------------------------
 
 
 def render(plan: Plan, data_dir: Path) -> str:

@@ -19,16 +19,27 @@ changes the address.
 
 from __future__ import annotations
 
-import sqlite3
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 from xml.parsers import expat
 
+from sluicemq.migrate.configuration import (
+    SettingRule,
+    SourceSetting,
+    SourceSettings,
+    log_level,
+)
 from sluicemq.migrate.plan import Plan, SourceMessage, key_of
-from sluicemq.migrate.source_files import ChangeDetector, Damage, SourceError, read_settings
-from sluicemq.migrate.sqlite import is_database, opened, required
+from sluicemq.migrate.source_files import (
+    ChangeDetector,
+    Damage,
+    SourceError,
+    is_database,
+    opened,
+    read_settings,
+    required,
+)
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION, WITHOUT_TTL
@@ -39,19 +50,12 @@ COLUMNS: Final = frozenset({"messageId", "queueName", "content", "createdAt", "d
 TICKS: Final = 10
 """Number of `createdAt` units in a millisecond."""
 
-_LEVELS: Final = {
-    "debug": "debug",
-    "info": "info",
-    "notice": "info",
-    "warning": "warning",
-    "error": "error",
-    "critical": "error",
-    "alert": "error",
-    "emergency": "error",
-}
 _SERVERS: Final = {"messagequeue": "phpmq", "maintenance": "phpmq-maintenance"}
-_EVERYWHERE: Final = frozenset({"0.0.0.0", "::", "[::]", ""})
-_TLS: Final = {"local_cert": "certificate", "local_pk": "key", "cafile": "client_ca"}
+_TLS: Final = {
+    "local_cert": SettingRule("listener.certificate", str),
+    "local_pk": SettingRule("listener.key", str),
+    "cafile": SettingRule("listener.client_ca", str),
+}
 """PHP's names of TLS options, with ours."""
 
 
@@ -118,24 +122,24 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
 
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
     """Fill in settings; return the path of the store if it is not known already."""
-    found = entries(read_settings(source), str(source))
-    listeners: dict[tuple[str, str], dict[str, ConfigElement]] = {}
-    for entry in found:
-        where = "/".join(entry.path)
+    listeners: dict[tuple[str, str], dict[str, SourceSetting]] = {}
+    for entry in entries(read_settings(source), str(source)):
+        where = f"{'/'.join(entry.path)} in line {entry.line}"
         name = entry.attributes.get("name", "")
+        value = entry.attributes.get("value", "")
         match entry.path[1:]:
             case ("servers", server, sort, *_) if server in _SERVERS:
-                each = listeners.setdefault((server, sort), {})
+                options = listeners.setdefault((server, sort), {})
                 if name:
-                    each[name] = entry
+                    label = f"servers/{server}/{sort}: {name}"
+                    options[name] = SourceSetting(name, value, where, label)
             case ("storage", "sqlite", "config") if name == "path":
                 store = store or _store_place(plan, source, entry)
             case ("storage", "redis", "config"):
                 if name == "host" and store is None:
                     plan.leave("messages", "in Redis", _REDIS)
             case ("logging", "output", *_):
-                level = _LEVELS.get(entry.attributes.get("loglevel", "").lower())
-                if level:
+                if level := log_level(entry.attributes.get("loglevel", "")):
                     plan.set("logging.level", level, "logging/output")
             case ("logging", "logfile", *_):
                 plan.leave(
@@ -144,9 +148,9 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     "the broker logs to standard error, where systemd or a container keeps it",
                 )
             case _:
-                plan.leave("setting", f"{where} in line {entry.line}", "it has no effect")
-    for (server, sort), options in listeners.items():
-        _listen(plan, server, sort, options)
+                plan.leave("setting", where, "it has no effect")
+    for (server, sort), values in listeners.items():
+        _listen(SourceSettings(plan, values), server, sort)
     return store
 
 
@@ -176,26 +180,25 @@ def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
     )
 
 
-def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement]) -> None:
+def _listen(settings: SourceSettings, server: str, sort: str) -> None:
+    plan = settings.plan
     scheme = _SERVERS[server]
     where = f"servers/{server}/{sort}"
-    settings = {name: entry.attributes.get("value", "") for name, entry in options.items()}
-    ours: dict[str, str | int | bool] = {}
+    ours = settings.options
     if scheme == "phpmq":
         ours["dispatch_version"] = 1  # its released clients support no other version
     if sort == "unix":
-        plan.listen(f"{scheme}+unix://{settings.pop('path', '')}", where, **ours)
+        plan.listen(f"{scheme}+unix://{settings.take('path', str, '')}", where, **ours)
     elif sort in ("network", "tls"):
-        host, port = settings.pop("host", ""), settings.pop("port", "")
-        if host in _EVERYWHERE or not host.startswith("127."):
+        host, port = settings.take("host", str, ""), settings.take("port", str, "")
+        if not host.startswith("127."):
             plan.leave("listener", f"{where}: {host}:{port}", _PUBLIC)
             host = "127.0.0.1"
         if sort == "tls":
             scheme += "+tls"
-            for theirs, our in _TLS.items():
-                if settings.get(theirs):
-                    ours[our] = settings.pop(theirs)
-            if settings.pop("verify_peer", "").lower() in ("1", "true") and "client_ca" in ours:
+            settings.apply(_TLS)
+            verified = settings.take("verify_peer", str, "").lower() in ("1", "true")
+            if verified and "client_ca" in ours:
                 ours["client_certificate"] = "required"
             else:
                 ours.pop("client_ca", None)
@@ -203,8 +206,7 @@ def _listen(plan: Plan, server: str, sort: str, options: dict[str, ConfigElement
     else:
         plan.leave("listener", where, "there is no such type of listener")
         return
-    for name in settings:
-        plan.leave("setting", f"{where}: {name}", _OPTIONS.get(name, "there is no equivalent"))
+    settings.report_rest(_OPTIONS)
 
 
 _PUBLIC: Final = (
@@ -227,7 +229,6 @@ def _read_store(plan: Plan, store: Path) -> None:
             "SELECT CAST(queueName AS BLOB), COUNT(*) FROM queue GROUP BY 1"
         ):
             plan.counts[_address(name)] += count
-    plan.counts = Counter({address: count for address, count in plan.counts.items() if count})
     plan.waiting = lambda: _messages(store, change_detector)
 
 
@@ -241,13 +242,7 @@ def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMe
             "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"
             " createdAt, dispatched FROM queue ORDER BY queueName, createdAt, rowid"
         )
-        while True:
-            try:
-                row = next(rows, None)
-            except sqlite3.Error as fault:
-                raise Damage(f"{store}: {fault}") from None
-            if row is None:
-                return
+        for row in rows:
             yield _waiting(store, *row)
 
 

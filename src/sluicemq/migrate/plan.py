@@ -136,7 +136,7 @@ class Plan(msgspec.Struct, kw_only=True):
     branches       prepared transactions; `held` are the messages that they have acknowledged
     left           items that are not migrated
     notes          other information for the operator
-    witness        detects changes of the source
+    change_detector  detects changes of the source
     """
 
     kind: str

@@ -1,14 +1,26 @@
 """Read-only access to a source's files. Sizes are checked first, and errors name the file and the
-position in it."""
+position in it.
+
+SQLite itself would leave traces in the directory of a database: to read one in WAL mode it creates
+two files beside it, and it rolls back a transaction that a crash has interrupted. So a database
+with such files beside it is copied and the copy is recovered; any other is opened as immutable.
+"""
 
 from __future__ import annotations
 
+import fcntl
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
+import shutil
+import sqlite3
+import struct
+import sys
+import tempfile
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
+from glob import iglob
 from pathlib import Path
-from struct import Struct, error
-from typing import Any, Final, Self
+from typing import Any, BinaryIO, Final, Self
+from urllib.parse import quote
 
 from sluicemq.model.errors import SluiceError
 
@@ -39,25 +51,21 @@ def read_settings(path: Path) -> bytes:
 class SourceFile:
     """A file that is read by position. Raises Damage if it ends too early."""
 
-    __slots__ = ("_fd", "path", "size")
-
-    def __init__(self, path: Path, fd: int) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self.path = path
-        self._fd = fd
-        self.size = os.fstat(fd).st_size
+        self._file = file
+        self.size = os.fstat(file.fileno()).st_size
 
     @classmethod
     @contextmanager
     def open(cls, path: Path) -> Iterator[Self]:
         """Open the file for reading only. Raises SourceError."""
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            file = path.open("rb")
         except OSError as fault:
             raise SourceError(f"{path}: {fault.strerror or fault}") from None
-        try:
-            yield cls(path, fd)
-        finally:
-            os.close(fd)
+        with file:
+            yield cls(path, file)
 
     def damage(self, position: int, what: str) -> Damage:
         """Return the error for a problem at a position."""
@@ -67,30 +75,24 @@ class SourceFile:
         """Read `size` bytes at a position."""
         if not (position >= 0 and 0 <= size <= self.size - position):
             raise self.damage(position, f"{size} bytes should follow, and the file ends before")
-        parts = []
-        while size > 0:
-            part = os.pread(self._fd, size, position)
-            if not part:
-                raise self.damage(position, "the file has become shorter while it was read")
-            parts.append(part)
-            position += len(part)
-            size -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
+        self._file.seek(position)
+        found = self._file.read(size)
+        if len(found) < size:
+            raise self.damage(position, "the file has become shorter while it was read")
+        return found
 
-    def unpack(self, layout: Struct, position: int) -> tuple[Any, ...]:
-        """Read numbers at a position."""
-        return layout.unpack(self.read(position, layout.size))
+    def unpack(self, layout: str, position: int) -> tuple[Any, ...]:
+        """Read values at a position; `layout` as of `struct`."""
+        return struct.unpack(layout, self.read(position, struct.calcsize(layout)))
 
 
 class ByteReader:
     """Bytes that are read sequentially. `where` begins its error messages."""
 
-    __slots__ = ("data", "position", "where")
-
-    def __init__(self, data: bytes, where: str, position: int = 0) -> None:
+    def __init__(self, data: bytes, where: str) -> None:
         self.data = data
         self.where = where
-        self.position = position
+        self.position = 0
 
     def damage(self, what: str) -> Damage:
         """Return the error for a problem at the current position."""
@@ -99,23 +101,23 @@ class ByteReader:
     def take(self, size: int) -> bytes:
         """Read `size` bytes."""
         start = self.position
-        if not 0 <= size <= len(self.data) - start:
+        if not 0 <= size <= self.left:
             raise self.damage(f"{size} bytes should follow")
         self.position = start + size
         return self.data[start : self.position]
 
-    def unpack(self, layout: Struct) -> tuple[Any, ...]:
-        """Read numbers."""
-        try:
-            found = layout.unpack_from(self.data, self.position)
-        except error:
-            raise self.damage(f"{layout.size} bytes should follow") from None
-        self.position += layout.size
-        return found
+    def unpack(self, layout: str) -> tuple[Any, ...]:
+        """Read values; `layout` as of `struct`."""
+        return struct.unpack(layout, self.take(struct.calcsize(layout)))
+
+    def number(self, layout: str) -> int:
+        """Read one integer."""
+        value: int = self.unpack(layout)[0]
+        return value
 
     @property
     def left(self) -> int:
-        """Return the unread bytes."""
+        """Return the number of unread bytes."""
         return len(self.data) - self.position
 
 
@@ -160,3 +162,144 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     except OSError:
         return None
     return status.st_size, status.st_mtime_ns
+
+
+# --- SQLite files -------------------------------------------------------------------------------
+
+BESIDE: Final = ("-wal", "-journal")
+"""Suffixes of files beside a database that is in use or was interrupted by a crash."""
+_MAGIC: Final = b"SQLite format 3\0"
+
+
+def is_database(path: Path) -> bool:
+    """Return whether the file looks like an SQLite database."""
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_MAGIC)) == _MAGIC
+    except OSError:
+        return False
+
+
+@contextmanager
+def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Connection]:
+    """Open a connection whose text is bytes and whose rows have names. Raises SourceError; Damage
+    also for errors that occur while it is used."""
+    if not path.is_file():
+        raise SourceError(f"{path}: there is no such file")
+    if not is_database(path):
+        raise Damage(f"{path}, byte 0: this is no SQLite database")
+    beside = [Path(f"{path}{ending}") for ending in BESIDE]
+    for each in (path, *beside):
+        change_detector.look(each)
+    if use := usage(path):
+        change_detector.used.setdefault(path, use)
+    unfinished = [each for each in beside if each.exists() and each.stat().st_size]
+    with tempfile.TemporaryDirectory() as directory:
+        place, options = path, "mode=ro&immutable=1"
+        if unfinished:
+            place, options = Path(directory, "copy.db"), "mode=rw"
+            shutil.copyfile(path, place)
+            for each in unfinished:
+                shutil.copyfile(each, f"{place}{each.name.removeprefix(path.name)}")
+        try:
+            connection = sqlite3.connect(f"file:{quote(str(place))}?{options}", uri=True)
+            with closing(connection):
+                connection.text_factory = bytes
+                problems = [
+                    column_text(row[0]) for row in connection.execute("PRAGMA quick_check(3)")
+                ]
+                if problems != ["ok"]:
+                    raise Damage(f"{path}: the database is damaged: {'; '.join(problems)}")
+                connection.row_factory = sqlite3.Row
+                yield connection
+        except sqlite3.Error as fault:
+            raise Damage(f"{path}: {fault}") from None
+        except UnicodeDecodeError:  # sqlite3 decodes column names and error texts itself
+            raise Damage(f"{path}: the database is damaged: text that is not UTF-8") from None
+
+
+def columns(connection: sqlite3.Connection, table: str) -> set[str]:
+    """Return the names of a table's columns; none if there is no such table."""
+    found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+    return {column_text(row[0]) for row in found}
+
+
+def required(
+    connection: sqlite3.Connection, file: Path, product: str, table: str, needed: Collection[str]
+) -> set[str]:
+    """Return the columns of a table of a product's store. Raises Damage unless it has those that
+    are needed."""
+    there = columns(connection, table)
+    if not there:
+        raise Damage(f"{file}: there is no table `{table}`, so this is no store of {product}")
+    if missing := set(needed) - there:
+        raise Damage(f"{file}: the table `{table}` lacks {', '.join(sorted(missing))}")
+    return there
+
+
+def column_text(raw: object) -> str:
+    """Return the text of a column; "" for NULL and numbers."""
+    return raw.decode("utf-8", "replace") if isinstance(raw, bytes) else ""
+
+
+# --- use by other processes ----------------------------------------------------------------------
+
+_WAL_INDEX_LOCKS: Final = (120, 9)
+"""First byte and number of the bytes of `-shm` that SQLite locks. Every open connection holds the
+last one, 128, for reading; the others are held during a transaction."""
+_DATABASE_LOCKS: Final = (0x4000_0000, 512)
+"""The same for the database file: held during a transaction, in WAL mode by open connections."""
+_FLOCK: Final = "@hhqqi4x"
+"""`struct flock` of 64-bit Linux: type, whence, start, length, process."""
+
+
+def usage(path: Path) -> str:
+    """Return how another process uses the database, for a message; "" if no use is detected.
+
+    In WAL mode a program holds locks while it is connected, also in another container. Without WAL
+    it holds none between two transactions; then the function looks for its open file, which is
+    visible to the same user and to root on the same machine. The file is not changed.
+    """
+    for file, (start, length) in (
+        (Path(f"{path}-shm"), _WAL_INDEX_LOCKS),
+        (path, _DATABASE_LOCKS),
+    ):
+        holder = _lock_holder(file, start, length)
+        if holder is not None:
+            return f"process {holder} holds a lock on {file}" if holder else f"{file} is locked"
+    writer = _writer(path)
+    return f"process {writer} has {path} open for writing" if writer else ""
+
+
+def _lock_holder(path: Path, start: int, length: int) -> int | None:
+    """Return the process that holds a POSIX lock on some of these bytes: 0 if it is not visible
+    from here, None if there is no lock or the system does not support the query."""
+    if sys.platform != "linux":
+        return None
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    kind, _, _, _, process = struct.unpack(_FLOCK, answer)
+    return None if kind == fcntl.F_UNLCK else max(0, process)
+
+
+def _writer(path: Path) -> int:
+    """Return another process that has the file open for writing, from /proc; 0 = none found."""
+    for name in iglob("/proc/[0-9]*/fd/*"):
+        _, _, process, _, number = name.split("/")
+        # the process may have ended or belong to another user
+        with suppress(OSError, LookupError, ValueError):
+            if int(process) != os.getpid() and os.path.samefile(name, path):
+                state = Path(f"/proc/{process}/fdinfo/{number}").read_text()
+                flags = int(state.partition("flags:")[2].split()[0], 8)
+                if flags & os.O_ACCMODE != os.O_RDONLY:
+                    return int(process)
+    return 0

@@ -2,15 +2,40 @@
 
 Messages are not published through the engine, so that a million of them need no memory; see
 OfflineImport.
+
+The ledger lists the messages that have been imported into a data directory, and so prevents
+repeated imports:
+
+    migrations.log    {"journal": "<identity, hex>"}                       one JSON object a line
+                      {"part": 1, "keys": "<keys of its messages, base64>"}
+                      {"part": 2, …}
+                      {"done": "openmq", "place": "/var/imq/…", "messages": 512, "at": …}
+
+A part is a unit of the journal. Its line is on disk before the unit is begun, and the unit ends
+with a BATCH record that has the part's number: so after a crash the journal shows whether the last
+unit was written. All units before it were.
+
+Rows of the source that are set aside are not imported but written to a file in the data directory:
+
+    set-aside-vibemq.jsonl    {"sort": "dropped", "reason": "…", "table": "messages", "id": …}
+
+A line is one row of the source in JSON: why it is there, and its columns. Text stands as it is,
+bytes that are not UTF-8 as {"base64": "…"}. A later run whose rows differ writes a file of its own,
+`set-aside-vibemq-2.jsonl`; no file is ever changed.
 """
 
 from __future__ import annotations
 
+import base64
+import filecmp
+import itertools
+import os
 import signal
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -19,18 +44,14 @@ import msgspec
 
 from sluicemq.broker import (
     Broker,
-    Destination,
     EngineSettings,
     OfflineImport,
-    Subscription,
     compile_selector,
     recover,
 )
 from sluicemq.journal import FileJournal
 from sluicemq.migrate.configuration import add_users
-from sluicemq.migrate.ledger import NAME, Ledger
-from sluicemq.migrate.plan import Key, Plan, SourceMessage, key_of
-from sluicemq.migrate.set_aside import write_aside
+from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.model.destination import (
     USUAL,
@@ -44,8 +65,10 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import SelectorError, SluiceError
 from sluicemq.server.clock import SystemClock
 
+LEDGER: Final = "migrations.log"
+"""Name of the ledger in the data directory."""
 WRITER: Final = "sluicemq migrate"
-"""Writer id of the BATCH records, see ledger.py."""
+"""Writer id of the BATCH records that end the units."""
 PART_MESSAGES: Final = 256
 PART_BYTES: Final = 4 * 1024**2
 """Limits of a part: it ends with the message that reaches one of them."""
@@ -102,7 +125,7 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
     _check_names(plan, configured)
     with _until_interrupted() as interrupted:
         data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ledger = Ledger(data_dir / NAME)
+        ledger = Ledger(data_dir / LEDGER)
         journal = FileJournal.open(data_dir / JOURNAL)
         try:
             settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
@@ -128,7 +151,7 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
 def imported_before(data_dir: Path) -> set[Key]:
     """Return the imports of earlier runs, as far as they are known without the journal. Changes
     nothing. Raises SourceError."""
-    ledger = Ledger(data_dir / NAME)
+    ledger = Ledger(data_dir / LEDGER)
     ledger.settle(b"", None)
     return ledger.keys
 
@@ -173,26 +196,20 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+@dataclass
 class _Transfer:
     """One run. `_numbers` are the journal's destination numbers."""
 
-    def __init__(
-        self,
-        plan: Plan,
-        broker: Broker,
-        journal: FileJournal,
-        ledger: Ledger,
-        interrupted: Callable[[], bool],
-    ) -> None:
-        self._plan = plan
-        self._broker = broker
-        self._journal = journal
-        self._import = OfflineImport(broker, journal, WRITER)
-        self._ledger = ledger
-        self._interrupted = interrupted
-        self._numbers: dict[Address, int] = {}
-        self._subscriptions: dict[tuple[str, str], Subscription] = {}
-        self._outcome = MigrationOutcome()
+    _plan: Plan
+    _broker: Broker
+    _journal: FileJournal
+    _ledger: Ledger
+    _interrupted: Callable[[], bool]
+    _numbers: dict[Address, int] = field(default_factory=dict)
+    _outcome: MigrationOutcome = field(default_factory=MigrationOutcome)
+
+    def __post_init__(self) -> None:
+        self._import = OfflineImport(self._broker, self._journal, WRITER)
 
     def pause(self) -> None:
         """Raise Interrupted after SIGINT. Call it only between two units."""
@@ -234,7 +251,9 @@ class _Transfer:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            provenance, created = self._origin(address, settings)
+            explicit = differing(settings, self._plan.defaults or USUAL)
+            usual = Provenance(_CREATORS[self._plan.kind], explicit), 0
+            provenance, created = self._plan.origins.get(address, usual)
             declared = self._broker.destinations.declare(
                 address, settings, provenance=provenance, created=created
             )
@@ -243,23 +262,12 @@ class _Transfer:
                 self._broker.form_group(declared)
             self._outcome.declared.append(address)
 
-    def _origin(self, address: Address, settings: DestinationSettings) -> tuple[Provenance, int]:
-        """Return details of a destination's creation, and its time."""
-        plan = self._plan
-        known = plan.origins.get(address)
-        if known is not None:
-            return known
-        explicit = differing(settings, plan.defaults or USUAL)
-        return Provenance(_CREATORS[plan.kind], explicit), 0
-
     def _subscribe(self) -> None:
         broker = self._broker
         for migrated in self._plan.subscriptions:
             topic = broker.destinations.topic(migrated.topic)
-            existing = topic.subscriptions.get(migrated.name)
-            if existing is not None:
+            if migrated.name in topic.subscriptions:
                 # a subscription with other terms would be replaced, and its messages lost
-                self._subscriptions[migrated.topic, migrated.name] = existing
                 continue
             try:
                 selector = compile_selector(migrated.selector) if migrated.selector else None
@@ -270,7 +278,7 @@ class _Transfer:
                     f"its selector {migrated.selector!r} is not understood: {fault}",
                 )
                 continue
-            self._subscriptions[migrated.topic, migrated.name] = broker.subscribe(
+            broker.subscribe(
                 topic,
                 migrated.name,
                 durable=True,
@@ -312,43 +320,35 @@ class _Transfer:
         subscription receives it."""
         message = waiting.message
         address = message.destination
-        attempts: dict[int, int] = {}
+        number = self._numbers[address]
+        attempts = {number: waiting.takers.get("", 0)} if waiting.takers else {}
         references = 1
         if address.kind is Kind.TOPIC:
-            topic = self._broker.destinations.find(address)
-            if topic is not None and topic.settings.retain_without_subscriptions:
-                message.routes = (self._numbers[address],)  # its group
-                if waiting.takers:
-                    attempts = {self._numbers[address]: waiting.takers.get("", 0)}
-            else:
-                message.routes, attempts = self._routes(topic, waiting)
+            topic = self._broker.destinations.topic(address.name)
+            if topic.settings.retain_without_subscriptions:
+                message.routes = (number,)  # its group
+            elif waiting.takers is None:
+                message.routes = tuple(target.number for target in topic.targets(message))
                 references = len(message.routes)
-                if not references:
-                    self._outcome.unwanted += 1
-                    return 0
-        elif waiting.takers:
-            attempts = {self._numbers[address]: waiting.takers.get("", 0)}
-        sequence = self._import.message(message, self._numbers[address], references, attempts)
+            else:
+                found = {self._target(address, name): n for name, n in waiting.takers.items()}
+                attempts = {target: n for target, n in found.items() if target is not None}
+                message.routes = tuple(attempts)
+                references = len(attempts)
+        if not references:
+            self._outcome.unwanted += 1
+            return 0
+        sequence = self._import.message(message, number, references, attempts)
         imported = self._outcome.imported
         imported[address] = imported.get(address, 0) + 1
         return sequence
 
-    def _routes(
-        self, topic: Destination | None, waiting: SourceMessage
-    ) -> tuple[tuple[int, ...], dict[int, int]]:
-        """Return the subscriptions of a topic that receive the message, with the attempts of
-        each."""
-        if topic is None:
-            return (), {}
-        if waiting.takers is None:
-            targets = topic.targets(waiting.message)
-            return tuple(target.number for target in targets), {}
-        attempts = {}
-        for name, count in waiting.takers.items():
-            subscription = self._subscriptions.get((topic.name, name))
-            if subscription is not None:
-                attempts[subscription.number] = count
-        return tuple(attempts), attempts
+    def _target(self, address: Address, name: str) -> int | None:
+        """Return the number of a subscription in the journal; None if it does not exist."""
+        if address.kind is Kind.QUEUE:
+            return self._numbers[address]
+        subscription = self._broker.destinations.topic(address.name).subscriptions.get(name)
+        return subscription.number if subscription is not None else None
 
     # --- prepared transactions -----------------------------------------------------------------
 
@@ -372,17 +372,156 @@ class _Transfer:
             acks: dict[int, list[int]] = {}
             for key, name in branch.acks:
                 address, sequence = places.get(key, (None, 0))
-                if address is not None and sequence:
-                    acks.setdefault(self._subscription(address, name), []).append(sequence)
+                target = self._target(address, name) if address is not None else None
+                if target is not None and sequence:
+                    acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
         self._import.end_unit(number, len(held))
         self._outcome.transactions = len(branches)
 
-    def _subscription(self, address: Address, name: str) -> int:
-        if address.kind is Kind.QUEUE:
-            return self._numbers[address]
-        return self._subscriptions[address.name, name].number
-
 
 def _branch_key(xid: bytes) -> Key:
     return key_of("xid", Address(Kind.QUEUE, ""), xid)
+
+
+# --- the ledger --------------------------------------------------------------------------------
+
+
+class LedgerLine(msgspec.Struct):
+    """A line of the ledger; the last line of a run has none of these members."""
+
+    journal: str = ""
+    part: int = 0
+    keys: bytes = b""
+
+
+_ledger_line: Final = msgspec.json.Decoder(LedgerLine)
+
+
+class Ledger:
+    """The file and the keys in it. `part` is the last unit begun."""
+
+    def __init__(self, path: Path) -> None:
+        """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
+        self.path = path
+        self.journal = ""
+        self.part = 0
+        self.keys: set[Key] = set()
+        self._doubtful: list[Key] = []
+        """Keys of the last line if that is a part: only the journal knows whether its unit was
+        written."""
+        self._good = 0
+        """Number of bytes up to the end of the last complete line."""
+        content = path.read_bytes() if path.exists() else b""
+        for line in content.splitlines(keepends=True):
+            if not line.endswith(b"\n"):
+                break  # a crash interrupted the write of this line, so its unit was not begun
+            try:
+                entry = _ledger_line.decode(line)
+            except (msgspec.DecodeError, UnicodeDecodeError) as fault:
+                raise SourceError(
+                    f"{path}, byte {self._good}: the list of what has been imported is damaged "
+                    f"({fault}). Without it messages could come twice: restore it from a backup."
+                ) from None
+            self.journal = entry.journal or self.journal
+            self.part = entry.part or self.part
+            self.keys.update(self._doubtful)
+            starts = range(0, len(entry.keys), KEY_BYTES)
+            self._doubtful = [entry.keys[start : start + KEY_BYTES] for start in starts]
+            self._good += len(line)
+
+    def settle(self, journal: bytes, written: int | None) -> None:
+        """Confirm or discard the last part. `written` is the number of the last part in the
+        journal; None = the journal is unavailable, and then nothing may be written.
+
+        A list that belongs to another journal, which no longer exists, is ignored.
+        """
+        if written is None or (self.journal == journal.hex() and self.part <= written):
+            self.keys.update(self._doubtful)
+        elif self.journal != journal.hex():
+            self.keys.clear()
+            self.part = 0
+            self._good = 0
+        self._doubtful = []
+        self.part = max(self.part, written or 0)
+
+    def begin(self, journal: bytes) -> None:
+        """Prepare for writing: truncate an incomplete last line."""
+        with self.path.open("ab") as file:
+            os.fchmod(file.fileno(), 0o600)
+            file.truncate(self._good)
+        if not self._good:
+            self._write(journal=journal.hex())
+
+    def intend(self, keys: list[Key]) -> int:
+        """Record that the next part is about to be written. Returns its number once it is on
+        disk."""
+        self.part += 1
+        self._write(part=self.part, keys=b"".join(keys))
+        return self.part
+
+    def done(self, kind: str, place: Path, messages: int, at: int) -> None:
+        """Record that a migration is complete. `at` is ms since the epoch."""
+        self._write(done=kind, place=str(place), messages=messages, at=at)
+
+    def _write(self, **entry: object) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        with self.path.open("ab") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        self._good += len(line)
+
+
+# --- rows that are set aside -------------------------------------------------------------------
+
+
+def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
+    """Write the rows that the plan sets aside. Returns the file, or None if there are none.
+
+    `pause` is called between two rows and may raise; the file is deleted then. Raises SourceError,
+    OSError.
+    """
+    if not plan.set_aside:
+        return None
+    temporary = directory / f"set-aside-{plan.kind}.tmp"
+    try:
+        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(fd, "wb") as file:
+            for row in plan.aside():
+                pause()
+                columns = {name: _encodable(value) for name, value in row.row.items()}
+                file.write(
+                    msgspec.json.encode({"sort": row.sort, "reason": row.reason, **columns}) + b"\n"
+                )
+            file.flush()
+            os.fsync(file.fileno())
+        return _keep(temporary, directory, plan.kind)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _keep(temporary: Path, directory: Path, kind: str) -> Path:
+    """Rename the file to the first unused name, unless an existing file of that kind is
+    identical."""
+    path = directory / f"set-aside-{kind}.jsonl"
+    for number in itertools.count(2):
+        if not path.exists():
+            temporary.rename(path)
+        elif not filecmp.cmp(path, temporary, shallow=False):
+            path = path.with_name(f"set-aside-{kind}-{number}.jsonl")
+            continue
+        break
+    return path
+
+
+def _encodable(value: object) -> object:
+    """Return a column's value as a JSON value."""
+    if isinstance(value, bytes):
+        try:
+            return value.decode()
+        except UnicodeDecodeError:
+            return {"base64": base64.b64encode(value).decode()}
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    return value

@@ -32,9 +32,8 @@ class SluiceSource(DataSource):
         """
         from sluicemq.pipeline.catalog import warn_of_secrets
         from sluicemq.pipeline.sink import options as sink
-        from sluicemq.pipeline.sink.columns import DEFAULT_SCHEMA
-        from sluicemq.pipeline.source.columns import asked_columns
-        from sluicemq.pipeline.source.options import parse_options
+        from sluicemq.pipeline.sink.options import DEFAULT_SCHEMA
+        from sluicemq.pipeline.source.options import asked_columns, parse_options
 
         options_by_name = {name.lower(): value for name, value in self.options.items()}
         warn_of_secrets(options_by_name)
@@ -46,8 +45,7 @@ class SluiceSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`; `schema` may differ from the option columns."""
         from sluicemq.pipeline.source.batch import BatchReader
-        from sluicemq.pipeline.source.columns import arrow_columns
-        from sluicemq.pipeline.source.options import check_batch, parse_options
+        from sluicemq.pipeline.source.options import arrow_columns, check_batch, parse_options
 
         options = parse_options(self.options)
         check_batch(options)
@@ -55,8 +53,7 @@ class SluiceSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`; `schema` as for `reader`."""
-        from sluicemq.pipeline.source.columns import arrow_columns
-        from sluicemq.pipeline.source.options import check_stream, parse_options
+        from sluicemq.pipeline.source.options import arrow_columns, check_stream, parse_options
         from sluicemq.pipeline.source.stream import StreamReader
 
         options = parse_options(self.options)

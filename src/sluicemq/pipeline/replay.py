@@ -26,10 +26,9 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import DEFAULT_PRIORITY, Durability, Message
 from sluicemq.model.rows import Row
-from sluicemq.pipeline.sink.columns import COLUMNS, places
 from sluicemq.pipeline.sink.conversion import Converter
 from sluicemq.pipeline.sink.delivery import PartitionWriter, WriteId
-from sluicemq.pipeline.sink.options import read
+from sluicemq.pipeline.sink.options import COLUMNS, places, read
 
 Predicate = Callable[[Message], bool]
 

@@ -10,8 +10,7 @@ from pyspark.sql.types import StructType
 
 from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.sink.columns import COLUMNS, places
-from sluicemq.pipeline.sink.options import BadRows, read
+from sluicemq.pipeline.sink.options import COLUMNS, BadRows, places, read
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
 
 URL = {"url": "http://localhost:7680"}

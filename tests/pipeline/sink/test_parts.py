@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sluicemq.model.rows import FRAME_ROWS, USUAL_ROWS, decode, frames, row
-from sluicemq.pipeline.sink.parts import ROW_BYTES, EncodedPart, Parts
+from sluicemq.pipeline.sink.delivery import ROW_BYTES, EncodedPart, Parts
 
 
 def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> list[EncodedPart]:

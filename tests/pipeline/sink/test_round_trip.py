@@ -11,7 +11,7 @@ from sluicemq.clients.http import HttpClient, target
 from sluicemq.model.destination import decode_name
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import encode, row
-from sluicemq.pipeline.sink.columns import COLUMNS
+from sluicemq.pipeline.sink.options import COLUMNS
 from sluicemq.protocols.java import dumps_map, dumps_stream
 from tests.pipeline.sink.witness import published
 

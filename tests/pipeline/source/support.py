@@ -33,8 +33,12 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.pipeline.schema import EVENTS, Event
 from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.build import LATEST_MS
-from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
-from sluicemq.pipeline.source.options import SourceOptions, parse_options
+from sluicemq.pipeline.source.options import (
+    SourceOptions,
+    arrow_columns,
+    asked_columns,
+    parse_options,
+)
 
 Row = dict[str, Any]
 T0 = 1_700_000_000_000

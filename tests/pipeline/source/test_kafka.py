@@ -19,9 +19,10 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.source import stream as stream_module
 from sluicemq.pipeline.source.batch import BatchReader
-from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
 from sluicemq.pipeline.source.options import (
     SourceOptions,
+    arrow_columns,
+    asked_columns,
     check_batch,
     check_stream,
     parse_options,

@@ -10,11 +10,10 @@ from pyspark.sql.types import StructType
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.source import names, plan
+from sluicemq.pipeline.source import heads, plan
 from sluicemq.pipeline.source.batch import BatchReader, Share
-from sluicemq.pipeline.source.columns import arrow_columns
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
-from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.options import arrow_columns, parse_options
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     T0,
@@ -148,8 +147,8 @@ def test_tasks_share_a_journal_that_is_weighed_by_samples(
 
 def test_names_of_small_and_large_numbers() -> None:
     addresses = [Address(Kind.QUEUE, "a"), Address(Kind.TOPIC, "b")]
-    for numbers in ([3, 7], [3, names.TABLE_NUMBERS], [names.TABLE_NUMBERS, 1 << 31]):
-        known = names.Names(dict(zip(numbers, addresses, strict=True)))
+    for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
+        known = heads.Names(dict(zip(numbers, addresses, strict=True)))
         column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
         assert known.texts(column).to_pylist() == ["b", None, "a", None, None]
         assert known.kinds(column).to_pylist() == ["topic", None, "queue", None, None]

@@ -31,8 +31,8 @@ from sluicemq.model.errors import (
 )
 from sluicemq.pipeline.source import plan
 from sluicemq.pipeline.source.batch import Share
-from sluicemq.pipeline.source.columns import arrow_columns, asked_columns
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
+from sluicemq.pipeline.source.options import arrow_columns, asked_columns
 from sluicemq.pipeline.source.stream import StreamReader
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (

@@ -13,11 +13,11 @@
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
-from sluicemq.migrate.openmq.records import MapEntry
-from sluicemq.migrate.openmq.serial import ParsedObject
+import msgspec
+
+from sluicemq.migrate.openmq.records import MapEntry, ParsedObject
 from sluicemq.migrate.plan import Plan, PlannedSubscription
 from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
@@ -43,7 +43,68 @@ OVERFLOW: Final = {
 USUAL_PRODUCERS: Final = (100, -1, 0)
 USUAL_PREFETCH: Final = (1000, -1, 0)
 
-_i64: Final = Struct(">q")
+StoredT = TypeVar("StoredT", bound=msgspec.Struct)
+
+
+# --- objects of the store, with the names of their Java fields ---------------------------------
+
+
+class DestinationUid(msgspec.Struct, rename="camel"):
+    """A DestinationUID: kind and name of a destination."""
+
+    is_queue: bool
+    name: str
+
+
+class SizeString(msgspec.Struct):
+    """A SizeString: a limit in bytes, -1 = none."""
+
+    bytes: int = -1
+
+
+class StoredDestination(msgspec.Struct, rename="camel"):
+    """A Queue or a Topic."""
+
+    uid: DestinationUid
+    type: int = 0
+    count_limit: int = 0
+    memory_limit: SizeString | None = None
+    msg_size_limit: SizeString | None = None
+    limit: int = 0
+    max_active_count: int = 0
+    max_failover_count: int = 0
+    use_dmq: bool = msgspec.field(name="useDMQ", default=False)
+    max_producer_limit: int = 0
+    max_prefetch: int = 0
+    validate_xml_schema: bool = msgspec.field(name="validateXMLSchemaEnabled", default=False)
+    override_ttl: bool = msgspec.field(name="overrideTTL", default=False)
+    override_priority: bool = msgspec.field(name="overrideP", default=False)
+
+
+class StoredSubscription(msgspec.Struct, rename="camel"):
+    """A Subscription, which is durable; its topic may be a wildcard."""
+
+    dest: DestinationUid
+    durable_name: str
+    client_id: str | None = msgspec.field(name="clientID", default=None)
+    selstr: str | None = None
+    no_local: bool = False
+    jmsshared: bool = False
+
+    def name(self) -> str:
+        """Return its name as our JMQ clients write it."""
+        kind = SHARED_DURABLE if self.jmsshared else DURABLE
+        return subscription_name(kind, self.client_id or "", self.durable_name)
+
+
+def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
+    try:
+        return msgspec.convert(entry.value, expected)
+    except msgspec.ValidationError:
+        raise Damage(f"{entry.where}: this is no {what}") from None
+
+
+# --- destinations ------------------------------------------------------------------------------
 
 
 class OpenmqDestination(NamedTuple):
@@ -61,134 +122,96 @@ class OpenmqDestination(NamedTuple):
         return self.unique.replace(":", "")
 
 
-def unique_name(queue: bool, name: str) -> str:
+def unique_name(address: Address) -> str:
     """Return the name of a destination in the store, such as `Q:orders`."""
-    return ("Q:" if queue else "T:") + name.replace("/", "_")
+    return f"{address.kind.name[0]}:{address.name.replace('/', '_')}"
+
+
+def consumer_limits(active: int, standing_by: int) -> tuple[int, int]:
+    """Return active_consumers and max_consumers for numbers of active and of backup consumers;
+    -1 = unlimited."""
+    return max(0, active), active + standing_by if active > 0 and standing_by >= 0 else 0
 
 
 def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
     """Read an entry of the list of destinations. Raises Damage."""
-    value = entry.value
-    if not isinstance(value, ParsedObject) or "uid" not in value.fields:
-        raise Damage(f"{entry.where}: this is no destination")
-    fields = value.fields
-    queue, name = _identity(fields["uid"], entry.where)
-    address = Address(Kind.QUEUE if queue else Kind.TOPIC, name)
-    kind = _number(fields.get("type"))
-    if not kind & (TEMPORARY | INTERNAL):
-        _report_unsupported(plan, address, fields)
-    return OpenmqDestination(address, unique_name(queue, name), kind, _settings(fields))
-
-
-def _identity(uid: object, where: str) -> tuple[bool, str]:
-    """Parse a DestinationUID: return whether it is a queue, and its name."""
-    if isinstance(uid, ParsedObject):
-        queue, name = uid.fields.get("isQueue"), uid.fields.get("name")
-        if isinstance(queue, bool) and isinstance(name, str) and name:
-            return queue, name
-    raise Damage(f"{where}: a destination has no name")
-
-
-def _settings(fields: dict[str, Any]) -> DestinationSettings:
-    active = max(0, _number(fields.get("maxActiveCount")))
-    standing_by = _number(fields.get("maxFailoverCount"))
-    dead_letter = fields.get("useDMQ") is True
-    return DestinationSettings(
-        max_messages=max(0, _number(fields.get("countLimit"))),
-        max_bytes=_size(fields.get("memoryLimit")),
-        max_message_bytes=_size(fields.get("msgSizeLimit")),
-        overflow=OVERFLOW.get(_number(fields.get("limit")), Overflow.REJECT),
+    stored = _stored(entry, StoredDestination, "destination")
+    if not stored.uid.name:
+        raise Damage(f"{entry.where}: a destination has no name")
+    address = Address(Kind.QUEUE if stored.uid.is_queue else Kind.TOPIC, stored.uid.name)
+    if not stored.type & (TEMPORARY | INTERNAL):
+        _report_unsupported(plan, address, stored)
+    active, most = consumer_limits(stored.max_active_count, stored.max_failover_count)
+    settings = DestinationSettings(
+        max_messages=max(0, stored.count_limit),
+        max_bytes=_bytes(stored.memory_limit),
+        max_message_bytes=_bytes(stored.msg_size_limit),
+        overflow=OVERFLOW.get(stored.limit, Overflow.REJECT),
         active_consumers=active,
-        max_consumers=active + standing_by if active and standing_by >= 0 else 0,
-        dead_letter=dead_letter,
-        dead_letter_queue=DEAD_MESSAGES.name if dead_letter else "",
+        max_consumers=most,
+        dead_letter=stored.use_dmq,
+        dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
     )
+    return OpenmqDestination(address, unique_name(address), stored.type, settings)
 
 
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+def _bytes(limit: SizeString | None) -> int:
+    return max(0, limit.bytes) if limit is not None else 0
 
 
-def _size(value: object) -> int:
-    return max(0, _number(value.fields.get("bytes"))) if isinstance(value, ParsedObject) else 0
-
-
-def _report_unsupported(plan: Plan, address: Address, fields: dict[str, Any]) -> None:
+def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination) -> None:
     """Report the settings of a destination that have no equivalent."""
-    name = str(address)
-    if _number(fields.get("maxProducerLimit")) not in USUAL_PRODUCERS:
-        limit = fields["maxProducerLimit"]
-        plan.leave("setting", f"{name}: maxNumProducers={limit}", "producers are not limited")
-    if _number(fields.get("maxPrefetch")) not in USUAL_PREFETCH:
-        limit = fields["maxPrefetch"]
-        plan.leave("setting", f"{name}: consumerFlowLimit={limit}", "see `prefetch` of a listener")
-    if fields.get("validateXMLSchemaEnabled") is True:
-        plan.leave("setting", f"{name}: validateXMLSchemaEnabled", "bodies are not validated")
-    if fields.get("overrideTTL") is True or fields.get("overrideP") is True:
-        plan.leave("setting", f"{name}: overriding of headers", "see message_ttl")
+    producers, prefetch = stored.max_producer_limit, stored.max_prefetch
+    overriding = stored.override_ttl or stored.override_priority
+    for applies, setting, reason in (
+        (
+            producers not in USUAL_PRODUCERS,
+            f"maxNumProducers={producers}",
+            "producers are not limited",
+        ),
+        (
+            prefetch not in USUAL_PREFETCH,
+            f"consumerFlowLimit={prefetch}",
+            "see `prefetch` of a listener",
+        ),
+        (stored.validate_xml_schema, "validateXMLSchemaEnabled", "bodies are not validated"),
+        (overriding, "overriding of headers", "see message_ttl"),
+    ):
+        if applies:
+            plan.leave("setting", f"{address}: {setting}", reason)
 
 
-class StoredSubscription(NamedTuple):
-    """A durable subscription of the store. `number` is how messages refer to it; `topic` may be a
-    wildcard."""
-
-    number: int
-    topic: str
-    sort: str
-    client_id: str
-    durable: str
-    selector: str
-    no_local: bool
-
-    def name(self) -> str:
-        """Return its name as our JMQ clients write it."""
-        return subscription_name(self.sort, self.client_id, self.durable)
+# --- durable subscriptions ---------------------------------------------------------------------
 
 
 def consumer_number(value: object) -> int | None:
-    """Parse the number of a ConsumerUID."""
-    if not isinstance(value, ParsedObject):
+    """Parse the number of a ConsumerUID, or of a TransactionUID."""
+    if not isinstance(value, ParsedObject) or len(value.written) < 8:
         return None
-    if len(value.written) >= _i64.size:
-        return int(_i64.unpack_from(value.written)[0])
-    number = value.fields.get("id")  # format of versions before 3.5
-    return number if isinstance(number, int) else None
+    return int.from_bytes(value.written[:8], "big", signed=True)
 
 
-def interest_of(entry: MapEntry) -> StoredSubscription:
-    """Read an entry of the list of interests. Raises Damage."""
-    value = entry.value
+def read_subscription(
+    plan: Plan, entry: MapEntry, topics: list[str]
+) -> tuple[int, list[PlannedSubscription]]:
+    """Read an entry of the list of interests. Returns the number by which messages refer to it, and
+    its equivalents: one for each topic that a wildcard matches. Raises Damage."""
+    stored = _stored(entry, StoredSubscription, "durable subscription")
     number = consumer_number(entry.key)
-    if number is None or not isinstance(value, ParsedObject):
+    if number is None or stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
         raise Damage(f"{entry.where}: this is no durable subscription")
-    fields = value.fields
-    queue, topic = _identity(fields.get("dest"), entry.where)
-    durable = fields.get("durableName")
-    if queue or not isinstance(durable, str) or not durable:
-        raise Damage(f"{entry.where}: a durable subscription has no name")
-    client = fields.get("clientID")
-    selector = fields.get("selstr")
-    return StoredSubscription(
-        number,
-        topic,
-        SHARED_DURABLE if fields.get("jmsshared") is True else DURABLE,
-        client if isinstance(client, str) else "",
-        durable,
-        selector if isinstance(selector, str) else "",
-        fields.get("noLocal") is True,
-    )
-
-
-def subscriptions_of(interest: StoredSubscription, topics: list[str]) -> list[PlannedSubscription]:
-    """Return the equivalent subscriptions: one for each topic that a wildcard matches. Raises
-    ValueError for an invalid wildcard."""
-    name = interest.name()
-    exclude = interest.client_id if interest.no_local else ""
-    if not is_wildcard(interest.topic):
-        return [PlannedSubscription(interest.topic, name, interest.selector, exclude)]
-    pattern = Pattern(interest.topic)
-    return [
-        PlannedSubscription(topic, pattern_name(name, interest.topic), interest.selector, exclude)
-        for topic in topics
-        if pattern.matches(topic)
+    topic, name = stored.dest.name, stored.name()
+    exclude = (stored.client_id or "") if stored.no_local else ""
+    names = {topic: name}
+    if is_wildcard(topic):
+        reason = "the wildcard stands for no topic that there is; its client subscribes again"
+        try:
+            matches = Pattern(topic).matches
+            names = {each: pattern_name(name, topic) for each in topics if matches(each)}
+        except ValueError as fault:
+            names, reason = {}, str(fault)
+        if not names:
+            plan.leave("subscription", f"{name} of topic {topic}", reason)
+    return number, [
+        PlannedSubscription(each, own, stored.selstr or "", exclude) for each, own in names.items()
     ]

@@ -1,4 +1,5 @@
-"""The two file formats of Open MQ's store. All numbers are big-endian.
+"""The two file formats of Open MQ's store, and the Java objects in them. All numbers are
+big-endian.
 
 A file of records (`vrfile`, `destination`, `interest`, `txn`, …):
 
@@ -10,9 +11,23 @@ A file of records (`vrfile`, `destination`, `interest`, `txn`, …):
 
 A record whose cookie is not 0 was being written when the broker ended.
 
-A file of its own for what is large (`0`, `1`, …):
+A directory of items has a file of records with items of `size:i32 data attachment`, and for each
+large item a file of its own (`0`, `1`, …):
 
     0 tag: 0004 and GOOD, FREE or "...."  6 size:i64  data  size:i64  attachment
+
+A map is a file of records with two Java objects each, the key and the value: destinations, durable
+subscriptions and transactions, as objects of Open MQ's own classes. They are read as plain data; no
+named class is loaded. The format is in protocols/java.py, which reads the closed set that message
+bodies consist of; here any class may occur, with these additional forms:
+
+    content  = 73 class data of each class, from the topmost     object
+             | 75 class count:i32 values                         array
+             | 7E class string                                   enum constant
+    data     = fields, then if the class writes more (flag 01): content * 78
+             | of an Externalizable (flags 04, 08):             content * 78
+
+(Java Object Serialization Specification 6.4.)
 """
 
 from __future__ import annotations
@@ -20,29 +35,31 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from struct import Struct
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from sluicemq.migrate.openmq.serial import read_objects
-from sluicemq.migrate.source_files import Damage, SourceFile
+from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
+from sluicemq.model.errors import ProtocolError
+from sluicemq.protocols.java import STREAM_HEADER, decode_utf
 
 FILE_MAGIC: Final = 0x5555AAAA
 RECORD_MAGIC: Final = 0xAAAA5555
 LARGEST: Final = 0x7FFF_FFFF
+VRFILE: Final = "vrfile"
 
 _FREE: Final = 1
 _IN_USE: Final = 2
 _LAST: Final = {1: 0, 2: 3}
 _HEADER_SIZE: Final = {1: 16, 2: 24}
+_RECORD_HEADER_SIZE: Final = 12
+_TAG_SIZE: Final = 14
 
-_file: Final = Struct(">Ihhq")
-_record: Final = Struct(">Iihh")
-_tag: Final = Struct(">H4sq")
-_i64: Final = Struct(">q")
 _NUMERIC: Final = re.compile(r"[0-9]{1,10}\Z")
 _RECORD_SIGN: Final = RECORD_MAGIC.to_bytes(4, "big")
 _SEARCHED: Final = 1 << 20
+
+_INTERRUPTED: Final = "the broker was ended while it wrote this, so its sender received no reply"
 
 Faults = Callable[[Damage], None]
 """Policy for damage: raise it, or record it and continue after it."""
@@ -57,6 +74,9 @@ def tolerating(faults: Faults) -> Iterator[None]:
         faults(fault)
 
 
+# --- files of records --------------------------------------------------------------------------
+
+
 class DataRange(NamedTuple):
     """Position of data in a file. `complete`: it was written to its end."""
 
@@ -69,28 +89,28 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
     """Read the records in use of a file of records."""
     if not data.size:
         return
-    magic, version, _, _ = data.unpack(_file, 0)
+    magic, version, _, _ = data.unpack(">Ihhq", 0)
     if magic != FILE_MAGIC or version not in _HEADER_SIZE:
         raise data.damage(0, "this is no file of records of Open MQ, or one of another version")
     position = _HEADER_SIZE[version]
     last = _LAST[version]
     while position < data.size:
         try:
-            sign, size, state, cookie = data.unpack(_record, position)
+            sign, size, state, cookie = data.unpack(">Iihh", position)
             if sign != RECORD_MAGIC:
                 raise data.damage(position, "a record should begin here")
             if state == last and not size:
                 return
             if state not in (_FREE, _IN_USE):
                 raise data.damage(position, f"a record has the state {state}, which there is not")
-            if not _record.size < size <= data.size - position:
+            if not _RECORD_HEADER_SIZE < size <= data.size - position:
                 raise data.damage(position, f"a record of {size} bytes has no place here")
         except Damage as fault:
             faults(fault)
             position = _next_sign(data, position + 1)
             continue
         if state == _IN_USE:
-            yield DataRange(position + _record.size, size - _record.size, cookie == 0)
+            yield DataRange(position + _RECORD_HEADER_SIZE, size - _RECORD_HEADER_SIZE, cookie == 0)
         position += size
 
 
@@ -107,8 +127,102 @@ def _next_sign(data: SourceFile, position: int) -> int:
     return data.size
 
 
+# --- directories of items ----------------------------------------------------------------------
+
+
+class StoredItem(NamedTuple):
+    """An item in an open file: the position of its data and of what is attached."""
+
+    file: SourceFile
+    data: DataRange
+    attachment: DataRange
+
+    def content(self) -> ByteReader:
+        """Return the data."""
+        where = f"{self.file.path}, byte {self.data.position}"
+        return ByteReader(self.file.read(self.data.position, self.data.size), where)
+
+
+def stored_items(
+    directory: Path, faults: Faults, change_detector: ChangeDetector
+) -> Iterator[StoredItem]:
+    """Read the items of a directory; there are none in a missing one."""
+    if not directory.is_dir():
+        return
+    large = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
+    for path in (directory / VRFILE, *sorted(large, key=lambda path: int(path.name))):
+        if path.exists():
+            change_detector.look(path)
+            with SourceFile.open(path) as file:
+                yield from _items(file, faults) if path.name == VRFILE else _large(file, faults)
+
+
+def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
+    for span in records(file, faults):
+        with tolerating(faults):
+            if not span.complete:
+                raise file.damage(span.position, _INTERRUPTED)
+            (size,) = file.unpack(">i", span.position)
+            start = span.position + 4
+            rest = span.size - 4 - size
+            if size < 0 or rest < 0:
+                raise file.damage(span.position, f"{size} bytes of data are announced")
+            yield StoredItem(file, DataRange(start, size), DataRange(start + size, rest))
+
+
+def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
+    with tolerating(faults):
+        if file.size < _TAG_SIZE:
+            return
+        length, tag, size = file.unpack(">H4sq", 0)
+        if length != 4 or tag not in (b"GOOD", b"FREE", b"...."):
+            raise file.damage(0, "the file has no tag of Open MQ's")
+        if tag == b"FREE":
+            return
+        if tag == b"....":
+            raise file.damage(0, _INTERRUPTED)
+        if not 0 <= size <= min(LARGEST, file.size - _TAG_SIZE):
+            raise file.damage(6, f"{size} bytes of data are announced, and the file ends before")
+        behind = _TAG_SIZE + size
+        attached = file.unpack(">q", behind)[0] if file.size - behind >= 8 else 0
+        behind += 8
+        if attached and not 0 <= attached <= file.size - behind:
+            raise file.damage(behind, f"{attached} bytes of attachment are announced")
+        yield StoredItem(file, DataRange(_TAG_SIZE, size), DataRange(behind, attached))
+
+
+# --- maps of objects ---------------------------------------------------------------------------
+
+MAX_OBJECTS: Final = 20_000
+"""Maximum number of objects in a stream; an Open MQ destination has a dozen."""
+MAX_DEPTH: Final = 48
+
+_FIRST_HANDLE: Final = 0x7E0000
+_WRITE_METHOD: Final = 0x01
+_SERIALIZABLE: Final = 0x02
+_EXTERNALIZABLE: Final = 0x04
+_BLOCK_DATA: Final = 0x08
+_END: Final = object()
+
+_NULL: Final = 0x70
+_REFERENCE: Final = 0x71
+_BLOCKS: Final = {0x77: ">B", 0x7A: ">i"}
+_STRINGS: Final = {0x74: ">H", 0x7C: ">Q"}
+"""Layout of the size, by code."""
+_PRIMITIVES: Final = {
+    "B": ">b",
+    "C": ">H",
+    "D": ">d",
+    "F": ">f",
+    "I": ">i",
+    "J": ">q",
+    "S": ">h",
+    "Z": ">?",
+}
+
+
 class MapEntry(NamedTuple):
-    """A key and its value, serialised objects; `behind` is the data after them."""
+    """A key and its value; `behind` is the data after them."""
 
     key: object
     value: object
@@ -116,52 +230,195 @@ class MapEntry(NamedTuple):
     where: str
 
 
-def entries(path: Path, faults: Faults) -> list[MapEntry]:
+def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
     """Read a map from a file of records; a missing file is an empty map."""
-    found: list[MapEntry] = []
     if not path.exists():
-        return found
+        return
     with SourceFile.open(path) as data:
         for span in records(data, faults):
             where = f"{path}, record at byte {span.position}"
             with tolerating(faults):
                 raw = data.read(span.position, span.size)
                 (key, value), end = read_objects(raw, 2, where)
-                found.append(MapEntry(key, value, raw[end:], where))
-    return found
+                yield MapEntry(key, value, raw[end:], where)
 
 
-class LargeFile(NamedTuple):
-    """Contents of a file with a single record. `complete` as in DataRange; otherwise the rest is
-    undefined."""
+@dataclass(slots=True)
+class JavaClass:
+    """A class as described by a stream. `fields` are (type, name); `lineage` has its superclasses,
+    topmost first, and itself."""
 
-    data: DataRange
-    attachment: DataRange
-
-
-def large_files(directory: Path) -> list[Path]:
-    """Return the files with a single record in the directory."""
-    found = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
-    return sorted(found, key=lambda path: int(path.name))
+    name: str
+    flags: int = 0
+    fields: list[tuple[str, str]] = field(default_factory=list)
+    lineage: list[JavaClass] = field(default_factory=list)
 
 
-def read_large(data: SourceFile) -> LargeFile | None:
-    """Read such a file; None if it is empty. Raises Damage."""
-    if data.size < _tag.size:
-        return None
-    length, tag, size = data.unpack(_tag, 0)
-    if length != 4 or tag not in (b"GOOD", b"FREE", b"...."):
-        raise data.damage(0, "the file has no tag of Open MQ's")
-    if tag == b"FREE":
-        return None
-    start = _tag.size
-    if tag == b"....":
-        return LargeFile(DataRange(start, 0, False), DataRange(start, 0, False))
-    if not 0 <= size <= min(LARGEST, data.size - start):
-        raise data.damage(6, f"{size} bytes of data are announced, and the file ends before")
-    behind = start + size
-    attached = data.unpack(_i64, behind)[0] if data.size - behind >= _i64.size else 0
-    behind += _i64.size
-    if attached and not 0 <= attached <= data.size - behind:
-        raise data.damage(behind, f"{attached} bytes of attachment are announced")
-    return LargeFile(DataRange(start, size), DataRange(behind, attached))
+class ParsedObject(dict[str, Any]):
+    """An object: the values of its fields by name, those of the classes it extends included.
+
+    name  of its class, with the package
+    more  what its classes have written besides: bytes, and objects
+    """
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.more: list[Any] = []
+
+    @property
+    def written(self) -> bytes:
+        """Return the first bytes of `more`, which an Externalizable begins with."""
+        first = self.more[0] if self.more else b""
+        return first if isinstance(first, bytes) else b""
+
+    def inner(self) -> list[ParsedObject]:
+        """Return the objects of `more`."""
+        return [each for each in self.more if isinstance(each, ParsedObject)]
+
+
+def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
+    """Read the first objects of a stream; return them and the position after the last. Raises
+    Damage."""
+    cursor = ByteReader(data, where)
+    if cursor.take(len(STREAM_HEADER)) != STREAM_HEADER:
+        raise ByteReader(data, where).damage("there is no Java serialisation")
+    reader = _ObjectReader(cursor)
+    return [reader.content(0) for _ in range(count)], cursor.position
+
+
+class _ObjectReader:
+    def __init__(self, cursor: ByteReader) -> None:
+        self._cursor = cursor
+        self._handles: list[Any] = []
+        self._left = MAX_OBJECTS
+
+    def content(self, depth: int) -> Any:
+        """Read one value; `_END` at the end of a class's own data."""
+        cursor = self._cursor
+        self._left -= 1
+        if self._left < 0 or depth > MAX_DEPTH:
+            raise cursor.damage("a serialised object is too large, or nested too deep")
+        code = cursor.number(">B")
+        if code in _BLOCKS:
+            return cursor.take(cursor.number(_BLOCKS[code]))
+        if code in _STRINGS:
+            return self._keep(self._text(_STRINGS[code]))
+        match code:
+            case 0x70:
+                return None
+            case 0x71:
+                return self._referred()
+            case 0x73:
+                return self._object(depth)
+            case 0x75:
+                return self._array(depth)
+            case 0x78:
+                return _END
+            case 0x7E:
+                return self._enum(depth)
+        raise cursor.damage(f"{code:#x} begins no value")
+
+    def _keep(self, value: Any) -> Any:
+        self._handles.append(value)
+        return value
+
+    def _referred(self) -> Any:
+        place = self._cursor.number(">I") - _FIRST_HANDLE
+        if not 0 <= place < len(self._handles):
+            raise self._cursor.damage("a reference leads nowhere")
+        return self._handles[place]
+
+    def _text(self, size: str) -> str:
+        raw = self._cursor.take(self._cursor.number(size))
+        try:
+            return decode_utf(raw)
+        except ProtocolError as fault:
+            raise self._cursor.damage(str(fault)) from None
+
+    def _class(self, depth: int) -> JavaClass | None:
+        cursor = self._cursor
+        if depth > MAX_DEPTH:
+            raise cursor.damage("classes are nested too deep")
+        code = cursor.number(">B")
+        if code == _NULL:
+            return None
+        known = self._referred() if code == _REFERENCE else None
+        if isinstance(known, JavaClass):
+            return known
+        if code != 0x72:
+            raise cursor.damage(f"{code:#x} begins no class")
+        described = JavaClass(self._text(">H"))
+        _, described.flags = cursor.unpack(">QB")
+        self._keep(described)
+        for _ in range(cursor.number(">H")):
+            sort = chr(cursor.number(">B"))
+            name = self._text(">H")
+            if sort in "L[":
+                self.content(depth + 1)  # class name, as text
+            elif sort not in _PRIMITIVES:
+                raise cursor.damage(f"the field {name!r} has no known type")
+            described.fields.append((sort, name))
+        while self.content(depth + 1) is not _END:
+            pass
+        parent = self._class(depth + 1)
+        described.lineage = [*(parent.lineage if parent is not None else ()), described]
+        if len(described.lineage) > MAX_DEPTH:
+            raise cursor.damage("classes are nested too deep")
+        return described
+
+    def _expected_class(self, depth: int) -> JavaClass:
+        described = self._class(depth + 1)
+        if described is None:
+            raise self._cursor.damage("an object has no class")
+        return described
+
+    def _object(self, depth: int) -> ParsedObject:
+        described = self._expected_class(depth)
+        made: ParsedObject = self._keep(ParsedObject(described.name))
+        if described.flags & _EXTERNALIZABLE:
+            if not described.flags & _BLOCK_DATA:
+                raise self._cursor.damage(f"an object of {described.name} cannot be read")
+            self._more(made, depth)
+            return made
+        for each in described.lineage:
+            if each.flags & _SERIALIZABLE:
+                for sort, name in each.fields:
+                    made[name] = self._value(sort, depth)
+                if each.flags & _WRITE_METHOD:
+                    self._more(made, depth)
+        return made
+
+    def _more(self, made: ParsedObject, depth: int) -> None:
+        while (value := self.content(depth + 1)) is not _END:
+            made.more.append(value)
+
+    def _value(self, sort: str, depth: int) -> Any:
+        layout = _PRIMITIVES.get(sort)
+        if layout is not None:
+            return self._cursor.unpack(layout)[0]
+        value = self.content(depth + 1)
+        if value is _END or isinstance(value, bytes):
+            raise self._cursor.damage("there is something else where a field should be")
+        return value
+
+    def _array(self, depth: int) -> list[Any]:
+        described = self._expected_class(depth)
+        values: list[Any] = self._keep([])
+        size = self._cursor.number(">i")
+        if not 0 <= size <= self._cursor.left:  # each takes at least one byte
+            raise self._cursor.damage(f"an array announces {size} values")
+        self._left -= size
+        for _ in range(size):
+            values.append(self._value(described.name[1:2] or "L", depth))
+        return values
+
+    def _enum(self, depth: int) -> str:
+        described = self._expected_class(depth)
+        place = len(self._handles)
+        self._keep("")
+        constant = self.content(depth + 1)
+        if not isinstance(constant, str):
+            raise self._cursor.damage(f"a constant of {described.name} has no name")
+        self._handles[place] = constant
+        return constant

@@ -1,59 +1,149 @@
 """The file store: messages that Open MQ would recover from it at its start.
 
 destination, interest ──┐
-message/…  ── index.py ─┼─> the subscriptions of messages ──> plan
-txnlog, …  ── replay.py ┘
+message/…  ─────────────┼─> index of the messages ──> plan
+txnlog, …  ─────────────┘
+
+The index holds positions, not messages: a packet is read when it is imported. The data of an item
+is a packet, and attached are the consumers that it was routed to:
+
+    count:i32 (consumer:i64 state:i32) *
+
+The states are 0 to be delivered, 1 delivered, 2 acknowledged; a queue's consumer is number 0.
+
+The packets have the format that our JMQ clients send, so the same code decodes them. The history of
+dead letters is in properties; it is also converted to this broker's properties, so that its
+dead-letter commands and pages show it. The expiration of a dead letter stays in the packet and has
+no effect, as in Open MQ.
+
+The transactions are applied to the index as Open MQ does at its start: first the incomplete ones
+saved by a checkpoint, then the log; or the state files of stores without that log.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
-from struct import Struct
+from struct import iter_unpack, unpack_from
 from typing import Final, NamedTuple
 
 from sluicemq.migrate.openmq.destinations import (
     AUTOMATIC,
     INTERNAL,
     TEMPORARY,
-    StoredSubscription,
+    OpenmqDestination,
     destination_of,
-    interest_of,
-    subscriptions_of,
+    read_subscription,
+    unique_name,
 )
-from sluicemq.migrate.openmq.index import (
-    ACKNOWLEDGED,
-    DELIVERED,
-    QUEUE,
-    Id,
-    StoredMessage,
-    StoreIndex,
-)
-from sluicemq.migrate.openmq.messages import key_of_packet, message_of_packet
-from sluicemq.migrate.openmq.records import Faults, entries, tolerating
-from sluicemq.migrate.openmq.replay import Replay
-from sluicemq.migrate.openmq.transactions import (
-    INCOMPLETE,
-    LOG,
+from sluicemq.migrate.openmq.records import (
     VRFILE,
+    Faults,
+    StoredItem,
+    entries,
+    stored_items,
+    tolerating,
+)
+from sluicemq.migrate.openmq.transactions import (
+    COMMITTED,
+    INCOMPLETE,
+    LOCAL,
+    LOG,
+    PREPARED,
+    SYSID_SIZE,
     XID_SIZE,
+    Event,
     LoggedAck,
     LoggedTransaction,
+    MessageRemoved,
+    MessageStored,
+    read_incomplete,
+    read_log,
+    read_states,
 )
-from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage
-from sluicemq.migrate.source_files import Damage, SourceError
-from sluicemq.model.destination import Kind
+from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage, key_of
+from sluicemq.migrate.source_files import Damage, SourceError, SourceFile
+from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
+from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import Durability, Message, Property
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.mapping import message_of
+from sluicemq.protocols.jmq.packets import MAGIC
+from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Decoder, Limits, Packet
 
+KIND: Final = "openmq"
+MESSAGES: Final = "message"
+"""Directory within the store, with one subdirectory per destination."""
+DELIVERED: Final = 1
+ACKNOWLEDGED: Final = 2
+QUEUE: Final = 0
+"""Consumer number of a queue."""
+
+_MOST_INTERESTS: Final = 1_000_000
+_FIXED: Final = ">Ihhiq32s"
+"""Layout: magic, version, type, size, expiration, SysMessageID; all versions but the oldest."""
+_OLDEST: Final = 103
+_OLDEST_SYSID: Final = 24
+_LOG: Final = "transaction log"
+
+_REASONS: Final = {
+    "EXPIRED": "expired",
+    "OLDEST": "overflow",
+    "LOW_PRIORITY": "overflow",
+    "UNDELIVERABLE": "max-attempts",
+}
+
+Id = tuple[str, bytes]
+"""Key of a message in the store: its destination's unique name and its SysMessageID."""
 DIRECTORIES: Final = ("fs370", "fs350")
 """Directories of the store within an instance, newest first."""
 OLDER: Final = "filestore"
 
-_sequence: Final = Struct(">q20xi")
-"""Layout within a SysMessageID: timestamp and sequence number."""
-
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
+_FOREIGN: Final = (
+    "it spans several brokers of a cluster; have it committed or rolled back before you move"
+)
+_UNCOMMITTED: Final = "they were sent in transactions that were never committed"
+
+
+@dataclass(slots=True)
+class StoredMessage:
+    """A message of the index.
+
+    states  by consumer number
+    raw     the packet, or None while it is in a file: there at `position`
+    """
+
+    destination: OpenmqDestination
+    sysid: bytes
+    states: dict[int, int]
+    raw: bytes | None = None
+    path: Path = Path()
+    position: int = 0
+    size: int = 0
+
+    @property
+    def address(self) -> Address:
+        """Return the destination that holds the message."""
+        return self.destination.address
+
+    def packet(self) -> bytes:
+        """Return the packet. Raises SourceError."""
+        if self.raw is not None:
+            return self.raw
+        with SourceFile.open(self.path) as data:
+            return data.read(self.position, self.size)
+
+    def message(self) -> tuple[Message, Packet]:
+        """Decode the packet. Raises SourceError."""
+        where = _LOG if self.raw else f"{self.path}, byte {self.position}"
+        return message_of_packet(self.packet(), where, self.address)
 
 
 class ImportDecision(NamedTuple):
@@ -79,33 +169,38 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
 
 
 class _Store:
-    """Reader of one store. `_names` are of subscriptions, by number and topic; `_left` counts
-    messages that are not ready, by destination and reason."""
+    """Reader of one store.
+
+    _destinations  by unique name; the transaction log adds more
+    _names         of subscriptions, by number and topic
+    _left          number of messages that are not ready, by destination and reason
+    """
 
     def __init__(self, plan: Plan, directory: Path, faults: Faults) -> None:
         self._plan = plan
         self._directory = directory
         self._faults = faults
-        self._index = StoreIndex(directory, faults, plan.change_detector)
+        self._destinations: dict[str, OpenmqDestination] = {}
+        self._messages: dict[Id, StoredMessage] = {}
         self._names: dict[int, dict[str, str]] = {}
-        self._left: dict[tuple[str, str], int] = {}
+        self._left: Counter[tuple[str, str]] = Counter()
 
     def read(self) -> None:
         plan = self._plan
         for name in ("destination", "interest", LOG, "txn", "txnack", f"{INCOMPLETE}/{VRFILE}"):
             plan.change_detector.look(self._directory / name)
         self._read_destinations()
-        self._read_interests()
-        for directory in self._index.orphans():
+        self._read_subscriptions()
+        for directory in self._orphans():
             plan.leave(
                 "messages",
                 f"in {directory}",
                 "no destination of the store has them: Open MQ would not deliver them either",
             )
-        replay = Replay(plan, self._directory, self._index, self._faults)
-        self._fill_plan(self._take_branches(replay.prepared))
+        prepared = [*self._replay(), *self._apply_states()]
+        self._fill_plan(self._take_branches(prepared))
 
-    # --- reading -------------------------------------------------------------------------------
+    # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
         plan = self._plan
@@ -115,66 +210,162 @@ class _Store:
             except Damage as fault:
                 self._faults(fault)
                 continue
+            address = destination.address
             if destination.type & TEMPORARY:
-                plan.leave(
-                    "destination",
-                    str(destination.address),
-                    "it is temporary, and its connection has gone",
-                )
+                reason = "it is temporary, and its connection has gone"
+                plan.leave("destination", str(address), reason)
                 continue
             if not destination.type & (AUTOMATIC | INTERNAL):
-                plan.destinations[destination.address] = destination.settings
-            self._index.read(destination)
+                plan.destinations[address] = destination.settings
+            self._destinations[destination.unique] = destination
+            items = self._directory / MESSAGES / destination.directory
+            for item in stored_items(items, self._faults, plan.change_detector):
+                with tolerating(self._faults):
+                    self._take(destination, item)
 
-    def _read_interests(self) -> None:
-        known = self._index.destinations.values()
+    def _take(self, destination: OpenmqDestination, item: StoredItem) -> None:
+        file = item.file
+        position, size, _ = item.data
+        if size < FIXED_SIZE:
+            raise file.damage(position, f"a packet of {size} bytes is announced")
+        magic, version, _, declared_size, _, sysid = file.unpack(_FIXED, position)
+        if magic != MAGIC or declared_size != size or size > MAX_PACKET:
+            raise file.damage(position, "there is no packet of that size")
+        if version == _OLDEST:
+            sysid = file.read(position + _OLDEST_SYSID, SYSID_SIZE)
+        states: dict[int, int] = {}
+        attached = item.attachment
+        if attached.size:
+            (count,) = file.unpack(">i", attached.position)
+            length = count * 12
+            if not (0 <= count <= _MOST_INTERESTS and length <= attached.size - 4):
+                raise file.damage(attached.position, f"{count} consumers are announced")
+            states.update(iter_unpack(">qi", file.read(attached.position + 4, length)))
+        self._messages[destination.unique, sysid] = StoredMessage(
+            destination, sysid, states, None, file.path, position, size
+        )
+
+    def _orphans(self) -> list[Path]:
+        """Return message directories that belong to no destination."""
+        known = {destination.directory for destination in self._destinations.values()}
+        found = (self._directory / MESSAGES).glob("*/")
+        return sorted(each for each in found if each.name not in known and each.is_dir())
+
+    def _read_subscriptions(self) -> None:
+        known = self._destinations.values()
         topics = [each.address.name for each in known if each.address.kind is Kind.TOPIC]
         for entry in entries(self._directory / "interest", self._faults):
             with tolerating(self._faults):
-                self._subscribe(interest_of(entry), topics)
+                number, found = read_subscription(self._plan, entry, topics)
+                self._plan.subscriptions += found
+                self._names[number] = {each.topic: each.name for each in found}
 
-    def _subscribe(self, interest: StoredSubscription, topics: list[str]) -> None:
-        plan = self._plan
-        what = f"{interest.name()} of topic {interest.topic}"
-        try:
-            found = subscriptions_of(interest, topics)
-        except ValueError as fault:
-            plan.leave("subscription", what, str(fault))
-            return
-        if not found:
-            plan.leave(
-                "subscription",
-                what,
-                "the wildcard stands for no topic that there is; its client subscribes again",
-            )
-        plan.subscriptions += found
-        self._names[interest.number] = {each.topic: each.name for each in found}
+    # --- transactions --------------------------------------------------------------------------
+
+    def _replay(self) -> list[LoggedTransaction]:
+        """Apply the log. Returns the transactions that are prepared."""
+        unfinished: dict[int, LoggedTransaction] = {}
+        change_detector = self._plan.change_detector
+        for transaction in read_incomplete(self._directory, self._faults, change_detector):
+            if transaction.kind != LOCAL:
+                self._plan.leave("transaction", str(transaction.number), _FOREIGN)
+            elif transaction.state == PREPARED:
+                unfinished[transaction.number] = transaction
+        with tolerating(self._faults):
+            events, foreign = read_log(self._directory)
+            if foreign:
+                self._plan.leave("transaction", f"{foreign} records of the log", _FOREIGN)
+            for event in events:
+                with tolerating(self._faults):
+                    self._apply(event, unfinished)
+        return list(unfinished.values())
+
+    def _apply(self, event: Event, unfinished: dict[int, LoggedTransaction]) -> None:
+        match event:
+            case MessageStored(packet):
+                self._sent(packet)
+            case LoggedAck():
+                self._acknowledged(event)
+            case MessageRemoved(destination, sysid):
+                self._messages.pop((destination, sysid), None)
+            case LoggedTransaction(number=number, state=state) if state == PREPARED:
+                unfinished.setdefault(number, event)
+            case LoggedTransaction(number=number, state=state):
+                transaction = unfinished.pop(number, event)
+                if state == COMMITTED:
+                    for sent in transaction.sends:
+                        self._sent(sent)
+                    for ack in transaction.acks:
+                        self._acknowledged(ack)
+
+    def _apply_states(self) -> list[LoggedTransaction]:
+        """Apply the state files; in this format messages are stored before they are committed.
+        Returns the transactions that are prepared."""
+        transactions = read_states(self._directory, self._faults)
+        messages = self._messages
+        dropped: Counter[str] = Counter()
+        for identity, stored in list(messages.items()) if transactions else ():
+            with tolerating(self._faults):
+                transaction = transactions.get(stored.message()[1].transaction_id)
+                if transaction is None or transaction.state == COMMITTED:
+                    continue
+                del messages[identity]
+                if transaction.state == PREPARED:
+                    transaction.sends.append(stored.packet())
+                else:
+                    dropped[str(stored.address)] += 1
+        for name, count in dropped.items():
+            self._plan.leave("messages", f"{count} of {name}", _UNCOMMITTED)
+        places = {sysid: unique for unique, sysid in messages}
+        for transaction in transactions.values():
+            acks = transaction.acks
+            acks[:] = [ack._replace(destination=places.get(ack.sysid, "")) for ack in acks]
+            if transaction.state == COMMITTED:
+                for ack in acks:
+                    self._acknowledged(ack)
+        return [each for each in transactions.values() if each.state == PREPARED]
+
+    def _sent(self, raw: bytes) -> None:
+        """Add a message that the store may or may not contain yet. Raises Damage."""
+        message, packet = message_of_packet(raw, _LOG)
+        address = message.destination
+        unique = unique_name(address)
+        destination = self._destinations.get(unique)
+        if destination is None:
+            destination = OpenmqDestination(address, unique, AUTOMATIC, DestinationSettings())
+            self._destinations[unique] = destination
+        # routed again, as Open MQ does
+        stored = StoredMessage(destination, packet.sysid, {}, raw)
+        self._messages.setdefault((unique, packet.sysid), stored)
+
+    def _acknowledged(self, ack: LoggedAck) -> None:
+        """Apply a consumer's acknowledgement; the message may have been removed already."""
+        stored = self._messages.get((ack.destination, ack.sysid))
+        if stored is not None:
+            consumer = QUEUE if ack.destination.startswith("Q:") else ack.consumer
+            stored.states[consumer] = ACKNOWLEDGED
 
     # --- the plan ------------------------------------------------------------------------------
 
     def _fill_plan(self, held: set[Id]) -> None:
         plan = self._plan
         waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
-        for identity, stored in self._index.messages.items():
+        for identity, stored in self._messages.items():
             if identity in held:
                 continue
-            try:
-                verdict = self._judge(stored)
-            except Damage as fault:
-                self._faults(fault)
-                continue
-            if verdict.waits:
-                waiting.append((stored, verdict.takers))
-                plan.counts[stored.address] += 1
-            elif verdict.reason:
-                key = (str(stored.address), verdict.reason)
-                self._left[key] = self._left.get(key, 0) + 1
+            with tolerating(self._faults):
+                decision = self._judge(stored)
+                if decision.waits:
+                    waiting.append((stored, decision.takers))
+                    plan.counts[stored.address] += 1
+                elif decision.reason:
+                    self._left[str(stored.address), decision.reason] += 1
         waiting.sort(key=lambda pair: (pair[0].destination.unique, _age(pair[0].sysid)))
-        plan.waiting = lambda: self._messages(waiting)
+        plan.waiting = lambda: self._imports(waiting)
         for (name, reason), count in self._left.items():
             plan.leave("messages", f"{count} of {name}", reason)
 
-    def _messages(
+    def _imports(
         self, waiting: list[tuple[StoredMessage, dict[str, int] | None]]
     ) -> Iterator[SourceMessage]:
         for stored, takers in waiting:
@@ -192,13 +383,14 @@ class _Store:
             return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
         if all(state == ACKNOWLEDGED for state in states.values()):
             return ImportDecision(False)  # only its removal was missing
+        # Open MQ stores only whether there was a delivery
         if address.kind is Kind.QUEUE:
-            return ImportDecision(True, {"": _attempts(states.get(QUEUE, 0))})
+            return ImportDecision(True, {"": int(states.get(QUEUE) == DELIVERED)})
         takers = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
-                takers[name] = _attempts(state)
+                takers[name] = int(state == DELIVERED)
         if not takers:
             return ImportDecision(False, None, "their subscriptions do not exist any more")
         return ImportDecision(True, takers)
@@ -208,57 +400,89 @@ class _Store:
     def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
         """Add the transactions. Returns the messages they have acknowledged, which are then
         excluded from the others."""
+        plan = self._plan
         held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
             if len(transaction.xid) != XID_SIZE:
-                self._plan.leave(
+                plan.leave(
                     "transaction",
                     str(transaction.number),
                     "it is prepared without a Xid, so no coordinator can end it: it is rolled back",
                 )
                 continue
             with tolerating(self._faults):
-                self._plan.branches.append(self._branch(transaction, held))
-        self._plan.held = list(held.values())
-        for waiting in held.values():
-            self._plan.counts[waiting.message.destination] += 1
+                sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
+                acks = [self._hold(ack, held) for ack in transaction.acks]
+                existing = [ack for ack in acks if ack is not None]
+                plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
+        plan.held = list(held.values())
+        plan.counts.update(waiting.message.destination for waiting in plan.held)
         return set(held)
-
-    def _branch(
-        self, transaction: LoggedTransaction, held: dict[Id, SourceMessage]
-    ) -> PreparedTransaction:
-        work = transaction.work
-        sends = [message_of_packet(raw, "transaction log")[0] for raw in work.sends]
-        acks = [self._hold(ack, held) for ack in work.acks]
-        return PreparedTransaction(transaction.xid, sends, [ack for ack in acks if ack is not None])
 
     def _hold(self, ack: LoggedAck, held: dict[Id, SourceMessage]) -> tuple[Key, str] | None:
         identity = (ack.destination, ack.sysid)
-        stored = self._index.messages.get(identity)
+        stored = self._messages.get(identity)
         if stored is None:
             return None
         address = stored.address
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        verdict = self._judge(stored)
-        if name is None or not verdict.takers or name not in verdict.takers:
+        takers = self._judge(stored).takers
+        if name is None or not takers or name not in takers:
             return None
         if identity not in held:
-            held[identity] = _waiting(stored, verdict.takers)
+            held[identity] = _waiting(stored, takers)
         return held[identity].key, name
 
 
 def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
     message, _ = stored.message()
-    return SourceMessage(message, key_of_packet(stored.address, stored.sysid), takers)
-
-
-def _attempts(state: int) -> int:
-    """Return the number of deliveries; Open MQ stores only whether there was one."""
-    return 1 if state == DELIVERED else 0
+    return SourceMessage(message, key_of(KIND, stored.address, stored.sysid), takers)
 
 
 def _age(sysid: bytes) -> tuple[int, int, bytes]:
-    timestamp, sequence = _sequence.unpack_from(sysid)
+    timestamp, sequence = unpack_from(">q20xi", sysid)
     return timestamp, sequence, sysid
+
+
+# --- packets -----------------------------------------------------------------------------------
+
+
+def message_of_packet(
+    raw: bytes, where: str, destination: Address | None = None
+) -> tuple[Message, Packet]:
+    """Decode the message, for `destination` if it is not where it was sent. Raises Damage."""
+    decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
+    packets = decoder.feed(raw)
+    if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):
+        raise Damage(f"{where}: this is no packet: {decoder.error or 'it is not whole'}")
+    packet = packets[0]
+    if not packet.is_message:
+        raise Damage(f"{where}: the packet is no message, but of type {packet.type}")
+    try:
+        message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
+    except ProtocolError as fault:
+        raise Damage(f"{where}: {fault}") from None
+    if destination is not None and destination != message.destination:
+        if destination == DEAD_MESSAGES:
+            _add_dead_letter_properties(message)
+        message.destination = destination
+    return message, packet
+
+
+def _add_dead_letter_properties(message: Message) -> None:
+    properties: dict[str, Property] = dict(message.properties or {})
+    undelivered_reason = properties.get(f"{DMQ_PREFIX}UNDELIVERED_REASON")
+    attempts = properties.get(f"{DMQ_PREFIX}DELIVERY_COUNT")
+    timestamp = properties.get(f"{DMQ_PREFIX}UNDELIVERED_TIMESTAMP")
+    try:
+        instant = datetime.fromtimestamp(timestamp / 1000 if isinstance(timestamp, int) else 0, UTC)
+    except (ValueError, OverflowError, OSError):
+        instant = datetime.fromtimestamp(0, UTC)
+    properties[REASON] = _REASONS.get(str(undelivered_reason), "client")
+    properties[ORIGIN] = message.destination.name
+    properties[ATTEMPTS] = attempts if isinstance(attempts, int) else 0
+    properties[TIME] = instant.isoformat(timespec="milliseconds")
+    message.properties = properties
+    message.expiration = 0

@@ -1,4 +1,4 @@
-"""Open MQ's transaction log and its store of incomplete transactions.
+"""Open MQ's transaction log, its store of incomplete transactions, and its older state files.
 
     txnlog   0 magic:u32 5555AAAA  4 version:i16 1  6 status:i16  8 checkpoint position:i64
             16 time:i64  24 checkpoint:i64  32 Adler-32 of 0-32 with the checkpoint as it was:i64
@@ -23,52 +23,52 @@ each.
     message     = packet  count:i32 consumer:i64 *
     ack         = destination:str id:32 consumer:i64
 
-The store of incomplete transactions has records, or files of their own, of: size:i32 details work.
+The store of incomplete transactions is a directory of items, of: details work.
+
+Stores without the log have two maps instead:
+
+    txn     number of the transaction -> TransactionInfo; in versions before 4.1 TransactionState.
+            Behind the objects may be "%CD" and the state as it is now:u8
+    txnack  number of the transaction -> set of TransactionAcknowledgement
+
+A TransactionState begins with xid:136 state:i32, an acknowledgement with SysMessageID:32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from struct import Struct
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, NamedTuple
 from zlib import adler32
 
-from sluicemq.migrate.openmq.records import Faults, large_files, read_large, records, tolerating
-from sluicemq.migrate.source_files import ByteReader, SourceFile
+from sluicemq.migrate.openmq.destinations import consumer_number
+from sluicemq.migrate.openmq.records import (
+    Faults,
+    MapEntry,
+    ParsedObject,
+    entries,
+    stored_items,
+    tolerating,
+)
+from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
 from sluicemq.protocols.jmq.wire import FIXED_SIZE
 
 LOG: Final = "txnlog"
 INCOMPLETE: Final = "incompleteTxnStore"
-VRFILE: Final = "vrfile"
 XID_SIZE: Final = 136
 SYSID_SIZE: Final = 32
 PREPARED: Final = 5
 COMMITTED: Final = 6
+LOCAL: Final = 1
+"""Kind of the transactions of one broker."""
 
-_LOCAL: Final = 1
-_MESSAGE: Final = 4
-_ACK: Final = 5
-_REMOVAL: Final = 6
-_COMMIT: Final = 0
-_PREPARE: Final = 1
-_COMPLETE: Final = 2
 _COMPOUND: Final = 8
 _MAGIC: Final = 0x5555AAAA
 _RECORD_MAGIC: Final = 0xAAAA5555
+_RECORD_SIZE: Final = 48
 _VERSION: Final = 1
 _MOST: Final = 1_000_000
 """Maximum number of messages or acknowledgements in a transaction."""
-
-_header: Final = Struct(">IhhqqqqQ")
-_record: Final = Struct(">IiiqqqQi")
-_lead: Final = Struct(">BB")
-_details: Final = Struct(">BqiiB")
-_i32: Final = Struct(">i")
-_i64: Final = Struct(">q")
-_u16: Final = Struct(">H")
-_packet: Final = Struct(">Ihhi")
-_two: Final = Struct(">ii")
 
 
 class LoggedAck(NamedTuple):
@@ -80,21 +80,16 @@ class LoggedAck(NamedTuple):
     consumer: int
 
 
-class TransactionWork(NamedTuple):
-    """Work of a transaction: packets that it sends, and acknowledgements."""
-
-    sends: list[bytes]
-    acks: list[LoggedAck]
-
-
 class LoggedTransaction(NamedTuple):
-    """A transaction. `kind` is 1 for those of one broker; `xid` b"" if it has none."""
+    """A transaction: packets that it sends, and acknowledgements. `kind` is LOCAL for those of one
+    broker; `xid` b"" if it has none."""
 
     kind: int
     number: int
     state: int
     xid: bytes
-    work: TransactionWork
+    sends: list[bytes]
+    acks: list[LoggedAck]
 
 
 class MessageStored(NamedTuple):
@@ -122,30 +117,23 @@ def read_log(directory: Path) -> tuple[list[Event], int]:
     after the last intact record, as for Open MQ.
     """
     path = directory / LOG
-    if not path.exists():
-        return [], 0
-    events: list[Event] = []
-    foreign = 0
-    with SourceFile.open(path) as data:
-        if not data.size:
-            return [], 0
-        for where, body in _bodies(data):
-            event = _event(ByteReader(body, where))
-            if event is None:
-                foreign += 1
-            else:
-                events.append(event)
-    return events, foreign
+    found: list[Event | None] = []
+    if path.exists():
+        with SourceFile.open(path) as data:
+            found += (_event(ByteReader(body, where)) for where, body in _bodies(data))
+    return [event for event in found if event is not None], found.count(None)
 
 
 def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
-    magic, version, _, position, _, checkpoint, _, cookie = data.unpack(_header, 0)
+    if not data.size:
+        return
+    magic, version, _, position, _, checkpoint, _, cookie = data.unpack(">IhhqqqqQ", 0)
     if magic != _MAGIC or version != _VERSION or cookie != _VERSION:
         raise data.damage(0, "this is no transaction log of Open MQ, or one of another version")
     number = 0
-    while 0 <= position <= data.size - _record.size:
-        sign, sort, size, _, count, since, checksum, _ = data.unpack(_record, position)
-        start = position + _record.size
+    while 0 <= position <= data.size - _RECORD_SIZE:
+        sign, sort, size, _, count, since, checksum, _ = data.unpack(">IiiqqqQi", position)
+        start = position + _RECORD_SIZE
         if sign != _RECORD_MAGIC or not 0 <= size <= data.size - start:
             return
         body = data.read(start, size)
@@ -155,7 +143,7 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
         if sort == _COMPOUND:
             cursor = ByteReader(body, where)
             for _ in range(_count(cursor)):
-                _, inner = cursor.unpack(_two)
+                _, inner = cursor.unpack(">ii")
                 yield where, cursor.take(inner)
         else:
             yield where, body
@@ -165,74 +153,53 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
 
 def _event(cursor: ByteReader) -> Event | None:
     """Read an event; None for transactions that span several brokers."""
-    kind, sort = cursor.unpack(_lead)
-    if kind == _MESSAGE:
-        return MessageStored(_message(cursor))
-    if kind == _ACK:
-        return _ack(cursor)
-    if kind == _REMOVAL:
-        return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
-    if kind == _LOCAL and sort in (_COMMIT, _PREPARE):
-        return _transaction(cursor)._replace(state=COMMITTED if sort == _COMMIT else PREPARED)
-    if kind == _LOCAL and sort == _COMPLETE:
-        return _described(cursor)
-    if kind in (2, 3):
-        return None
+    kind, sort = cursor.unpack(">BB")
+    match kind, sort:
+        case (1, 0):
+            return _transaction(cursor)._replace(state=COMMITTED)
+        case (1, 1):
+            return _transaction(cursor)._replace(state=PREPARED)
+        case (1, 2):
+            return _described(cursor)
+        case (2 | 3, _):
+            return None
+        case (4, _):
+            return MessageStored(_message(cursor))
+        case (5, _):
+            return _ack(cursor)
+        case (6, _):
+            return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
     raise cursor.damage(f"there is no event {kind}.{sort}")
 
 
-def read_incomplete(directory: Path, faults: Faults) -> list[LoggedTransaction]:
+def read_incomplete(
+    directory: Path, faults: Faults, change_detector: ChangeDetector
+) -> Iterator[LoggedTransaction]:
     """Read the transactions that a checkpoint has saved."""
-    found: list[LoggedTransaction] = []
-    place = directory / INCOMPLETE
-    if not place.is_dir():
-        return found
-    if (place / VRFILE).exists():
-        with SourceFile.open(place / VRFILE) as data:
-            for span in records(data, faults):
-                where = f"{data.path}, record at byte {span.position}"
-                cursor = ByteReader(data.read(span.position, span.size), where)
-                if not span.complete:
-                    faults(cursor.damage("it was being written when the broker ended"))
-                    continue
-                with tolerating(faults):
-                    size = cursor.unpack(_i32)[0]
-                    found.append(_transaction(ByteReader(cursor.take(size), where)))
-    for path in large_files(place):
-        with SourceFile.open(path) as data, tolerating(faults):
-            large = read_large(data)
-            if large is not None and large.data.complete:
-                content = data.read(large.data.position, large.data.size)
-                found.append(_transaction(ByteReader(content, str(path))))
-    return found
+    for item in stored_items(directory / INCOMPLETE, faults, change_detector):
+        with tolerating(faults):
+            yield _transaction(item.content())
 
 
 # --- parts -------------------------------------------------------------------------------------
 
-_PartT = TypeVar("_PartT")
-
 
 def _described(cursor: ByteReader) -> LoggedTransaction:
-    kind, number, state, _, has_xid = cursor.unpack(_details)
+    kind, number, state, _, has_xid = cursor.unpack(">BqiiB")
     xid = cursor.take(XID_SIZE) if has_xid else b""
-    return LoggedTransaction(kind, number, state, xid, TransactionWork([], []))
+    return LoggedTransaction(kind, number, state, xid, [], [])
 
 
 def _transaction(cursor: ByteReader) -> LoggedTransaction:
     described = _described(cursor)
-    if described.kind != _LOCAL:
-        return described
-    return described._replace(
-        work=TransactionWork(_several(cursor, _message), _several(cursor, _ack))
-    )
-
-
-def _several(cursor: ByteReader, one: Callable[[ByteReader], _PartT]) -> list[_PartT]:
-    return [one(cursor) for _ in range(_count(cursor))]
+    if described.kind == LOCAL:
+        described.sends.extend(_message(cursor) for _ in range(_count(cursor)))
+        described.acks.extend(_ack(cursor) for _ in range(_count(cursor)))
+    return described
 
 
 def _count(cursor: ByteReader) -> int:
-    count: int = cursor.unpack(_i32)[0]
+    count = cursor.number(">i")
     if not 0 <= count <= min(_MOST, cursor.left):
         raise cursor.damage(f"{count} parts are announced")
     return count
@@ -240,19 +207,73 @@ def _count(cursor: ByteReader) -> int:
 
 def _message(cursor: ByteReader) -> bytes:
     start = cursor.position
-    _, _, _, size = cursor.unpack(_packet)
+    size = cursor.number(">8xi")
     cursor.position = start
     if size < FIXED_SIZE:
         raise cursor.damage(f"a packet announces a size of {size} bytes")
     packet = cursor.take(size)
-    for _ in range(_count(cursor)):
-        cursor.unpack(_i64)  # the message is routed again, as Open MQ does
+    cursor.take(8 * _count(cursor))  # the message is routed again, as Open MQ does
     return packet
 
 
 def _ack(cursor: ByteReader) -> LoggedAck:
-    return LoggedAck(_text(cursor), cursor.take(SYSID_SIZE), cursor.unpack(_i64)[0])
+    return LoggedAck(_text(cursor), cursor.take(SYSID_SIZE), cursor.number(">q"))
 
 
 def _text(cursor: ByteReader) -> str:
-    return cursor.take(cursor.unpack(_u16)[0]).decode("utf-8", "replace")
+    return cursor.take(cursor.number(">H")).decode("utf-8", "replace")
+
+
+# --- state files -------------------------------------------------------------------------------
+
+_MARK: Final = b"%CD"
+_NO_XID: Final = b"\xff" * 4
+"""Start of a missing Xid: a Xid begins with its format, which is -1 if there is none."""
+
+
+def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]:
+    """Read the two files; missing files are empty. The transactions have no messages yet, and their
+    acknowledgements no destinations, which are in the store of messages."""
+    found: dict[int, LoggedTransaction] = {}
+    for entry in entries(directory / "txn", faults):
+        with tolerating(faults):
+            transaction = _state(entry)
+            found[transaction.number] = transaction
+    for entry in entries(directory / "txnack", faults):
+        with tolerating(faults):
+            acks = _acks(entry)
+            if (number := _number(entry)) in found:
+                found[number].acks.extend(acks)
+    return found
+
+
+def _number(entry: MapEntry) -> int:
+    number = consumer_number(entry.key)  # both numbers have the same type
+    if number is None:
+        raise Damage(f"{entry.where}: a transaction has no number")
+    return number
+
+
+def _state(entry: MapEntry) -> LoggedTransaction:
+    value = entry.value
+    if isinstance(value, ParsedObject) and value.name.endswith(".TransactionInfo"):
+        value = next(iter(value.inner()), None)
+    if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + 4:
+        raise Damage(f"{entry.where}: this is no state of a transaction")
+    xid = value.written[:XID_SIZE]
+    state = int.from_bytes(value.written[XID_SIZE : XID_SIZE + 4], "big", signed=True)
+    if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
+        state = entry.behind[len(_MARK)]
+    known_xid = b"" if xid.startswith(_NO_XID) else xid
+    return LoggedTransaction(LOCAL, _number(entry), state, known_xid, [], [])
+
+
+def _acks(entry: MapEntry) -> list[LoggedAck]:
+    found = []
+    for each in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
+        consumers = [consumer_number(one) for one in each.inner()]
+        if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
+            raise Damage(f"{entry.where}: this is no acknowledgement")
+        # the store uses the last number
+        found.append(LoggedAck("", each.written[:SYSID_SIZE], consumers[-1]))
+    return found

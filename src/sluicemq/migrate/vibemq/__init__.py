@@ -19,13 +19,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Final
 
+from sluicemq.migrate.configuration import SourceSettings
 from sluicemq.migrate.plan import Plan
-from sluicemq.migrate.source_files import SourceError
-from sluicemq.migrate.sqlite import is_database
-from sluicemq.migrate.vibemq.layers import SETTINGS, read_layers
-from sluicemq.migrate.vibemq.settings import STORE, SettingsReader
+from sluicemq.migrate.source_files import SourceError, is_database
+from sluicemq.migrate.vibemq.settings import (
+    SETTINGS,
+    STORE,
+    migrate_settings,
+    read_layers,
+    store_of,
+    take_users,
+)
 from sluicemq.migrate.vibemq.store import read_store
-from sluicemq.migrate.vibemq.users import FOUND_BY_NAME, UsersSource, take_users
 
 _UNKNOWN: Final = (
     "no settings and no user database are here, so nothing says whether clients had to log in. If "
@@ -39,15 +44,17 @@ def inspect_source(
     *,
     settings: Path | None = None,
     environment: Path | None = None,
-    users: UsersSource = FOUND_BY_NAME,
+    users: Path | None = None,
+    without_users: bool = False,
     strict: bool = False,
     fan_out_rows: bool = False,
 ) -> Plan:
     """Return what the source holds.
 
     `store` is the SQLite file if it is not where `source` says, `settings` the only settings file
-    to read, `environment` a file with the variables that VibeMQ was started with; `strict` and
-    `fan_out_rows` are as of `read_store`. Raises SourceError.
+    to read, `environment` a file with the variables that VibeMQ was started with, `users` the user
+    database if it is not in a usual place; `strict` and `fan_out_rows` are as of `read_store`.
+    Raises SourceError.
     """
     plan = Plan(kind="vibemq", place=source.resolve())
     directory = source if source.is_dir() else source.parent
@@ -65,15 +72,14 @@ def inspect_source(
     values = read_layers(plan, directory, settings, environment, alone=alone)
     if values is None and store is None:
         raise SourceError(f"{source}: there is neither {SETTINGS} nor {STORE}")
-    reader = None
+    found = SourceSettings(plan, values or {})
     if values is not None:
-        reader = SettingsReader(plan, directory, values)
-        store = reader.store(store)
+        store = store_of(found, directory, store)
     nearby = [directory, *(file.parent for file in (store, settings) if file is not None)]
-    take_users(plan, users, nearby, values or {})
-    if reader is not None:
-        reader.read()
-    elif not plan.users and not users.none:
+    take_users(plan, users, nearby, found.values, without_users)
+    if values is not None:
+        migrate_settings(found, directory)
+    elif not plan.users and not without_users:
         plan.leave("users", "all, if there were any", _UNKNOWN)
     if store is None:
         plan.leave(

@@ -23,18 +23,26 @@ import sqlite3
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import brotli
 import msgspec
 
 from sluicemq.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
-from sluicemq.migrate.source_files import ChangeDetector, Damage
-from sluicemq.migrate.sqlite import columns, opened, required, text
+from sluicemq.migrate.source_files import (
+    ChangeDetector,
+    Damage,
+    column_text,
+    columns,
+    opened,
+    required,
+)
 from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
@@ -72,12 +80,11 @@ _OPTIONS: Final = (
     "mode", "deliveryMode", "maxQueueSize", "messageTtl", "enableDeadLetterQueue",
     "deadLetterQueueName", "overflowStrategy", "maxRetryAttempts",
 )  # fmt: skip
-_MESSAGE_COLUMNS: Final = (
-    "id", "queue_name", "timestamp", "headers_json", "priority", "delivery_attempts",
-    "payload_json",
-)  # fmt: skip
-_DEAD_LETTER_COLUMNS: Final = ("id", "message_json", "reason", "failed_at")
-_header_values: Final = msgspec.json.Decoder(dict[str, str | int | float | bool | None])
+_NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+HeaderValue = str | int | float | bool | None
+DecodedT = TypeVar("DecodedT")
+_header_values: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 
 
 class UnimportableRow(Exception):
@@ -89,26 +96,24 @@ class UnimportableRow(Exception):
 
 
 class StoredQueue(NamedTuple):
-    """A row of `queues`: its name, its options as JSON and their readable part, None = nothing is
-    readable; the reason if the row is invalid; the row."""
+    """A row of `queues`: the readable part of its options, None = nothing is readable; the reason
+    if the row is invalid; the row."""
 
-    name: str
-    given: bytes
     options: QueueOptions | None
     reason: str
-    row: dict[str, object]
+    row: dict[str, Any]
 
 
-class DeadRow(msgspec.Struct):
+class DeadRow(msgspec.Struct, rename="camel"):
     """A message in the format of the table `dead_letters`."""
 
     id: str = ""
-    queueName: str = ""  # noqa: N815  their spelling
+    queue_name: str = ""
     payload: msgspec.Raw = msgspec.Raw(b"")
     timestamp: str = ""
-    headers: dict[str, str | int | float | bool | None] | None = None
+    headers: dict[str, HeaderValue] | None = None
     priority: int = NORMAL
-    deliveryAttempts: int = 0  # noqa: N815
+    delivery_attempts: int = 0
 
 
 _dead_row: Final = msgspec.json.Decoder(DeadRow)
@@ -128,105 +133,84 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
         store = _Store(
             file,
             plan.change_detector,
-            list(_queues(connection)),
-            "delivery_attempts" in there,
+            dict(_queues(connection)),
+            "delivery_attempts" if "delivery_attempts" in there else "0",
             bool(columns(connection, "dead_letters")),
             fan_out_rows,
         )
-        _StoreScan(plan, file, strict).take(store, connection)
+        for name, queue in store.queues.items():
+            if queue.options is not None:
+                where = Address(queue.options.kind, name)
+                plan.destinations[where] = queue.options.settings
+                given, created = queue.row["options_json"] or b"", queue.row["created_at"]
+                with suppress(ProtocolError):
+                    plan.origins[where] = origin_of(given, column_text(created))
+        _scan(plan, store, connection, strict)
     plan.one_name = True
     plan.waiting = store.waiting
     plan.aside = store.aside
 
 
-class _StoreScan:
-    """Completes a plan's information on a store, which it reads to the end."""
+def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
+    """Read the store to the end, and add its rows to the plan. Raises Damage."""
+    by_design: Counter[tuple[str, str]] = Counter()
+    renewed: dict[str, int] = {}
+    """Lifetime of queues' messages from the import on, ms."""
+    named = 0
+    now = _now()
+    for found in store.rows(connection):
+        if isinstance(found, SourceMessage):
+            message = found.message
+            plan.counts[message.destination] += 1
+            if message.expiration:
+                name = message.destination.name
+                life = store.options(name).settings.message_ttl
+                plan.late += message.timestamp + life <= now
+                if len(renewed) < MOST_NAMED:
+                    renewed[name] = life
+            continue
+        plan.set_aside[found.sort] += 1
+        if found.sort in _AS_A_MATTER_OF_COURSE:
+            by_design[found.sort, column_text(found.row["queue_name"])] += 1
+            continue
+        what, name = _name_of(found.row)
+        if strict:
+            raise Damage(f"{store.file}: {what} {name}: {found.reason}")
+        named += 1
+        if named <= MOST_NAMED:
+            plan.leave(what, name, f"{found.reason}; its row is set aside")
+    for (sort, name), count in by_design.items():
+        plan.leave("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
+    if named > MOST_NAMED:
+        plan.leave("rows", f"{named - MOST_NAMED} more", "see the file of rows that are set aside")
+    if renewed:
+        names = ", ".join(f"{name} ({ms / 1000:g} s)" for name, ms in renewed.items())
+        plan.notes.append(
+            "VibeMQ never acts on messageTtl, this broker does: imported messages live for "
+            f"that time from the import on: {names}"
+        )
 
-    def __init__(self, plan: Plan, file: Path, strict: bool) -> None:
-        self._plan = plan
-        self._file = file
-        self._strict = strict
-        self._named = 0
-        self._unnamed = 0
-        self._rows: Counter[tuple[str, str]] = Counter()
-        """Rows of queues that are set aside by design, by type and queue."""
-        self._renewed: dict[str, int] = {}
-        """Lifetime of queues' messages from the import on, ms."""
 
-    def take(self, store: _Store, connection: sqlite3.Connection) -> None:
-        """Read the store. Raises Damage."""
-        plan = self._plan
-        for queue in store.all_queues:
-            if queue.reason:
-                self._name("queue", queue.name, queue.reason)
-            if queue.options is not None:
-                where = store.address(queue.name)
-                plan.destinations[where] = queue.options.settings
-                with suppress(ProtocolError):
-                    given, created = queue.row["options_json"], queue.row["created_at"]
-                    plan.origins[where] = origin_of(
-                        bytes(given) if isinstance(given, bytes) else b"", text(created)
-                    )
-        now = _now()
-        for found in store.rows(connection):
-            if isinstance(found, SetAsideRow):
-                plan.set_aside[found.sort] += 1
-                self._set_aside(found)
-            else:
-                self._count(found, store, now)
-        for (sort, name), count in self._rows.items():
-            plan.leave("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
-        if self._unnamed:
-            plan.leave("rows", f"{self._unnamed} more", "see the file of rows that are set aside")
-        if self._renewed:
-            names = ", ".join(f"{name} ({ms / 1000:g} s)" for name, ms in self._renewed.items())
-            plan.notes.append(
-                "VibeMQ never acts on messageTtl, this broker does: imported messages live for "
-                f"that time from the import on: {names}"
-            )
-
-    def _count(self, waiting: SourceMessage, store: _Store, now: int) -> None:
-        message = waiting.message
-        self._plan.counts[message.destination] += 1
-        if message.expiration:
-            name = message.destination.name
-            life = store.options(name).settings.message_ttl
-            self._plan.late += message.timestamp + life <= now
-            if len(self._renewed) < MOST_NAMED:
-                self._renewed[name] = life
-
-    def _set_aside(self, aside: SetAsideRow) -> None:
-        row = aside.row
-        if aside.sort in _AS_A_MATTER_OF_COURSE:
-            self._rows[aside.sort, text(row["queue_name"])] += 1
-        elif row["table"] == "dead_letters":
-            self._name("dead letter", str(row["id"]), aside.reason)
-        elif row["table"] == "messages":
-            where = f"{text(row['id'])} of {text(row['queue_name'])}"
-            self._name("message", where, aside.reason)
-
-    def _name(self, what: str, name: str, reason: str) -> None:
-        if self._strict:
-            raise Damage(f"{self._file}: {what} {name}: {reason}")
-        if self._named < MOST_NAMED:
-            self._named += 1
-            self._plan.leave(what, name, f"{reason}; its row is set aside")
-        else:
-            self._unnamed += 1
+def _name_of(row: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what a row is, and its name, for the report."""
+    if row["table"] == "queues":
+        return "queue", column_text(row["name"])
+    if row["table"] == "dead_letters":
+        return "dead letter", str(row["id"])
+    return "message", f"{column_text(row['id'])} of {column_text(row['queue_name'])}"
 
 
 # --- queues --------------------------------------------------------------------------------------
 
 
-def _queues(connection: sqlite3.Connection) -> Iterator[StoredQueue]:
-    for raw, given, created in connection.execute(
-        "SELECT CAST(name AS BLOB), CAST(options_json AS BLOB), CAST(created_at AS BLOB)"
-        " FROM queues ORDER BY created_at, 1"
+def _queues(connection: sqlite3.Connection) -> Iterator[tuple[str, StoredQueue]]:
+    for row in connection.execute(
+        "SELECT CAST(name AS BLOB) AS name, CAST(options_json AS BLOB) AS options_json,"
+        " CAST(created_at AS BLOB) AS created_at FROM queues ORDER BY queues.created_at, 1"
     ):
-        name = text(raw)
-        options, reason = _options(name, given or b"")
-        row = {"table": "queues", "name": raw, "options_json": given, "created_at": created}
-        yield StoredQueue(name, given or b"", options, reason, row)
+        name = column_text(row["name"])
+        options, reason = _options(name, row["options_json"] or b"")
+        yield name, StoredQueue(options, reason, {"table": "queues", **row})
 
 
 def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
@@ -241,109 +225,96 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
         return read_written(given, NO_HEADERS).options(), ""
     except ProtocolError as fault:
         reason = str(fault)
-    try:
+    values = None
+    with suppress(*_NOT_JSON):
         values = msgspec.json.decode(given)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        values = None
     if not isinstance(values, dict):
         return None, f"{reason}; the queue is not created"
     readable: dict[str, object] = {}
     for key in _OPTIONS:
         if key in values:
-            try:
+            with suppress(ProtocolError):
                 read_written(msgspec.json.encode({**readable, key: values[key]}), NO_HEADERS)
-            except ProtocolError:
-                continue
-            readable[key] = values[key]
+                readable[key] = values[key]
     options = read_written(msgspec.json.encode(readable), NO_HEADERS).options()
     return options, f"{reason}; the queue has the default instead"
 
 
 # --- rows ----------------------------------------------------------------------------------------
 
+_PAYLOAD_SIZE: Final = "LENGTH(CAST(payload_json AS BLOB))"
+_MESSAGES: Final = (
+    "SELECT CAST(id AS BLOB) AS id, CAST(queue_name AS BLOB) AS queue_name,"
+    " CAST(timestamp AS BLOB) AS timestamp, CAST(headers_json AS BLOB) AS headers_json, priority,"
+    f" {{attempts}} AS delivery_attempts, {_PAYLOAD_SIZE} AS payload_bytes,"
+    f" CASE WHEN {_PAYLOAD_SIZE} > {MAX_UNPACKED} THEN NULL"
+    " ELSE CAST(payload_json AS BLOB) END AS payload_json"
+    " FROM messages ORDER BY messages.queue_name, messages.timestamp, rowid"
+)
+_DEAD_LETTERS: Final = (
+    "SELECT id, CAST(message_json AS BLOB) AS message_json, reason,"
+    " CAST(failed_at AS BLOB) AS failed_at FROM dead_letters ORDER BY dead_letters.failed_at, id"
+)
 
+
+@dataclass(slots=True)
 class _Store:
     """The rows of the file, which can be read repeatedly.
 
-    counted       messages have a number of deliveries
+    attempts      SQL of a message's number of deliveries
     dead_letters  there is a table of dead letters
     fan_out_rows  as of `read_store`
     """
 
-    def __init__(
-        self,
-        file: Path,
-        change_detector: ChangeDetector,
-        queues: list[StoredQueue],
-        counted: bool,
-        dead_letters: bool,
-        fan_out_rows: bool,
-    ) -> None:
-        self._file = file
-        self._witness = change_detector
-        self._attempts = "delivery_attempts" if counted else "0"
-        self._has_dead_letters = dead_letters
-        self._fan_out_rows = fan_out_rows
-        self.all_queues = queues
-        self._queues = {queue.name: queue for queue in queues}
+    file: Path
+    change_detector: ChangeDetector
+    queues: dict[str, StoredQueue]
+    attempts: str
+    dead_letters: bool
+    fan_out_rows: bool
 
     def options(self, name: str) -> QueueOptions:
         """Return the options of a queue; the defaults if its row is missing or invalid."""
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         return QueueOptions() if queue is None or queue.options is None else queue.options
-
-    def address(self, name: str) -> Address:
-        """Return the equivalent destination of the queue."""
-        return Address(self.options(name).kind, name)
 
     def waiting(self) -> Iterator[SourceMessage]:
         """Read the messages to import, in the order of each queue."""
-        with opened(self._file, self._witness) as connection:
+        with opened(self.file, self.change_detector) as connection:
             for found in self.rows(connection):
-                if not isinstance(found, SetAsideRow):
+                if isinstance(found, SourceMessage):
                     yield found
 
     def aside(self) -> Iterator[SetAsideRow]:
         """Read the rows that are not imported, invalid queues first."""
-        with opened(self._file, self._witness) as connection:
+        with opened(self.file, self.change_detector) as connection:
             for found in self.rows(connection):
                 if isinstance(found, SetAsideRow):
                     yield found
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
-        """Read invalid queues, messages, dead letters. Raises Damage where the file is damaged."""
-        for queue in self.all_queues:
+        """Read invalid queues, messages, and dead letters, oldest first."""
+        for queue in self.queues.values():
             if queue.reason:
                 yield SetAsideRow("unreadable", queue.reason, queue.row)
-        yield from self._messages(connection)
-        if self._has_dead_letters:
-            yield from self._dead_letters(connection)
-
-    def _messages(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
-        count = "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
         surplus = {
-            raw: total - self._capacity(text(raw)) for raw, total in self._read(connection, count)
+            name: count - self._capacity(column_text(name))
+            for name, count in connection.execute(
+                "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
+            )
         }
-        size = "LENGTH(CAST(payload_json AS BLOB))"
-        rows = self._read(
-            connection,
-            "SELECT CAST(id AS BLOB), CAST(queue_name AS BLOB), CAST(timestamp AS BLOB),"
-            f" CAST(headers_json AS BLOB), priority, {self._attempts}, {size},"
-            f" CASE WHEN {size} > {MAX_UNPACKED} THEN NULL ELSE CAST(payload_json AS BLOB) END"
-            " FROM messages ORDER BY queue_name, timestamp, rowid",
-        )
-        for *values, length, payload in rows:
-            row = dict(zip(_MESSAGE_COLUMNS, (*values, payload), strict=True))
-            surplus[row["queue_name"]] -= 1
-            try:
-                if surplus[row["queue_name"]] >= 0:
-                    raise UnimportableRow("dropped", "beyond maxQueueSize")
-                if (length or 0) > MAX_UNPACKED:
-                    row["payload_bytes"] = length
-                    raise UnimportableRow("undeliverable", _too_large(length))
-                yield self._message(row)
-            except UnimportableRow as fault:
-                yield SetAsideRow(fault.sort, str(fault), {"table": "messages", **row})
+        tables: list[tuple[str, str, Callable[[dict[str, Any]], SourceMessage]]] = [
+            ("messages", _MESSAGES.format(attempts=self.attempts), partial(self._message, surplus))
+        ]
+        if self.dead_letters:
+            tables.append(("dead_letters", _DEAD_LETTERS, self._dead_letter))
+        for table, sql, convert in tables:
+            for columns_by_name in connection.execute(sql):
+                row = {"table": table, **columns_by_name}
+                try:
+                    yield convert(row)
+                except UnimportableRow as fault:
+                    yield SetAsideRow(fault.sort, str(fault), row)
 
     def _capacity(self, name: str) -> int:
         """Return the number of a queue's rows to import, the newest ones."""
@@ -352,95 +323,90 @@ class _Store:
             return 1 << 62
         return settings.max_messages
 
-    def _read(self, connection: sqlite3.Connection, sql: str) -> Iterator[Any]:
-        try:
-            yield from connection.execute(sql)
-        except sqlite3.Error as fault:
-            raise Damage(f"{self._file}: {fault}") from None
-
-    def _message(self, row: Mapping[str, Any]) -> SourceMessage:
-        """Convert a row. Raises Odd."""
-        raw_id = row["id"] or b""
-        name = text(row["queue_name"])
-        queue = self._queues.get(name)
+    def _message(self, surplus: dict[bytes | None, int], row: dict[str, Any]) -> SourceMessage:
+        """Convert a row. `surplus` counts the rows of each queue that are dropped. Raises
+        UnimportableRow."""
+        size = row.pop("payload_bytes") or 0
+        surplus[row["queue_name"]] -= 1
+        if surplus[row["queue_name"]] >= 0:
+            raise UnimportableRow("dropped", "beyond maxQueueSize")
+        if size > MAX_UNPACKED:
+            row["payload_bytes"] = size
+            raise UnimportableRow("undeliverable", _too_large(size))
+        name = column_text(row["queue_name"])
+        queue = self.queues.get(name)
         if not name or (queue is not None and queue.options is None):
             raise UnimportableRow("unreadable", f"its queue {name!r} is not created")
         options = self.options(name)
-        if options.mode is Mode.FAN_OUT_WITHOUT_ACK and not self._fan_out_rows:
+        if options.mode is Mode.FAN_OUT_WITHOUT_ACK and not self.fan_out_rows:
             raise UnimportableRow("delivered", "of a FanOutWithoutAck queue")
-        try:
-            given = _header_values.decode(row["headers_json"]) if row["headers_json"] else {}
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-            raise UnimportableRow("unreadable", f"its headers are not JSON: {fault}") from None
+        headers = _decoded(_header_values, row["headers_json"] or b"{}", "its headers are not JSON")
+        raw_id = row["id"] or b""
         message = _made(
-            self.address(name), text(raw_id), row["payload_json"] or b"", given, row["priority"]
+            Address(options.kind, name),
+            column_text(raw_id),
+            row["payload_json"] or b"",
+            headers,
+            row["priority"],
         )
         message.timestamp = _instant(row["timestamp"])
-        ttl = options.settings.message_ttl
-        if ttl:
+        if ttl := options.settings.message_ttl:
             message.expiration = max(message.timestamp, _now()) + ttl
         count = _number(row["delivery_attempts"])
         return SourceMessage(message, key_of(KIND, message.destination, raw_id), {"": count})
 
-    def _dead_letters(
-        self, connection: sqlite3.Connection
-    ) -> Iterator[SourceMessage | SetAsideRow]:
-        """Read the rows of all queues, oldest first."""
-        rows = self._read(
-            connection,
-            "SELECT id, CAST(message_json AS BLOB), reason, CAST(failed_at AS BLOB)"
-            " FROM dead_letters ORDER BY failed_at, id",
-        )
-        for values in rows:
-            row = dict(zip(_DEAD_LETTER_COLUMNS, values, strict=True))
-            try:
-                yield self._dead_letter(row)
-            except UnimportableRow as fault:
-                yield SetAsideRow(fault.sort, str(fault), {"table": "dead_letters", **row})
-
-    def _dead_letter(self, row: Mapping[str, Any]) -> SourceMessage:
-        """Convert a row. Raises Odd."""
-        try:
-            dead_row = _dead_row.decode(row["message_json"] or b"")
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as fault:
-            raise UnimportableRow("unreadable", f"not a message in JSON: {fault}") from None
-        name = dead_row.queueName
-        queue = Address(Kind.QUEUE, self.options(name).dead_letter_queue or f"{name}.dlq")
-        if queue.name in self._queues and self.address(queue.name).kind is Kind.TOPIC:
+    def _dead_letter(self, row: dict[str, Any]) -> SourceMessage:
+        """Convert a row. Raises UnimportableRow."""
+        stored = _decoded(_dead_row, row["message_json"] or b"", "not a message in JSON")
+        name = stored.queue_name
+        options = self.options(name)
+        queue = Address(Kind.QUEUE, options.dead_letter_queue or f"{name}.dlq")
+        if self.options(queue.name).kind is Kind.TOPIC:
             raise UnimportableRow(
                 "unreadable", f"its dead-letter queue {queue.name} is a fan-out queue"
             )
-        payload = bytes(dead_row.payload)
+        payload = bytes(stored.payload)
         message = _made(
-            self.address(name),
-            dead_row.id,
+            Address(options.kind, name),
+            stored.id,
             payload if payload != b"null" else b"",
-            dead_row.headers or {},
-            dead_row.priority,
+            stored.headers or {},
+            stored.priority,
         )
-        message.timestamp = _instant(dead_row.timestamp.encode("utf-8", "replace"))
+        message.timestamp = _instant(stored.timestamp.encode("utf-8", "replace"))
         reason = row["reason"]
         dead = dead_letter_of(
             message,
             name,
-            _REASONS.get(reason, text(reason) or str(reason)),
-            _number(dead_row.deliveryAttempts),
+            _REASONS.get(reason, column_text(reason) or str(reason)),
+            _number(stored.delivery_attempts),
             _instant(row["failed_at"]),
         )
         dead.destination = queue
-        identity = f"dead {row['id']} {dead_row.id}".encode("utf-8", "surrogatepass")
+        identity = f"dead {row['id']} {stored.id}".encode("utf-8", "surrogatepass")
         return SourceMessage(dead, key_of(KIND, queue, identity), {"": 0})
+
+
+def _decoded(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) -> DecodedT:
+    try:
+        return decoder.decode(raw)
+    except _NOT_JSON as fault:
+        raise UnimportableRow("unreadable", f"{problem}: {fault}") from None
 
 
 def _made(
     destination: Address,
     identity: str,
     payload: bytes,
-    given: Mapping[str, str | int | float | bool | None],
+    given: Mapping[str, HeaderValue],
     priority: object,
 ) -> Message:
-    """Return the message that a PUBLISH of the row would have been. Raises Odd."""
-    headers = {key: _spelled(value) for key, value in given.items() if value is not None}
+    """Return the message that a PUBLISH of the row would have been. Raises UnimportableRow."""
+    headers = {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in given.items()
+        if value is not None
+    }
     # VibeMQ delivers a number above the last one before Critical
     number = min(max(0, priority), len(PRIORITIES) - 1) if isinstance(priority, int) else NORMAL
     name = PRIORITIES[number]
@@ -459,8 +425,8 @@ def _made(
 
 
 def _check_size(frame: Frame) -> None:
-    """Raise ProtocolError if it is no frame, Odd if it exceeds, even compressed, the size that a
-    .NET client reads."""
+    """Raise ProtocolError if it is no frame, UnimportableRow if it exceeds, even compressed, the
+    size that a .NET client reads."""
     body = encode(frame, trailer=False, limit=1 << 40)
     if len(body) <= MAX_BODY:
         return
@@ -481,16 +447,10 @@ def _too_large(size: int) -> str:
     )
 
 
-def _spelled(value: str | int | float | bool) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return value if isinstance(value, str) else str(value)
-
-
 def _instant(raw: bytes | None) -> int:
     """Return ms since the epoch of an ISO 8601 time, which is UTC if it says nothing else.
 
-    Raises Odd.
+    Raises UnimportableRow.
     """
     try:
         found = datetime.fromisoformat((raw or b"").decode())

@@ -36,7 +36,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.jobs.lease import needs_lease, writer_lease
-from sluicemq.pipeline.source.connect import connect
+from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition

@@ -1,59 +1,383 @@
-"""Conversion of Arrow batches to the broker's rows, one column at a time."""
+"""Conversion of Arrow batches to the broker's rows, one column at a time.
+
+Invalid values are recorded as faults: they map the index of a row in the batch to a text, and only
+the first fault of a row is kept.
+
+The column `body` becomes body bytes and body kinds:
+
+    column               allowed body_kind   default
+    string               text, json          text
+    binary               any                 bytes
+    map<string,string>   map (MapMessage)    map
+
+The sink verifies that text and JSON are UTF-8 and that JSON is valid, because the broker delivers
+them unchanged to clients of other protocols. The broker does not decode maps, streams and objects.
+
+The columns `properties` and `property_types` become typed properties; those without a type are
+text:
+
+    type      text form
+    boolean   true, false
+    integer   decimal digits; 64 bits, signed or unsigned
+    real      as in Python and Java, including nan and inf
+    text      unchanged
+    bytes     base64
+    null      any
+"""
 
 from __future__ import annotations
 
+import base64
 import re
-from collections.abc import Iterable, Mapping
-from itertools import repeat
-from typing import Any, Final, NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise, repeat
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+import numpy as np
 import pyarrow as pa
 
+from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import DEFAULT_PRIORITY, BodyKind, Durability, Property
-from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row, row
-from sluicemq.pipeline.sink.bodies import read_bodies
+from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
+from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
-from sluicemq.pipeline.sink.properties import read_properties
-from sluicemq.pipeline.sink.values import (
-    Faults,
-    InvalidValue,
-    abbreviated,
-    by_value,
-    spans,
-    texts,
-    times,
-)
-from sluicemq.protocols.java import inflate
+from sluicemq.protocols.java import SerialError, dumps_map, inflate
 from sluicemq.protocols.transcoding import COMPRESSION
 
-REASON: Final = "deadLetterReason"
-ORIGIN: Final = "originalQueue"
-"""Property of dead letters, with the same name as in the broker's own dead letters."""
+MOST_BODY_BYTES: Final = 73_400_320
+"""Largest body that clients of all protocols can receive (the limit of JMQ)."""
 
+T = TypeVar("T")
+Faults = dict[int, str]
+Properties = dict[str, Property]
 Values = tuple[Any, ...]
 """Fields of model.rows.Row in order; trailing fields may be missing."""
 
-_FIELDS: Final = Row.__struct_fields__
-_USUAL: Final = dict(zip(_FIELDS, row(""), strict=True))
-_SIMPLE: Final = ("message_id", "correlation_id", "type")
-_KINDS: Final = {"queue": False, "topic": True}
-_DURABILITIES: Final = {
-    each.name.lower(): int(each if each is not Durability.TRANSIENT else Durability.NONE)
-    for each in Durability
-}
-"""Durability by name. Rows read from a journal may have `transient`, the name of `none` there."""
-_NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
+_MOST_CHARACTERS: Final = 60
+"""Maximum number of characters of a value in a fault."""
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+class InvalidValue(ValueError):
+    """Raised for a value that a message cannot have; the text has the reason."""
+
+
+def abbreviated(value: object) -> str:
+    """Return a value for fault messages, truncated to `_MOST_CHARACTERS` characters."""
+    text = repr(value)
+    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
+
+
+def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T) -> Iterable[T]:
+    """Convert each value with `read`, which may raise InvalidValue; null becomes `missing`.
+
+    Each distinct value is converted once, so this suits columns with few of them.
+    """
+    encoded = column.dictionary_encode()
+    found: list[T] = []
+    wrong: dict[int, str] = {}
+    for value in encoded.dictionary.to_pylist():
+        try:
+            found.append(read(value))
+        except InvalidValue as fault:
+            wrong[len(found)] = str(fault)
+            found.append(missing)
+    if len(found) == 1 and not wrong and not encoded.null_count:
+        return repeat(found[0], len(column))
+    places = encoded.indices.fill_null(len(found)).to_pylist()
+    found.append(missing)
+    if wrong:
+        for row, place in enumerate(places):
+            if place in wrong:
+                faults.setdefault(row, wrong[place])
+    return [found[place] for place in places]
+
+
+def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
+    """Return a function for `by_value` that accepts the names of `choices`."""
+
+    def read(name: str) -> T:
+        if name not in choices:
+            raise InvalidValue(f"{problem} {abbreviated(name)}")
+        return choices[name]
+
+    return read
+
+
+def _priority(priority: int) -> int:
+    if not 0 <= priority <= 9:
+        raise InvalidValue(f"the priority is {priority}, not 0 to 9")
+    return priority
+
+
+def _name(spelled: str) -> str | bytes:
+    """Return a destination's name, as bytes if it is not UTF-8."""
+    if not spelled:
+        raise InvalidValue("the row names no destination")
+    raw = spelled.encode()
+    if len(raw) > MOST_NAME_BYTES:
+        raise InvalidValue(f"the destination's name has {len(raw)} bytes")
+    if "\\x" not in spelled or not _RAW.search(spelled):
+        return spelled
+    parts = _RAW.split(spelled)
+    return b"".join(
+        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(parts)
+    )
+
+
 _RAW: Final = re.compile(r"\\x([89a-f][0-9a-f])")
 """Escape of a byte that is not UTF-8 in a name, as the source writes it."""
-MOST_BODY_BYTES: Final = 73_400_320
-"""Largest body that clients of all protocols can receive (the limit of JMQ)."""
+
+
+def _texts(column: pa.Array, faults: Faults) -> list[str]:
+    return [text or "" for text in column.to_pylist()]
+
+
+def _times(column: pa.Array, faults: Faults, name: str) -> list[int]:
+    """Return timestamps in ms since 1970, 0 for null."""
+    moments = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(0).to_numpy()
+    return _not_negative(moments // 1000, f"{name} is before 1970", faults)
+
+
+def _durations(column: pa.Array, faults: Faults) -> list[int]:
+    """Return durations in ms, 0 for null."""
+    numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
+    return _not_negative(numbers, "ttl is negative", faults)
+
+
+def _not_negative(numbers: np.ndarray[Any, Any], fault: str, faults: Faults) -> list[int]:
+    for row in np.flatnonzero(numbers < 0).tolist():
+        faults.setdefault(row, fault)
+    found: list[int] = numbers.tolist()
+    return found
+
+
+_topic: Final = _choice({"queue": False, "topic": True}, "destination_kind is queue or topic, not")
+_body_kind: Final = _choice(
+    {kind.name.lower(): int(kind) for kind in BodyKind}, "there is no body_kind"
+)
+# rows read from a journal may have `transient`, the name of `none` there
+_durability: Final = _choice(
+    {
+        each.name.lower(): int(each if each is not Durability.TRANSIENT else Durability.NONE)
+        for each in Durability
+    },
+    "durability is none, lazy or sync, not",
+)
+
+
+# --- bodies ------------------------------------------------------------------------------------
+
+_UNKNOWN: Final = -1
+"""Code of a row without a body_kind."""
+_OF_TEXT: Final = frozenset({BodyKind.TEXT, BodyKind.JSON})
+_OF_MAP: Final = frozenset({BodyKind.MAP})
+_OF_BINARY: Final = frozenset(BodyKind)
+
+_json: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def read_bodies(
+    column: pa.Array, kinds: pa.Array | None, faults: Faults
+) -> tuple[list[bytes], list[int]]:
+    """Return the bytes of each body (b"" for null) and its kind."""
+    usual, allowed = _fitting(column.type)
+    read = _bytes(column, faults)
+    bodies = [body or b"" for body in read]
+    if kinds is None and not column.null_count:
+        found = [int(usual)] * len(bodies)
+    else:
+        found = []
+        named = repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
+        for row, (body, kind) in enumerate(zip(read, named, strict=False)):
+            if body is None:
+                if kind > BodyKind.NONE:
+                    faults.setdefault(
+                        row, f"there is no body of body_kind {BodyKind(kind).name.lower()}"
+                    )
+                kind = BodyKind.NONE
+            elif kind == _UNKNOWN:
+                kind = usual
+            elif kind == BodyKind.NONE:
+                if body:
+                    faults.setdefault(row, "there is a body, but body_kind is none")
+            elif kind not in allowed:
+                name = BodyKind(kind).name.lower()
+                fault = f"a body of type {column.type} cannot be of body_kind {name}"
+                faults.setdefault(row, fault)
+            found.append(int(kind))
+    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+        _check_text(column, bodies, found, faults)
+    _check_json(bodies, found, faults)
+    return bodies, found
+
+
+def _fitting(kind: pa.DataType) -> tuple[BodyKind, frozenset[BodyKind]]:
+    if pa.types.is_map(kind):
+        return BodyKind.MAP, _OF_MAP
+    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
+        return BodyKind.BYTES, _OF_BINARY
+    return BodyKind.TEXT, _OF_TEXT
+
+
+def _bytes(column: pa.Array, faults: Faults) -> list[bytes | None]:
+    """Return the bytes of each body, None for null; a map is encoded as a MapMessage."""
+    if pa.types.is_map(column.type):
+        return [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
+    if pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    elif pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    found: list[bytes | None] = column.to_pylist()
+    return found
+
+
+def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
+    if entries is None:
+        return None
+    try:
+        return dumps_map(dict(entries))
+    except SerialError as error:
+        faults.setdefault(row, f"the body is no MapMessage: {error}")
+        return b""
+
+
+def _check_text(column: pa.Array, bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
+    """Record a fault for each text or JSON body that is not UTF-8."""
+    with suppress(pa.ArrowInvalid):
+        column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
+        return
+    for row, kind in enumerate(kinds):
+        if kind in _OF_TEXT:
+            try:
+                bodies[row].decode()
+            except UnicodeDecodeError as error:
+                faults.setdefault(row, f"the body is not UTF-8 from byte {error.start} on")
+
+
+def _check_json(bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
+    for row, kind in enumerate(kinds):
+        if kind == BodyKind.JSON and row not in faults:
+            try:
+                _json.decode(bodies[row])
+            except msgspec.DecodeError as error:
+                faults[row] = f"the body is no JSON: {error}"
+
+
+# --- properties --------------------------------------------------------------------------------
+
+_INTEGER: Final = re.compile(r"[+-]?\d{1,20}\Z", re.ASCII)
+
+
+def _integer(text: str) -> int:
+    if not _INTEGER.match(text) or not -(1 << 63) <= (value := int(text)) < 1 << 64:
+        raise ValueError
+    return value
+
+
+_READERS: Final[dict[str, Callable[[str], Property]]] = {
+    "boolean": lambda text: {"true": True, "false": False}[text.lower()],
+    "integer": _integer,
+    "real": float,
+    "bytes": lambda text: base64.b64decode(text, validate=True),
+}
+
+
+class _Entries(NamedTuple):
+    """Entries of all maps of a column; row n has the entries from ends[n] to ends[n + 1]."""
+
+    names: pa.Array
+    texts: pa.Array
+    ends: list[int]
+
+
+def read_properties(
+    column: pa.Array, types: pa.Array | None, faults: Faults
+) -> list[Properties | None]:
+    """Return the properties of each row; None if it has none."""
+    names, texts, ends = _entries(column)
+    keys: list[str] = names.to_pylist()
+    values: list[Property] = texts.to_pylist()
+    if types is not None:
+        for place, kind in enumerate(_aligned(keys, names, ends, _entries(types))):
+            if kind is not None and kind != "text":
+                try:
+                    values[place] = _value(keys[place], values[place], kind)
+                except InvalidValue as fault:
+                    faults.setdefault(bisect_right(ends, place) - 1, str(fault))
+    return [
+        dict(zip(keys[start:end], values[start:end], strict=True)) if start < end else None
+        for start, end in pairwise(ends)
+    ]
+
+
+def _entries(column: pa.Array) -> _Entries:
+    """Return the entries of a map column, which may be a slice of another."""
+    ends = column.offsets.to_pylist()
+    first, count = ends[0], ends[-1] - ends[0]
+    if first:
+        ends = [end - first for end in ends]
+    return _Entries(column.keys.slice(first, count), column.items.slice(first, count), ends)
+
+
+def _aligned(
+    keys: list[str], names: pa.Array, ends: list[int], types: _Entries
+) -> list[str | None]:
+    """Return the type of each property, None if it has none."""
+    kinds: list[str | None] = types.texts.to_pylist()
+    if ends == types.ends and names.equals(types.names):
+        return kinds
+    named: list[str] = types.names.to_pylist()
+    found: list[str | None] = []
+    for (start, end), (first, last) in zip(pairwise(ends), pairwise(types.ends), strict=True):
+        by_name = dict(zip(named[first:last], kinds[first:last], strict=True))
+        found += map(by_name.get, keys[start:end])
+    return found
+
+
+def _value(name: str, text: Property, kind: str) -> Property:
+    if kind == "null" or text is None:
+        return None
+    reader = _READERS.get(kind)
+    if reader is None:
+        raise InvalidValue(
+            f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
+        )
+    try:
+        return reader(str(text))
+    except (ValueError, LookupError):
+        raise InvalidValue(
+            f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
+        ) from None
+
+
+# --- rows --------------------------------------------------------------------------------------
+
+_FIELDS: Final = Row.__struct_fields__
+_USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
+_NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _BEGINNING: Final = 65_536
 _COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
 _UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
-_encoder: Final = msgspec.msgpack.Encoder()
+_READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
+    "priority": partial(by_value, read=_priority, missing=DEFAULT_PRIORITY),
+    "ttl": _durations,
+    "expiration": partial(_times, name="expiration"),
+    "deliver_at": partial(_times, name="deliver_at"),
+    "message_id": _texts,
+    "correlation_id": _texts,
+    "type": _texts,
+    "durability": partial(by_value, read=_durability, missing=int(Durability.SYNC)),
+}
+"""Conversion of each column that becomes the field of the same name."""
 
 
 class Converted(NamedTuple):
@@ -71,7 +395,7 @@ class Converter:
     """Converts the batches of one schema to rows."""
 
     def __init__(self, places: Mapping[str, int], options: SinkOptions) -> None:
-        """Prepare a conversion; `places` is the result of `columns.places`."""
+        """Prepare a conversion; `places` is the result of `options.places`."""
         self._places = places
         self._options = options
         present = {"destination", "topic", "body", "body_kind"} | set(places)
@@ -95,21 +419,11 @@ class Converter:
             _inflate(bodies, typed)
             found["properties"] = typed
         found["body"], found["body_kind"] = bodies, kinds
-        if "priority" in columns:
-            found["priority"] = by_value(columns["priority"], _priority, DEFAULT_PRIORITY, faults)
-        if "ttl" in columns:
-            found["ttl"] = spans(columns["ttl"], "ttl", faults)
-        for name in ("expiration", "deliver_at"):
+        for name, reader in _READERS_BY_COLUMN.items():
             if name in columns:
-                found[name] = times(columns[name], name, faults)
-        for name in _SIMPLE:
-            if name in columns:
-                found[name] = texts(columns[name])
-        if "durability" in columns:
-            usual = int(Durability.SYNC)
-            found["durability"] = by_value(columns["durability"], _durability, usual, faults)
+                found[name] = reader(columns[name], faults)
         if "reply_to" in columns:
-            replies = list(by_value(columns["reply_to"], _reply, _NO_REPLY, faults))
+            replies = list(by_value(columns["reply_to"], faults, _reply, _NO_REPLY))
             found["reply_to"] = [name for name, _ in replies]
             found["reply_topic"] = [topic for _, topic in replies]
         sizes = list(map(len, bodies))
@@ -132,10 +446,10 @@ class Converter:
                 for place, valid in enumerate(named.is_valid().to_pylist()):
                     if not valid:
                         faults[place] = "the row names no destination"
-            names = by_value(named, _name, usual, faults)
+            names = by_value(named, faults, _name, usual)
         kinds = columns.get("destination_kind")
         if kinds is not None:
-            return names, by_value(kinds, _topic, False, faults)
+            return names, by_value(kinds, faults, _topic, False)
         if named is None or not options.topic:
             return names, repeat(options.topic)
         # the option's topic applies only to rows without a destination
@@ -147,7 +461,7 @@ def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
 
     It has the reason and the body, as far as it could be converted."""
     given = dict(zip(_FIELDS, values, strict=False))
-    properties: dict[str, Property] = dict(given.get("properties") or {})
+    properties: Properties = dict(given.get("properties") or {})
     name = given["destination"]
     if isinstance(name, bytes):
         name = name.decode(errors="backslashreplace")
@@ -158,7 +472,7 @@ def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
         kind = BodyKind.TEXT if _is_text(given["body"]) else BodyKind.BYTES
     elif kind == BodyKind.NONE and given["body"]:
         kind = BodyKind.BYTES
-    return row(
+    return row_of(
         _name(options.dead_letters),
         given["body"],
         body_kind=int(kind),
@@ -177,41 +491,6 @@ def _is_text(body: bytes) -> bool:
     return True
 
 
-def _name(spelled: str) -> str | bytes:
-    """Return a destination's name, as bytes if it is not UTF-8."""
-    if not spelled:
-        raise InvalidValue("the row names no destination")
-    raw = spelled.encode()
-    if len(raw) > MOST_NAME_BYTES:
-        raise InvalidValue(f"the destination's name has {len(raw)} bytes")
-    if "\\x" not in spelled or not _RAW.search(spelled):
-        return spelled
-    parts = _RAW.split(spelled)
-    return b"".join(
-        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(parts)
-    )
-
-
-def _topic(kind: str) -> bool:
-    topic = _KINDS.get(kind)
-    if topic is None:
-        raise InvalidValue(f"destination_kind is queue or topic, not {abbreviated(kind)}")
-    return topic
-
-
-def _priority(priority: int) -> int:
-    if not 0 <= priority <= 9:
-        raise InvalidValue(f"the priority is {priority}, not 0 to 9")
-    return priority
-
-
-def _durability(name: str) -> int:
-    durability = _DURABILITIES.get(name)
-    if durability is None:
-        raise InvalidValue(f"durability is none, lazy or sync, not {abbreviated(name)}")
-    return durability
-
-
 def _reply(name: str) -> tuple[str | None, bool]:
     return name.removeprefix("topic:"), name.startswith("topic:")
 
@@ -225,29 +504,24 @@ def _check_bodies(bodies: list[bytes], sizes: list[int], faults: Faults) -> None
             sizes[place] = _BEGINNING
 
 
-def _check_size(
-    column: pa.Array, properties: list[dict[str, Property] | None], faults: Faults
-) -> None:
+def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
     if column.nbytes <= MOST_PROPERTIES_BYTES:
         return
     for place, each in enumerate(properties):
-        if each and (size := len(_encoder.encode(each))) > MOST_PROPERTIES_BYTES:
+        if each and (size := len(msgspec.msgpack.encode(each))) > MOST_PROPERTIES_BYTES:
             faults.setdefault(place, f"the properties have {size} bytes")
 
 
-def _inflate(bodies: list[bytes], properties: list[dict[str, Property] | None]) -> None:
+def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:
     """Decompress bodies that a JMQ client compressed.
 
     The sink does not write the flag in the frame by which other clients recognise compression."""
     for place, each in enumerate(properties):
         if each and each.get(_COMPRESSED_SIZE) == len(bodies[place]):
             size = each.get(_UNCOMPRESSED_SIZE)
-            try:
-                bodies[place] = inflate(
-                    bodies[place], size if isinstance(size, int) else None, MOST_BODY_BYTES
-                )
-            except ProtocolError:
-                continue
-            properties[place] = {
-                name: value for name, value in each.items() if name not in COMPRESSION
-            }
+            known = size if isinstance(size, int) else None
+            with suppress(ProtocolError):
+                bodies[place] = inflate(bodies[place], known, MOST_BODY_BYTES)
+                properties[place] = {
+                    name: value for name, value in each.items() if name not in COMPRESSION
+                }

@@ -1,9 +1,31 @@
-"""Delivery of one partition to the broker, in the tasks of a write."""
+"""Delivery of one partition to the broker, in the tasks of a write.
+
+A part of a partition has the rows that are written in one transaction and sent in one request. The
+boundaries of parts and frames depend on the rows alone, not on Spark's batches: a partition that is
+written again after a failure has the same parts.
+
+If an earlier step fails (an error in it, a killed Python worker), Spark closes its end of the
+socket on which it sends the rows. Arrow takes that for the end of the rows, so the writer sees a
+truncated partition and no error; the failure becomes known only after the writer has returned.
+That is too late for messages: a truncated partition, once stored as complete, can neither be
+withdrawn nor completed.
+
+Therefore the writer checks, after the last row and before it sends the last part, that Spark's end
+of the socket is still open, as it is in a successful task. No interface identifies Spark's socket;
+it is one of those that were open before the first row. If another one of them was closed
+meanwhile, the task is repeated unnecessarily.
+"""
 
 from __future__ import annotations
 
+import os
+import select
+import stat
+from bisect import bisect_right
 from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Final, NamedTuple
 from urllib.parse import urlencode
 
@@ -13,11 +35,16 @@ from pyspark.sql.datasource import WriterCommitMessage
 
 from sluicemq.clients.http import HttpClient, HttpRefusal
 from sluicemq.management.journal import BatchPartResult
-from sluicemq.model.errors import ProtocolError, RequestRefused
-from sluicemq.pipeline.sink.conversion import Converter, Values, dead_letter
+from sluicemq.model.errors import ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
+from sluicemq.pipeline.sink.conversion import (
+    Converter,
+    Faults,
+    Values,
+    abbreviated,
+    dead_letter,
+)
 from sluicemq.pipeline.sink.options import BadRows, SinkOptions
-from sluicemq.pipeline.sink.parts import EncodedPart, Parts
-from sluicemq.pipeline.sink.values import Faults, abbreviated
 
 PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
@@ -26,6 +53,10 @@ OTHER_REASONS: Final = "other reasons"
 
 _CONFLICT: Final = "batch-conflict"
 _REFUSED: Final = "rejected"
+
+
+ROW_BYTES: Final = 64
+"""Size of a row in addition to its body."""
 
 
 class WriteId(NamedTuple):
@@ -58,12 +89,9 @@ class SinkCommitMessage(WriterCommitMessage):
 
     def add(self, other: SinkCommitMessage) -> None:
         """Add another partition's result."""
-        self.rows += other.rows
-        self.written += other.written
-        self.already += other.already
+        for name in ("rows", "written", "already", "dropped", "dead_lettered"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
         self.latest = max(self.latest, other.latest)
-        self.dropped += other.dropped
-        self.dead_lettered += other.dead_lettered
         for reason, count in other.reasons.items():
             self.count(reason, count)
 
@@ -75,6 +103,78 @@ class SinkCommitMessage(WriterCommitMessage):
 
 class BadRow(RequestRefused):
     """Raised for a row that is not a valid message if the option badRows is `fail`."""
+
+
+@dataclass(slots=True)
+class EncodedPart:
+    """Encoded rows.
+
+    number  index in its partition, from 0
+    size    bytes of bodies plus ROW_BYTES for each row
+    """
+
+    number: int
+    frames: list[bytes] = field(default_factory=list)
+    rows: int = 0
+    size: int = 0
+
+
+class Parts:
+    """Collects the rows of one partition."""
+
+    def __init__(self, part_rows: int, part_bytes: int) -> None:
+        """Set the limits of a part; a larger row forms a part alone."""
+        self._part_rows = part_rows
+        self._part_bytes = part_bytes
+        self._part = EncodedPart(0)
+        self._rows: list[Values] = []
+        self._size = 0
+
+    def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[EncodedPart]:
+        """Add rows with the sizes of their bodies; yield each full part except the last."""
+        totals = list(accumulate((size + ROW_BYTES for size in sizes), initial=0))
+        start, count = 0, len(rows)
+        while start < count:
+            part = self._part
+            most_rows = min(USUAL_ROWS, self._part_rows - part.rows) - len(self._rows)
+            most_bytes = min(USUAL_BYTES, self._part_bytes - part.size) - self._size
+            end = min(start + most_rows, bisect_right(totals, totals[start] + most_bytes) - 1)
+            if end <= start:
+                if self._rows:
+                    self._end_frame()
+                    continue
+                size = totals[start + 1] - totals[start]
+                if part.rows and (most_rows == 0 or part.size + size > self._part_bytes):
+                    self._part = EncodedPart(part.number + 1)
+                    yield part
+                    continue
+                end = start + 1
+            self._rows += rows[start:end]
+            self._size += totals[end] - totals[start]
+            start = end
+
+    def cut(self) -> EncodedPart | None:
+        """Return the collected rows as a part that is not the last; None if there are none."""
+        self._end_frame()
+        part = self._part
+        if not part.rows:
+            return None
+        self._part = EncodedPart(part.number + 1)
+        return part
+
+    def last(self) -> EncodedPart | None:
+        """Return the last part, empty after a `cut`; None if there were no rows."""
+        self._end_frame()
+        return self._part if self._part.rows or self._part.number else None
+
+    def _end_frame(self) -> None:
+        if self._rows:
+            part = self._part
+            part.frames.append(frame(self._rows))
+            part.rows += len(self._rows)
+            part.size += self._size
+            self._rows = []
+            self._size = 0
 
 
 class PartitionWriter:
@@ -201,3 +301,43 @@ class PartitionWriter:
 
     def __exit__(self, *_: object) -> None:
         self._remote.close()
+
+
+# --- truncated partitions ----------------------------------------------------------------------
+
+_SOCKETS: Final = "/proc/self/fd"
+_CLOSED: Final = select.POLLRDHUP | select.POLLHUP
+
+
+class Feed:
+    """Input sockets of one task; create it before the first row is read."""
+
+    def __init__(self) -> None:
+        sockets = _sockets()
+        self._open = {each for each, closed in sockets.items() if not closed}
+
+    def expect_whole(self) -> None:
+        """Check that the rows ended normally. Raises ConnectionLost if Spark closed its socket."""
+        sockets = _sockets()
+        if not all(each in sockets and not sockets[each] for each in self._open):
+            raise ConnectionLost(
+                "Spark broke off the rows of this task: an earlier step has failed. The error is "
+                "reported with the task's failure, or by the other attempts"
+            )
+
+
+def _sockets() -> dict[int, bool]:
+    """Return the process's sockets by inode; True if the other end has closed."""
+    poll = select.poll()
+    inodes: dict[int, int] = {}
+    for name in os.listdir(_SOCKETS):
+        descriptor = int(name)
+        try:
+            status = os.fstat(descriptor)
+        except OSError:  # the descriptor of the directory itself
+            continue
+        if stat.S_ISSOCK(status.st_mode):
+            inodes[descriptor] = status.st_ino
+            poll.register(descriptor, _CLOSED)
+    closed = {descriptor for descriptor, events in poll.poll(0) if events & _CLOSED}
+    return {inode: descriptor in closed for descriptor, inode in inodes.items()}

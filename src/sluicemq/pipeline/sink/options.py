@@ -1,4 +1,23 @@
-"""Options of a write."""
+"""Options of a write, and the columns that a row may have.
+
+    destination       string     required unless the option `destination` names one for all rows
+    destination_kind  string     "queue" (also for null) or "topic"
+    body              string, binary or map<string,string>; required; null = no body
+    body_kind         string     null or no column: text, bytes or map, by the type of `body`
+    properties        map<string,string>
+    property_types    map<string,string>   types of the properties that are not text
+    priority          integer    0-9; null = 4
+    ttl               integer    time to live in ms; null or 0 = no limit
+    expiration        timestamp  time of expiration; null = never
+    deliver_at        timestamp  earliest delivery time; null = at once
+    message_id        string     message id chosen by the publisher
+    correlation_id    string
+    reply_to          string     destination for replies; a topic is "topic:NAME"
+    type              string     JMSType or similar
+    durability        string     "none", "lazy" or "sync"; null = "sync"
+
+A column of type void is ignored.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +25,22 @@ import re
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import Final, NamedTuple
+
+from pyspark.sql.types import (
+    BinaryType,
+    ByteType,
+    CharType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    NullType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampType,
+    VarcharType,
+)
 
 from sluicemq.clients.http import PATIENCE, HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
@@ -132,3 +167,95 @@ def _number(options_by_name: Mapping[str, str], name: str, usual: int, least: in
     if not _NUMBER.match(text) or int(text) < least:
         raise ConfigurationError(f"{name} is a whole number from {least} on, not {text!r}")
     return int(text)
+
+
+# --- columns ------------------------------------------------------------------------------------
+
+_TEXT: Final = "string"
+_TEXTS: Final = "map<string,string>"
+COLUMNS: Final = {
+    "destination": (_TEXT, {_TEXT}),
+    "destination_kind": (_TEXT, {_TEXT}),
+    "body": (f"string, binary or {_TEXTS}", {_TEXT, _TEXTS, "binary"}),
+    "body_kind": (_TEXT, {_TEXT}),
+    "properties": (_TEXTS, {_TEXTS}),
+    "property_types": (_TEXTS, {_TEXTS}),
+    "priority": ("an integer", {"integer"}),
+    "ttl": ("an integer (ms)", {"integer"}),
+    "expiration": ("timestamp", {"timestamp"}),
+    "deliver_at": ("timestamp", {"timestamp"}),
+    "message_id": (_TEXT, {_TEXT}),
+    "correlation_id": (_TEXT, {_TEXT}),
+    "reply_to": (_TEXT, {_TEXT}),
+    "type": (_TEXT, {_TEXT}),
+    "durability": (_TEXT, {_TEXT}),
+}
+"""Types of each column, as text for error messages, and as of `_sort`."""
+
+DEFAULT_SCHEMA: Final = (
+    StructType()
+    .add("destination", StringType())
+    .add("destination_kind", StringType())
+    .add("body", StringType())
+    .add("body_kind", StringType())
+    .add("properties", MapType(StringType(), StringType()))
+    .add("property_types", MapType(StringType(), StringType()))
+    .add("priority", IntegerType())
+    .add("ttl", LongType())
+    .add("expiration", TimestampType())
+    .add("deliver_at", TimestampType())
+    .add("message_id", StringType())
+    .add("correlation_id", StringType())
+    .add("reply_to", StringType())
+    .add("type", StringType())
+    .add("durability", StringType())
+)
+"""Default columns of a view or table created without columns; bodies are text."""
+
+
+def _sort(kind: DataType) -> str:
+    """Return the type without its width; "" for types that no column has."""
+    if isinstance(kind, (StringType, CharType, VarcharType)):
+        return _TEXT
+    if isinstance(kind, (ByteType, ShortType, IntegerType, LongType)):
+        return "integer"
+    if isinstance(kind, MapType):
+        return _TEXTS if _sort(kind.keyType) == _sort(kind.valueType) == _TEXT else ""
+    return kind.simpleString() if isinstance(kind, (BinaryType, TimestampType)) else ""
+
+
+def places(schema: StructType, destination: str) -> dict[str, int]:
+    """Return the index of each column in a batch, by its name in COLUMNS.
+
+    `destination` is the option of that name, or "". Raises ConfigurationError if the schema does
+    not fit.
+    """
+    found: dict[str, int] = {}
+    wrong: list[str] = []
+    for place, field in enumerate(schema.fields):
+        name = field.name.lower()
+        if name not in COLUMNS:
+            wrong.append(f"there is no column {field.name}")
+            continue
+        expected, sorts = COLUMNS[name]
+        if name in found:
+            wrong.append(f"there are two columns {name}")
+        elif not isinstance(field.dataType, NullType) and _sort(field.dataType) not in sorts:
+            wrong.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
+        found[name] = place
+    if "body" not in found:
+        wrong.append("there has to be a column body")
+    if "destination" not in found and not destination:
+        wrong.append("there has to be a column destination, or the option destination")
+    if "property_types" in found and "properties" not in found:
+        wrong.append("property_types needs a column properties, which is missing")
+    if wrong:
+        raise ConfigurationError(
+            f"these rows are no messages: {'; '.join(wrong)}. Messages have the columns "
+            + ", ".join(COLUMNS)
+        )
+    return {
+        name: place
+        for name, place in found.items()
+        if not isinstance(schema.fields[place].dataType, NullType)
+    }

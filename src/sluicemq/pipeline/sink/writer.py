@@ -25,11 +25,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError, RequestRefused
-from sluicemq.pipeline.sink.columns import places
 from sluicemq.pipeline.sink.conversion import Converter
-from sluicemq.pipeline.sink.delivery import PartitionWriter, SinkCommitMessage, WriteId
-from sluicemq.pipeline.sink.feed import Feed
-from sluicemq.pipeline.sink.options import SinkOptions, read
+from sluicemq.pipeline.sink.delivery import Feed, PartitionWriter, SinkCommitMessage, WriteId
+from sluicemq.pipeline.sink.options import SinkOptions, places, read
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.connect import connect
+from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.offsets import end_of, start_of
 from sluicemq.pipeline.source.options import EARLIEST, SourceOptions

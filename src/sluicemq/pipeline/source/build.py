@@ -18,11 +18,10 @@ from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
-from sluicemq.pipeline.source.heads import Column, Heads
+from sluicemq.pipeline.source.heads import Column, Heads, Names
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
-from sluicemq.pipeline.source.kafka_options import PARTITION
-from sluicemq.pipeline.source.names import Names
+from sluicemq.pipeline.source.options import PARTITION
 from sluicemq.pipeline.source.selection import (
     BODIED,
     EVENT_CODES,

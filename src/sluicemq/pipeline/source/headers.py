@@ -15,8 +15,8 @@ import pyarrow.compute as pc
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
 from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS
+from sluicemq.pipeline.source.heads import spelled
 from sluicemq.pipeline.source.journal_storage import Integers
-from sluicemq.pipeline.source.names import spelled
 
 FIELDS: Final = (
     "message_id",

@@ -1,13 +1,18 @@
-"""Index columns of records, from a segment's index or from the records' headers."""
+"""Index columns of records, from a segment's index or from the records' headers, and the names of
+destinations by number, which the journal never reuses.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import numpy as np
+import pyarrow as pa
 
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import COLUMNS, SegmentIndex
+from sluicemq.model.destination import Address, Kind
 from sluicemq.pipeline.source.journal_storage import Integers
 
 Column = np.ndarray[Any, np.dtype[Any]]
@@ -95,3 +100,107 @@ def record_heads(data: memoryview, places: Integers, base: int) -> Heads:
 
 def _signed(column: Column) -> Column:
     return column.view("<i8") if column.dtype == np.dtype("<u8") else column
+
+
+# --- names of destinations ---------------------------------------------------------------------
+
+KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
+
+TABLE_NUMBERS: Final = 1 << 20
+"""Numbers below this are looked up in a table, larger ones in a sorted list."""
+
+
+def spelled(text: str) -> str:
+    """Return text that every table format can store: a byte that is not UTF-8 becomes `\\xNN`."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def _unique(numbers: Column) -> Integers:
+    """Return the different numbers. Sorting or hashing them takes ten times as long."""
+    if len(numbers) and int(numbers.max()) < TABLE_NUMBERS:
+        flags = np.zeros(int(numbers.max()) + 1, np.bool_)
+        flags[numbers] = True
+        return np.flatnonzero(flags)
+    return np.unique(numbers).astype(np.int64)
+
+
+class Names:
+    """Destinations by number, with lookups for whole columns."""
+
+    def __init__(self, addresses: Mapping[int, Address]) -> None:
+        self.addresses = dict(addresses)
+        self._arrange()
+
+    def _arrange(self) -> None:
+        ordered = sorted(self.addresses)
+        self._ordered = [self.addresses[number] for number in ordered]
+        self._numbers: Integers = np.array(ordered, np.int64)
+        # one more entry, for unknown numbers
+        self._texts = pa.array([*(spelled(each.name) for each in self._ordered), None], pa.string())
+        self._kinds = np.array([*(each.kind for each in self._ordered), 0], np.int32)
+        # the place of each number, if they are small; the last entry is for larger numbers
+        self._table: Integers | None = None
+        if ordered and ordered[-1] < TABLE_NUMBERS:
+            self._table = np.full(ordered[-1] + 2, len(ordered), np.int64)
+            self._table[ordered] = np.arange(len(ordered))
+        self._asked: object = None
+        self._allowed = np.zeros(0, np.bool_)
+
+    @classmethod
+    def of_summary(cls, summary: Mapping[str, Any]) -> Names:
+        """Return the destinations that a sealed segment's index names."""
+        return cls(
+            {number: Address(Kind(kind), name) for number, kind, name in summary["destinations"]}
+        )
+
+    def add(self, addresses: Mapping[int, Address]) -> None:
+        """Add destinations."""
+        if addresses:
+            self.addresses.update(addresses)
+            self._arrange()
+
+    def missing(self, numbers: Column) -> set[int]:
+        """Return the numbers that have no name here."""
+        unique = _unique(numbers)
+        return set(unique[~np.isin(unique, self._numbers)].tolist()) - {0}
+
+    def _places(self, numbers: Column) -> Integers:
+        """Return the index of each number's name; the last entry is for unknown numbers."""
+        count = len(self._numbers)
+        if not count:
+            return np.zeros(len(numbers), np.int64)
+        if self._table is not None:
+            return self._table.take(numbers, mode="clip")
+        places = np.searchsorted(self._numbers, numbers)
+        places[places == count] = 0
+        return np.where(self._numbers[places] == numbers, places, count)
+
+    def texts(self, numbers: Column) -> pa.Array:
+        """Return the names; null for unknown numbers."""
+        return self._texts.take(pa.array(self._places(numbers)))
+
+    def addressed(self, numbers: Column) -> pa.Array:
+        """Return the names, with `topic:` before those of topics; null for unknown numbers."""
+        texts = pa.array([*(spelled(str(each)) for each in self._ordered), None], pa.string())
+        return texts.take(pa.array(self._places(numbers)))
+
+    def kinds(self, numbers: Column) -> pa.Array:
+        """Return the kinds: "queue" or "topic"."""
+        return KINDS.take(pa.array(self._kinds[self._places(numbers)]))
+
+    def among(
+        self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
+    ) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        """Return the mask of the numbers whose destinations `allows` accepts."""
+        if self._asked != allows:
+            self._allowed = np.array([*allows(self._ordered), False], np.bool_)
+            self._asked = allows
+        return self._allowed[self._places(numbers)]
+
+    def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
+        """Return the bound of each number's destination, `others` for those without one."""
+        bounds = [bound_by_name.get(spelled(str(each)), others) for each in self._ordered]
+        return np.array([*bounds, others], np.int64)[self._places(numbers)]

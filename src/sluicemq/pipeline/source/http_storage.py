@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.clients.http import HttpClient, HttpRefusal, HttpResponse, HttpTarget
+from sluicemq.clients.http import HttpClient, HttpRefusal, HttpResponse, HttpTarget, target
 from sluicemq.journal.files import DurableEnd
 from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.segment import (
@@ -50,12 +50,15 @@ from sluicemq.model.errors import (
 from sluicemq.pipeline.source.journal_storage import (
     BEYOND,
     IDENTITY_DIGITS,
+    DirectoryStorage,
     Integers,
     JournalState,
     JournalStorage,
     RecentlyUsed,
     StoredSegment,
+    local_path,
 )
+from sluicemq.pipeline.source.options import SourceOptions
 
 API: Final = "/api/v1/journal"
 RANGE_BYTES: Final = 8 << 20
@@ -316,3 +319,11 @@ class RemoteSegment(StoredSegment):
             "transferred bytes or the file is damaged: run sluicemq journal check on the broker's "
             "machine"
         )
+
+
+def connect(options: SourceOptions) -> JournalStorage:
+    """Return the storage without connecting to it. Raises ConfigurationError."""
+    if options.url:
+        given = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
+        return HttpStorage(target({name: text for name, text in given.items() if text}))
+    return DirectoryStorage(local_path(options.path))

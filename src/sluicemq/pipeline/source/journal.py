@@ -12,7 +12,7 @@ import numpy as np
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
-from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.heads import Column, Heads, Names, index_heads
 from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
@@ -20,7 +20,6 @@ from sluicemq.pipeline.source.journal_storage import (
     RecentlyUsed,
     StoredSegment,
 )
-from sluicemq.pipeline.source.names import Names
 from sluicemq.pipeline.source.segment_scan import scan_segment
 
 OPEN_SEGMENTS: Final = 12

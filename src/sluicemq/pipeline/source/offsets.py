@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
 from sluicemq.model.errors import ConfigurationError, JournalError
-from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.kafka_options import EARLIEST_OFFSET, LATEST_OFFSET
-from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions
-from sluicemq.pipeline.source.segment_scan import scan_segment
+from sluicemq.pipeline.source.options import (
+    EARLIEST,
+    EARLIEST_OFFSET,
+    LATEST,
+    LATEST_OFFSET,
+    Position,
+    SourceOptions,
+)
+from sluicemq.pipeline.source.segment_scan import segment_heads
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
@@ -43,22 +48,15 @@ class Offset(NamedTuple):
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that Spark writes to the checkpoint."""
-        fields: dict[str, Any] = {
+        starts = {name: n for name, n in self.starts.items() if n > self.sequence}
+        optional = {"cuts": list(self.cuts), "slot": self.slot, "starts": starts}
+        return {
             "version": VERSION,
             "journal": self.journal,
             "sequence": self.sequence,
+            **({"segment": self.segment, "offset": self.offset} if self.segment else {}),
+            **{name: value for name, value in optional.items() if value},
         }
-        if self.segment:
-            fields["segment"] = self.segment
-            fields["offset"] = self.offset
-        if self.cuts:
-            fields["cuts"] = list(self.cuts)
-        if self.slot:
-            fields["slot"] = self.slot
-        starts = {name: n for name, n in self.starts.items() if n > self.sequence}
-        if starts:
-            fields["starts"] = starts
-        return fields
 
 
 def read_offset(written: dict[str, Any], identity: str) -> Offset:
@@ -108,22 +106,22 @@ class Bound(NamedTuple):
 
 def start_of(journal: SourceJournal, options: SourceOptions, default: str) -> Bound:
     """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
-    if options.starting_timestamps is not None:
-        return _by_time(journal, options.starting_timestamps, options, EARLIEST)
     position = default if options.starting_offsets is None else options.starting_offsets
-    return _resolve(journal, position, options, EARLIEST)
+    return _resolve(journal, options, options.starting_timestamps, position, EARLIEST)
 
 
 def end_of(journal: SourceJournal, options: SourceOptions) -> Bound:
     """Return the end that the offsets of the options define."""
-    if options.ending_timestamps is not None:
-        return _by_time(journal, options.ending_timestamps, options, LATEST)
     position = LATEST if options.ending_offsets is None else options.ending_offsets
-    return _resolve(journal, position, options, LATEST)
+    return _resolve(journal, options, options.ending_timestamps, position, LATEST)
 
 
 def _resolve(
-    journal: SourceJournal, position: Position, options: SourceOptions, others: str
+    journal: SourceJournal,
+    options: SourceOptions,
+    times: Mapping[str, int] | None,
+    position: Position,
+    others: str,
 ) -> Bound:
     state = journal.state
     words = {
@@ -132,6 +130,10 @@ def _resolve(
         EARLIEST_OFFSET: state.earliest,
         LATEST_OFFSET: state.next,
     }
+    if times is not None:
+        sequences = {moment: first_since(journal, moment) for moment in sorted(set(times.values()))}
+        bounds = {name: sequences[moment] for name, moment in times.items()}
+        return _around(bounds, options, words[others], others)
     if isinstance(position, str):
         return Bound(words[position])
     if isinstance(position, int):
@@ -139,15 +141,6 @@ def _resolve(
     bounds = {name: words.get(number, number) for name, number in position.items()}
     bound = _around(bounds, options, words[others], others)
     return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
-
-
-def _by_time(
-    journal: SourceJournal, times: Mapping[str, int], options: SourceOptions, others: str
-) -> Bound:
-    sequences = {moment: first_since(journal, moment) for moment in sorted(set(times.values()))}
-    bounds = {name: sequences[moment] for name, moment in times.items()}
-    state = journal.state
-    return _around(bounds, options, state.earliest if others == EARLIEST else state.next, others)
 
 
 def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: str) -> Bound:
@@ -167,14 +160,9 @@ def first_since(journal: SourceJournal, moment: int) -> int:
     for place in range(len(state.firsts)):
         segment = journal.segment(place)
         index = segment.index
-        parts: Iterator[Heads]
-        if index is not None:
-            if not index.count or index.summary["last_time"] < moment:
-                continue
-            parts = iter((index_heads(index),))
-        else:
-            parts = (stretch.heads for stretch in scan_segment(segment, 0, segment.end, None))
-        for heads in parts:
+        if index is not None and (not index.count or index.summary["last_time"] < moment):
+            continue
+        for heads in segment_heads(segment, 0, None):
             rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))
             if len(rows):
                 return int(heads["sequence"][rows[0]])

@@ -1,7 +1,17 @@
-"""Options of a read: their names, defaults and syntax, and which of them exclude each other.
+"""Options of a read: their names, defaults and syntax, which of them exclude each other, and the
+columns of its rows.
 
-Options that Spark's Kafka source has are written as there, and mean the same. kafka_options.py
-parses the ones whose values are in Kafka's syntax.
+Options that Spark's Kafka source has are written as there, and mean the same. A destination is
+written as in all options: a queue by its name, a topic as `topic:NAME`. It is a Kafka topic with
+the single partition 0, and the offset of a message is its sequence number.
+
+    subscribe                    orders,topic:news
+    assign                       {"orders":[0],"topic:news":[0]}
+    startingOffsets              {"orders":{"0":1000},"topic:news":{"0":-2}}
+    startingOffsetsByTimestamp   {"orders":{"0":1767225600000}}
+    maxTriggerDelay              15m
+
+In offsets, -2 is earliest and -1 latest; timestamps are ms since 1970.
 """
 
 from __future__ import annotations
@@ -9,33 +19,51 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeGuard
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
 
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.schema import EVENTS, KAFKA, Event
-from sluicemq.pipeline.source.kafka_options import (
-    EARLIEST_OFFSET,
-    LATEST_OFFSET,
-    assigned,
-    duration_ms,
-    is_offset,
-    is_offset_json,
-    no_counterpart,
-    offsets_by_destination,
-    regular_expression,
-    subscribed,
-    timestamps_by_destination,
-)
+from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
 
-_TRUE: Final = ("true", "1", "yes")
-_FALSE: Final = ("false", "0", "no")
+_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS: Final = re.compile(r"-?\d+")
+
+EARLIEST_OFFSET: Final = -2
+LATEST_OFFSET: Final = -1
+PARTITION: Final = 0
+"""The only partition of a destination."""
+
+_UNITS_MS: Final = {
+    "us": 0.001,
+    "ms": 1,
+    "": 1,
+    "s": 1000,
+    "m": 60_000,
+    "min": 60_000,
+    "h": 3_600_000,
+    "d": 86_400_000,
+}
+_DURATION: Final = re.compile(r"(\d+)\s*([a-z]*)")
+_KAFKA_ONLY: Final = frozenset(
+    {
+        "groupidprefix",
+        "startingoffsetsbytimestampstrategy",
+        "maxrecordsperpartition",
+        "fetchoffset.numretries",
+        "fetchoffset.retryintervalms",
+        "kafkaconsumer.polltimeoutms",
+    }
+)
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
@@ -123,86 +151,75 @@ class SourceOptions:
 # --- values -----------------------------------------------------------------------------------
 
 
-def _text(name: str, text: str) -> str:
-    return text
-
-
-def _list(name: str, text: str) -> tuple[str, ...]:
+def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _boolean(name: str, text: str) -> bool:
-    lowered = text.strip().lower()
-    if lowered in _TRUE:
-        return True
-    if lowered in _FALSE:
-        return False
-    raise ConfigurationError(f"option {name}: {text!r} is neither true nor false")
+def _boolean(text: str) -> bool:
+    truth = _TRUTH.get(text.strip().lower())
+    if truth is None:
+        raise ValueError(f"{text!r} is neither true nor false")
+    return truth
 
 
-def _positive(name: str, text: str) -> int:
+def _positive(text: str) -> int:
     if _DIGITS.fullmatch(text.strip()) and int(text) > 0:
         return int(text)
-    raise ConfigurationError(f"option {name}: {text!r} is no number above 0")
+    raise ValueError(f"{text!r} is no number above 0")
 
 
-def _shape(name: str, text: str) -> Shape:
-    lowered = text.strip().lower()
-    if lowered in list(Shape):
-        return Shape(lowered)
-    raise ConfigurationError(f"option {name}: {text!r} is none; there are {', '.join(Shape)}")
+def _shape(text: str) -> Shape:
+    if (lowered := text.strip().lower()) not in list(Shape):
+        raise ValueError(f"{text!r} is none; there are {', '.join(Shape)}")
+    return Shape(lowered)
 
 
-def _globs(name: str, text: str) -> tuple[str, ...]:
-    patterns = _list(name, text)
+def _globs(text: str) -> tuple[str, ...]:
+    patterns = _list(text)
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
-            raise ConfigurationError(f"option {name}: {pattern!r} is no pattern")
+            raise ValueError(f"{pattern!r} is no pattern")
     return patterns
 
 
-def _events(name: str, text: str) -> tuple[Event, ...]:
-    names = _list(name, text.lower())
+def _events(text: str) -> tuple[Event, ...]:
+    names = _list(text.lower())
     if "*" in names:
         return tuple(Event)
     for event in names:
         if event not in list(Event):
-            raise ConfigurationError(
-                f"option {name}: {event!r} is none; there are {', '.join(Event)}, or * for all"
-            )
+            raise ValueError(f"{event!r} is none; there are {', '.join(Event)}, or * for all")
     return tuple(event for event in Event if event in names)
 
 
-def _position(name: str, text: str) -> Position:
+def _position(text: str) -> Position:
     stripped = text.strip()
     if stripped.lower() in (EARLIEST, LATEST):
         return stripped.lower()
-    try:
+    value = None
+    with suppress(ValueError):
         value = json.loads(stripped)
-    except ValueError:
-        value = None
-    if is_offset_json(value):
-        return offsets_by_destination(name, value)
+    if _is_offset_json(value):
+        return _offsets_by_destination(value)
     if isinstance(value, dict):
         value = value.get("sequence")
-    if is_offset(value) and value >= 0:
+    if _is_offset(value) and value >= 0:
         return int(value)
-    raise ConfigurationError(
-        f"option {name}: {text!r} is neither earliest, latest, a sequence number, JSON such as "
+    raise ValueError(
+        f"{text!r} is neither earliest, latest, a sequence number, JSON such as "
         '{"sequence": 1000}, nor JSON with destinations and offsets such as {"orders":{"0":1000}}'
     )
 
 
-def _timestamp(name: str, text: str) -> int:
+def _timestamp(text: str) -> int:
     stripped = text.strip()
     if _DIGITS.fullmatch(stripped):
         return int(stripped) * 1000
     try:
         moment = datetime.fromisoformat(stripped)
     except ValueError:
-        raise ConfigurationError(
-            f"option {name}: {text!r} is neither milliseconds since 1970 nor a time "
-            "such as 2026-01-31T12:00:00Z"
+        raise ValueError(
+            f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z"
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
@@ -214,8 +231,128 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def microseconds(moment: datetime) -> int:
     """Return the exact number of microseconds since 1970; `moment` has a time zone."""
-    span = moment - _EPOCH
-    return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
+    return (moment - _EPOCH) // timedelta(microseconds=1)
+
+
+def _subscribed(text: str) -> tuple[str, ...]:
+    """Return the names in a list with commas. Raises ValueError."""
+    names = tuple(dict.fromkeys(_list(text)))
+    if not names:
+        raise ValueError("it names no destination, such as orders,topic:n")
+    for destination in names:
+        if "*" in destination:
+            raise ValueError(
+                f"{destination!r} is a pattern, but here are names. Use "
+                "destinations for such patterns, or subscribePattern for a regular expression"
+            )
+    return names
+
+
+def _regular_expression(text: str) -> str:
+    """Return the regular expression. Raises ValueError."""
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+    if not text:
+        raise ValueError("it is empty; .* matches all destinations")
+    return text
+
+
+def _assigned(text: str) -> tuple[str, ...]:
+    """Return the destinations of `{"orders":[0]}`. Raises ValueError."""
+    value = _json(text)
+    if not isinstance(value, dict) or not value:
+        raise ValueError(f'{text!r} is no JSON such as {{"orders":[0],"topic:news":[0]}}')
+    for destination, partitions in value.items():
+        if partitions != [PARTITION] or isinstance(partitions[0], bool):
+            raise ValueError(
+                f"the partitions of {destination} must be [0], because a "
+                f"destination has the partition 0 only, not {json.dumps(partitions)}"
+            )
+    return tuple(value)
+
+
+def _is_offset(value: object) -> TypeGuard[int]:
+    """Return True for an integer; JSON's true and false are none."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_offset_json(value: object) -> TypeGuard[dict[str, Any]]:
+    """Return True if the value may be offsets by destination: `{"orders":{"0":1000}}`."""
+    return isinstance(value, dict) and any(isinstance(item, dict) for item in value.values())
+
+
+def _offsets_by_destination(value: dict[str, Any]) -> dict[str, int]:
+    """Return the offset of each destination. Raises ValueError."""
+    offsets = _by_destination(value, "offset")
+    for destination, offset in offsets.items():
+        if offset < EARLIEST_OFFSET:
+            raise ValueError(
+                f"the offset {offset} of {destination} is none: give a sequence "
+                "number, -2 for earliest, or -1 for latest"
+            )
+    return offsets
+
+
+def _timestamps_by_destination(text: str) -> dict[str, int]:
+    """Return the time of each destination, in µs. Raises ValueError."""
+    value = _json(text)
+    if not _is_offset_json(value):
+        raise ValueError(
+            f"{text!r} is no JSON with destinations and milliseconds since 1970, "
+            'such as {"orders":{"0":1767225600000}}'
+        )
+    return {to: ms * 1000 for to, ms in _by_destination(value, "timestamp").items()}
+
+
+def _by_destination(value: dict[str, Any], what: str) -> dict[str, int]:
+    numbers = {}
+    for destination, partitions in value.items():
+        if not isinstance(partitions, dict) or list(partitions) != [str(PARTITION)]:
+            raise ValueError(
+                f"give {destination} one {what} for the partition 0, which is its "
+                f'only one: {{"{destination}":{{"0":...}}}}, not {json.dumps(partitions)}'
+            )
+        number = partitions[str(PARTITION)]
+        if not _is_offset(number):
+            raise ValueError(
+                f"the {what} of {destination} must be a whole number, not {json.dumps(number)}"
+            )
+        numbers[destination] = number
+    return numbers
+
+
+def _duration_ms(text: str) -> int:
+    """Return a duration such as `15m` in ms; without a unit it is in ms.
+
+    Raises ValueError."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    if found is None or found[2] not in _UNITS_MS:
+        raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m, 2h or 1d")
+    return int(int(found[1]) * _UNITS_MS[found[2]])
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ValueError(f"{text!r} is no JSON: {error}") from None
+
+
+def _no_counterpart(name: str) -> str:
+    """Return what to do about an option of Spark's Kafka source that this source does not have.
+
+    Return "" for other names. `name` is in lower case.
+    """
+    if name == "kafka.bootstrap.servers":
+        return (
+            "the sluicemq source connects to a broker's HTTP address. Remove the option, and give "
+            "the option url, such as http://localhost:7680"
+        )
+    if name.startswith("kafka.") or name in _KAFKA_ONLY:
+        return "it belongs to Kafka and has no counterpart in the sluicemq source: remove it"
+    return ""
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -226,44 +363,44 @@ class OptionSpec(NamedTuple):
 
     name     its name in Spark; case does not matter
     field    field of SourceOptions
-    parse    returns the value for the option's name and text; raises ConfigurationError
+    parse    returns the value for the text of the option; raises ValueError
     default  default as it would be written; "" = none
     """
 
     name: str
     field: str
-    parse: Callable[[str, str], object]
+    parse: Callable[[str], object]
     default: str = ""
 
 
 OPTIONS: Final = (
-    OptionSpec("path", "path", _text),
-    OptionSpec("url", "url", _text),
-    OptionSpec("user", "user", _text),
-    OptionSpec("password", "password", _text),
-    OptionSpec("token", "token", _text),
+    OptionSpec("path", "path", str),
+    OptionSpec("url", "url", str),
+    OptionSpec("user", "user", str),
+    OptionSpec("password", "password", str),
+    OptionSpec("token", "token", str),
     OptionSpec("shape", "shape", _shape, "events"),
     OptionSpec("destinations", "destinations", _globs),
-    OptionSpec("subscribe", "subscribe", subscribed),
-    OptionSpec("subscribePattern", "subscribe_pattern", regular_expression),
-    OptionSpec("assign", "subscribe", assigned),
+    OptionSpec("subscribe", "subscribe", _subscribed),
+    OptionSpec("subscribePattern", "subscribe_pattern", _regular_expression),
+    OptionSpec("assign", "subscribe", _assigned),
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),
     OptionSpec("endingOffsets", "ending_offsets", _position, "latest"),
     OptionSpec("startingTimestamp", "starting_timestamp", _timestamp),
     OptionSpec("endingTimestamp", "ending_timestamp", _timestamp),
-    OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", timestamps_by_destination),
-    OptionSpec("endingOffsetsByTimestamp", "ending_timestamps", timestamps_by_destination),
+    OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
+    OptionSpec("endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination),
     OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive),
-    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", duration_ms, "15m"),
+    OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms, "15m"),
     OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive),
     OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", _positive),
     OptionSpec("minPartitions", "min_partitions", _positive),
     OptionSpec("failOnDataLoss", "fail_on_data_loss", _boolean, "true"),
     OptionSpec("includeHeaders", "include_headers", _boolean, "false"),
     OptionSpec("columns", "columns", _list),
-    OptionSpec("slot", "slot", _text),
-    OptionSpec("kafka.group.id", "slot", _text),
+    OptionSpec("slot", "slot", str),
+    OptionSpec("kafka.group.id", "slot", str),
     OptionSpec("slotLimitBytes", "slot_limit_bytes", _positive),
 )
 """All options, in the order of the documentation."""
@@ -284,7 +421,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for name in texts:
         if name not in _BY_NAME:
             known = ", ".join(option.name for option in OPTIONS)
-            reason = no_counterpart(name)
+            reason = _no_counterpart(name)
             raise ConfigurationError(
                 f"option {name!r}: {reason}"
                 if reason
@@ -301,19 +438,23 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             raise ConfigurationError(
                 f"options {' and '.join(both)}: they contradict each other, give one of them"
             )
-    values: dict[str, Any] = {
-        option.field: option.parse(option.name, texts[name])
-        for name, option in _BY_NAME.items()
-        if name in texts
-    }
+    values: dict[str, Any] = {}
+    for name, option in _BY_NAME.items():
+        if name in texts:
+            try:
+                values[option.field] = option.parse(texts[name])
+            except ValueError as fault:
+                raise ConfigurationError(f"option {option.name}: {fault}") from None
     options = SourceOptions(**values)
-    _check_shape(options)
-    _check_limits(options)
-    _check_destinations(options)
+    _check(options)
+    for option in OPTIONS:
+        bounds = getattr(options, option.field)
+        if isinstance(bounds, Mapping) and options.subscribe:
+            _check_destinations(option.name, bounds.keys(), set(options.subscribe))
     return options
 
 
-def _check_shape(options: SourceOptions) -> None:
+def _check(options: SourceOptions) -> None:
     kafka = options.shape is Shape.KAFKA
     names = KAFKA.names if kafka else EVENTS.names
     for column in options.columns:
@@ -326,9 +467,6 @@ def _check_shape(options: SourceOptions) -> None:
             "options shape and events: with the shape kafka, a row is a published message. Remove "
             "the option events, or read the other events with the shape events"
         )
-
-
-def _check_limits(options: SourceOptions) -> None:
     least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
     if most and least > most:
         raise ConfigurationError(
@@ -337,33 +475,22 @@ def _check_limits(options: SourceOptions) -> None:
         )
 
 
-def _check_destinations(options: SourceOptions) -> None:
+def _check_destinations(name: str, given: Set[str], subscribed: Set[str]) -> None:
     """Check that offsets by destination are those of the subscription.
 
     As in Kafka, they name every destination of `subscribe` or `assign`. A pattern may match
     destinations that do not exist yet, so there the others have the earliest or latest offset.
     """
-    for name in ("starting_offsets", "ending_offsets", "starting_timestamps", "ending_timestamps"):
-        by_destination = getattr(options, name)
-        if not isinstance(by_destination, Mapping) or not options.subscribe:
-            continue
-        written = next(option.name for option in OPTIONS if option.field == name)
-        missing = _named(set(options.subscribe) - by_destination.keys())
-        if missing:
-            raise ConfigurationError(
-                f"option {written}: it lacks {missing}, which the query subscribes to: give an "
-                "offset for every destination"
-            )
-        others = _named(by_destination.keys() - set(options.subscribe))
-        if others:
-            raise ConfigurationError(
-                f"option {written}: it names {others}, which the query does not subscribe to: "
-                "remove it, or subscribe to it"
-            )
-
-
-def _named(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names))
+    if missing := ", ".join(sorted(subscribed - given)):
+        raise ConfigurationError(
+            f"option {name}: it lacks {missing}, which the query subscribes to: give an "
+            "offset for every destination"
+        )
+    if others := ", ".join(sorted(given - subscribed)):
+        raise ConfigurationError(
+            f"option {name}: it names {others}, which the query does not subscribe to: "
+            "remove it, or subscribe to it"
+        )
 
 
 def check_batch(options: SourceOptions) -> None:
@@ -408,3 +535,40 @@ def check_stream(options: SourceOptions) -> None:
                 f"option {name}: a stream has no end. Remove the option; the trigger availableNow "
                 "ends a query when it has read what exists"
             )
+
+
+# --- columns -----------------------------------------------------------------------------------
+
+
+def asked_columns(options: SourceOptions) -> StructType:
+    """Return the schema of a read, in the column order of `EVENTS` or `KAFKA`.
+
+    The option `columns` selects the columns; without it, `include_headers` adds the headers.
+    """
+    if options.shape is Shape.KAFKA:
+        all_columns, usual = KAFKA, pa.schema([field for field in KAFKA if field.name != "headers"])
+    else:
+        all_columns, usual = EVENTS, PLAIN
+    fields = all_columns if options.include_headers else usual
+    if options.columns:
+        fields = pa.schema([field for field in all_columns if field.name in options.columns])
+    return from_arrow_schema(fields)
+
+
+def arrow_columns(schema: StructType, shape: Shape = Shape.EVENTS) -> pa.Schema:
+    """Return the Arrow schema that Spark compares batches with.
+
+    Raises ConfigurationError for an unknown column or one of another type.
+    """
+    columns = KAFKA if shape is Shape.KAFKA else EVENTS
+    types = {field.name: field.dataType for field in from_arrow_schema(columns)}
+    for column in schema:
+        name = column.name
+        if name not in types:
+            raise ConfigurationError(f"there is no column {name!r}, but {', '.join(columns.names)}")
+        if column.dataType.simpleString() != types[name].simpleString():
+            raise ConfigurationError(
+                f"the column {name} is of type {types[name].simpleString()}, not "
+                f"{column.dataType.simpleString()}: cast it after reading"
+            )
+    return to_arrow_schema(schema, timezone="UTC")

@@ -1,10 +1,11 @@
-"""Division of the journal into tasks."""
+"""Division of the journal into micro-batches, and of those into tasks."""
 
 from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from typing import Final
+from collections.abc import Iterator
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -12,8 +13,10 @@ from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, index_heads
 from sluicemq.pipeline.source.journal import SourceJournal
+from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import SegmentRange
+from sluicemq.pipeline.source.segment_scan import segment_heads
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -27,21 +30,38 @@ SAMPLES: Final = 4096
 """Number of records of a segment that are weighed at least, if it has them."""
 
 
-class WeighedRange:
+class WeighedRange(NamedTuple):
     """Range and the weights of its records: `weights` and `sequences` are parallel.
 
     In a long range, one record stands for some consecutive ones. Both are empty for a range of a
     segment without an index, which has a total `weight` only."""
 
-    __slots__ = ("segment_range", "sequences", "weight", "weights")
+    segment_range: SegmentRange
+    weight: int
+    sequences: np.ndarray = np.zeros(0, np.int64)
+    weights: np.ndarray = np.zeros(0, np.int64)
 
-    def __init__(
-        self, segment_range: SegmentRange, weight: int, sequences: np.ndarray, weights: np.ndarray
-    ) -> None:
-        self.segment_range = segment_range
-        self.weight = weight
-        self.sequences = sequences
-        self.weights = weights
+
+def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
+    """Yield the index of every segment from `low` on and below `high`, and its part of these."""
+    firsts = state.firsts
+    for place in range(max(0, bisect_right(firsts, low) - 1), len(firsts)):
+        first = firsts[place]
+        if first >= high:
+            return
+        following = firsts[place + 1] if place + 1 < len(firsts) else high
+        if max(low, first) < min(high, following):
+            yield place, SegmentRange(first, max(low, first), min(high, following), 0, 0)
+
+
+def _segment(journal: SourceJournal, place: int, strict: bool) -> StoredSegment | None:
+    """Open a segment; None if it is removed or damaged, which `strict` raises."""
+    try:
+        return journal.segment(place)
+    except (RecordNotFound, JournalDamaged):
+        if strict:
+            raise
+        return None
 
 
 def segment_ranges(
@@ -52,27 +72,14 @@ def segment_ranges(
     Without `strict`, removed and damaged segments are included; their tasks report them."""
     state = journal.state
     ranges = []
-    none = np.zeros(0, np.int64)
-    high = min(selection.high, state.next)
-    start = max(0, bisect_right(state.firsts, selection.low) - 1)
-    for place in range(start, len(state.firsts)):
-        first = state.firsts[place]
-        if first >= high:
-            break
-        following = state.firsts[place + 1] if place + 1 < len(state.firsts) else high
-        whole = SegmentRange(first, max(selection.low, first), min(high, following), 0, 0)
-        if whole.low >= whole.high:
-            continue
-        try:
-            segment = journal.segment(place)
-        except (RecordNotFound, JournalDamaged):
-            if strict:
-                raise
-            ranges.append(WeighedRange(whole, LEAST_TASK_BYTES, none, none))
+    for place, whole in _ranges(state, selection.low, min(selection.high, state.next)):
+        segment = _segment(journal, place, strict)
+        if segment is None:
+            ranges.append(WeighedRange(whole, LEAST_TASK_BYTES))
             continue
         index = segment.index
         if index is None:
-            ranges.append(WeighedRange(whole._replace(end=segment.end), segment.end, none, none))
+            ranges.append(WeighedRange(whole._replace(end=segment.end), segment.end))
             continue
         if not selection.may_be_in(index.summary):
             continue
@@ -139,14 +146,112 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
     `start` has the byte position of `low` if it is known."""
     state = journal.state
     ranges = []
-    for place in range(max(0, bisect_right(state.firsts, low) - 1), len(state.firsts)):
-        first = state.firsts[place]
-        if first >= high:
-            break
-        following = state.firsts[place + 1] if place + 1 < len(state.firsts) else high
+    for place, whole in _ranges(state, low, high):
+        at = start.offset if start.segment == whole.first and start.sequence <= low else 0
         end = journal.place.records_end(state, place)
-        at = start.offset if start.segment == first and start.sequence <= low else 0
-        segment_range = SegmentRange(first, max(low, first), min(high, following), at, end)
-        if segment_range.low < segment_range.high:
-            ranges.append(segment_range)
+        ranges.append(whole._replace(start=at, end=end))
     return ranges
+
+
+# --- micro-batches -----------------------------------------------------------------------------
+
+
+class BatchLimits:
+    """Remaining rows and record bytes of a micro-batch; None = no limit.
+
+    The first record of a micro-batch is admitted even if it exceeds the limits.
+    """
+
+    def __init__(self, rows: int | None, volume: int | None) -> None:
+        self._rows = rows
+        self._volume = volume
+        self._empty = True
+
+    def first_beyond(self, sizes: Integers, counts: Integers) -> int:
+        """Return the index of the first of the next records that exceeds a limit.
+
+        Return the number of records if all of them fit.
+        """
+        total = place = len(sizes)
+        if not total:
+            return 0
+        rows = np.cumsum(counts)
+        volume = np.cumsum(sizes)
+        if self._rows is not None:
+            place = int(np.searchsorted(rows, self._rows, side="right"))
+            self._rows -= int(rows[-1])
+        if self._volume is not None:
+            place = min(place, int(np.searchsorted(volume, self._volume, side="right")))
+            self._volume -= int(volume[-1])
+        if self._empty:
+            place = max(place, 1)
+        self._empty = False
+        return place
+
+
+def admit(
+    journal: SourceJournal,
+    selection: Selection,
+    start: Offset,
+    end: Offset,
+    limits: BatchLimits,
+    strict: bool,
+) -> Offset:
+    """Return the position from `start` up to `end` at which the micro-batch reaches its limits.
+
+    Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
+    count as empty, because the tasks report them.
+    """
+    for segment, chosen, counts in _selected(journal, selection, start, end, strict):
+        beyond = limits.first_beyond(chosen["size"].astype(np.int64), counts)
+        if beyond < chosen.count:
+            sequence = int(chosen["sequence"][beyond])
+            if segment.index is not None:
+                return Offset(end.journal, sequence)
+            return Offset(end.journal, sequence, segment.first, int(chosen["offset"][beyond]))
+    return end
+
+
+def count_rows(
+    journal: SourceJournal,
+    selection: Selection,
+    start: Offset,
+    end: Offset,
+    enough: int,
+    strict: bool,
+) -> int:
+    """Return the rows from `start` up to `end`, or fewer, but at least `enough`.
+
+    Raises as `admit`.
+    """
+    rows = 0
+    for _, _, counts in _selected(journal, selection, start, end, strict):
+        rows += int(counts.sum())
+        if rows >= enough:
+            break
+    return rows
+
+
+def _selected(
+    journal: SourceJournal, selection: Selection, start: Offset, end: Offset, strict: bool
+) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
+    """Yield the selected records from `start` up to `end`, with the number of rows of each."""
+    requested = selection.between(start.sequence, end.sequence)
+    for place, whole in _ranges(journal.state, start.sequence, end.sequence):
+        segment = _segment(journal, place, strict)
+        if segment is None or (
+            segment.index is not None and not requested.may_be_in(segment.index.summary)
+        ):
+            continue
+        names = journal.names(segment)
+        at = start.offset if start.segment == whole.first else 0
+        for heads in segment_heads(segment, at, _ignore):
+            if requested.by_destination:
+                journal.complete(names, segment, heads["destination"])
+            rows, codes = requested.rows(heads, names)
+            chosen = heads.only(rows)
+            yield segment, chosen, row_counts(chosen, codes)
+
+
+def _ignore(start: int, stop: int) -> None:
+    """Ignore the damage; the task that reads the record reports it."""

@@ -21,7 +21,7 @@ from sluicemq.journal.format import (
     size_at,
 )
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
-from sluicemq.pipeline.source.heads import Heads, record_heads
+from sluicemq.pipeline.source.heads import Heads, index_heads, record_heads
 from sluicemq.pipeline.source.journal_storage import StoredSegment
 
 RECORDS: Final = 8192
@@ -43,6 +43,15 @@ class Stretch(NamedTuple):
     data: pa.Buffer
     base: int
     stop: int
+
+
+def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> Iterator[Heads]:
+    """Yield the columns of a segment's records, from its index or, from `start` on, by a scan."""
+    if segment.index is not None:
+        yield index_heads(segment.index)
+        return
+    for stretch in scan_segment(segment, start, segment.end, report):
+        yield stretch.heads
 
 
 def scan_segment(

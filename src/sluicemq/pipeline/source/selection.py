@@ -17,8 +17,7 @@ from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
 from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.source.heads import Column, Heads
-from sluicemq.pipeline.source.names import Names, spelled
+from sluicemq.pipeline.source.heads import Column, Heads, Names, spelled
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
@@ -33,6 +32,8 @@ _TYPES: Final = {
     RecordType.REQUEUED: Event.REQUEUED,
     RecordType.DEPTH: Event.DEPTH,
 }
+_TYPE_OF: Final = {event: type for type, event in _TYPES.items()}
+"""Type of the records of an event; others are COMPLETED."""
 
 END: Final = (1 << 63) - 1
 """Upper bound of all sequence numbers and times."""
@@ -167,7 +168,7 @@ class Selection:
         if summary["last_time"] < self.since or summary["first_time"] >= self.until:
             return False
         types = {int(type) for type in summary["types"]}
-        return any(_type_of(event) in types for event in self.events)
+        return any(_TYPE_OF.get(event, RecordType.COMPLETED) in types for event in self.events)
 
     def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
@@ -187,13 +188,6 @@ class Selection:
             mask &= sequences < names.bounds(heads["destination"], self.highs, END)
         rows = np.flatnonzero(mask)
         return rows, codes if len(rows) == heads.count else codes[rows]
-
-
-def _type_of(event: Event) -> int:
-    for type, other in _TYPES.items():
-        if other is event:
-            return type
-    return RecordType.COMPLETED
 
 
 def meta_sizes(heads: Heads) -> Column:

@@ -18,12 +18,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from sluicemq.model.errors import JournalDamaged, RecordNotFound
+from sluicemq.model.errors import ClientError, JournalDamaged, JournalError, RecordNotFound
 from sluicemq.pipeline.source.batch import Share
-from sluicemq.pipeline.source.batch_limits import BatchLimits, admit, count_rows
-from sluicemq.pipeline.source.connect import connect
+from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.journal_storage import JournalState
+from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.offsets import (
     Offset,
@@ -33,10 +32,17 @@ from sluicemq.pipeline.source.offsets import (
     start_of,
 )
 from sluicemq.pipeline.source.options import LATEST, SourceOptions
-from sluicemq.pipeline.source.plan import LEAST_TASK_BYTES, between, segment_ranges, share
+from sluicemq.pipeline.source.plan import (
+    LEAST_TASK_BYTES,
+    BatchLimits,
+    admit,
+    between,
+    count_rows,
+    segment_ranges,
+    share,
+)
 from sluicemq.pipeline.source.reading import Reading, gone, log
 from sluicemq.pipeline.source.selection import Selection
-from sluicemq.pipeline.source.slots import move_slot, slot_is_lost
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -196,7 +202,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = max(0, start.sequence - 1)
         slot = self._place.hold(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
-            slot_is_lost(options, slot.describe_loss(options.slot))
+            _slot_is_lost(options, slot.describe_loss(options.slot))
         self._held = True
 
     def _acknowledge(self, start: dict[str, Any]) -> None:
@@ -208,7 +214,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._options.slot or read_offset(start, "").sequence <= self._acknowledged:
             return
         sequence = read_offset(start, self._place.state().identity).sequence
-        if move_slot(self._options, self._place, sequence):
+        if _move_slot(self._options, self._place, sequence):
             self._acknowledged = sequence
 
     # --- tasks ---------------------------------------------------------
@@ -251,3 +257,36 @@ def _end(state: JournalState) -> Offset:
     if durable is None:
         return Offset(state.identity, 0)
     return Offset(state.identity, state.next, durable.segment, durable.offset)
+
+
+# --- slots -------------------------------------------------------------------------------------
+
+
+def _slot_is_lost(options: SourceOptions, why: str) -> None:
+    """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
+    message = (
+        f"the slot {options.slot} protects nothing any more: {why}. Segments that this query has "
+        "not read may have been removed. Drop the slot; the query creates a new one when it "
+        "starts. If the query then reports removed records, follow that message."
+    )
+    if options.fail_on_data_loss:
+        raise JournalError(message)
+    log.warning("%s", message)
+
+
+def _move_slot(options: SourceOptions, place: JournalStorage, sequence: int) -> bool:
+    """Acknowledge every record before `sequence` in the slot.
+
+    Return False if the broker does not answer; the caller tries again with the next batch.
+    Raises JournalError if the slot is lost, or logs a warning as `_slot_is_lost` does.
+    """
+    try:
+        place.advance(options.slot, sequence - 1)
+    except RecordNotFound:
+        _slot_is_lost(options, "the slot has been dropped")
+    except JournalError as error:
+        _slot_is_lost(options, str(error))
+    except ClientError as error:
+        log.warning("The slot %s was not moved: %s", options.slot, error)
+        return False
+    return True
