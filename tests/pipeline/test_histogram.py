@@ -53,5 +53,5 @@ def test_spark_finds_the_same(spark: SparkSession) -> None:
     columns = [f.expr(histogram.percentile_sql("h", share)) for share in SHARES]
     for row in frame.select("h", *columns).collect():
         for share, found_there in zip(SHARES, row[1:], strict=True):
-            wanted = histogram.percentile(row[0], share)
-            assert found_there == (None if wanted is None else pytest.approx(wanted, rel=1e-12))
+            expected = histogram.percentile(row[0], share)
+            assert found_there == (None if expected is None else pytest.approx(expected, rel=1e-12))

@@ -54,22 +54,22 @@ def test_a_home_that_is_not_there_is_passed_over(
     tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
-    wanted = install(bare / "java-21", "21.0.1")
-    assert java.find_java() == wanted
+    expected = install(bare / "java-21", "21.0.1")
+    assert java.find_java() == expected
 
 
 def test_java_home_comes_first(tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(bare / "java-21", "21.0.1")
-    wanted = install(tmp_path / "mine", "17.0.1")
-    monkeypatch.setenv("JAVA_HOME", str(wanted))
-    assert java.find_java() == wanted
+    expected = install(tmp_path / "mine", "17.0.1")
+    monkeypatch.setenv("JAVA_HOME", str(expected))
+    assert java.find_java() == expected
 
 
 def test_the_path_leads_to_a_home(
     tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(bare / "java-17", "17.0.1")
-    wanted = install(tmp_path / "elsewhere", "21.0.1")
+    expected = install(tmp_path / "elsewhere", "21.0.1")
     (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "java").symlink_to(wanted / "bin" / "java")
-    assert java.find_java() == wanted
+    (tmp_path / "bin" / "java").symlink_to(expected / "bin" / "java")
+    assert java.find_java() == expected

@@ -89,8 +89,8 @@ def test_what_is_there_is_not_fetched_again(
     source.write_bytes(b"classes")
     calls: list[str] = []
 
-    def resolve(wanted: str) -> list[Path]:
-        calls.append(wanted)
+    def resolve(requested: str) -> list[Path]:
+        calls.append(requested)
         return [source]
 
     monkeypatch.setattr(jars, "_resolve", resolve)

@@ -95,27 +95,27 @@ def fetch(names: Collection[str] = (DELTA,), target: Path | None = None) -> list
     target = target or directory()
     fetched: list[Path] = []
     for name in names:
-        wanted = coordinate(name)
+        requested = coordinate(name)
         place, stamp = target / name, target / name / "RESOLVED"
-        if not stamp.is_file() or stamp.read_text() != wanted:
+        if not stamp.is_file() or stamp.read_text() != requested:
             shutil.rmtree(place, ignore_errors=True)
             place.mkdir(parents=True)
-            for jar in _resolve(wanted):
+            for jar in _resolve(requested):
                 try:
                     os.link(jar, place / jar.name)
                 except OSError:  # another file system
                     shutil.copyfile(jar, place / jar.name)
-            stamp.write_text(wanted)
+            stamp.write_text(requested)
         fetched += sorted(place.glob("*.jar"))
     return fetched
 
 
-def _resolve(wanted: str) -> list[Path]:
+def _resolve(requested: str) -> list[Path]:
     """Return the jars of a coordinate, without those that Spark has, from Ivy's cache."""
     environment = {
         **os.environ,
         "JAVA_HOME": str(find_java()),
-        "PYSPARK_SUBMIT_ARGS": f"--packages {wanted} pyspark-shell",
+        "PYSPARK_SUBMIT_ARGS": f"--packages {requested} pyspark-shell",
     }
     # A process of its own: packages are resolved when the JVM starts, which happens once.
     done = subprocess.run(
@@ -129,7 +129,7 @@ def _resolve(wanted: str) -> list[Path]:
         reasons = [line.strip() for line in done.stderr.splitlines() if "not found" in line]
         reason = reasons[0] if reasons else done.stderr.strip()[-500:]
         raise ConfigurationError(
-            f"{wanted} cannot be resolved: {reason}. Is Maven Central reachable? Another "
+            f"{requested} cannot be resolved: {reason}. Is Maven Central reachable? Another "
             "repository: set spark.jars.repositories or spark.jars.ivySettings in "
             f"{spark_home() / 'conf' / 'spark-defaults.conf'}"
         )

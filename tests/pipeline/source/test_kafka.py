@@ -102,8 +102,8 @@ def stream_of(directory: Path, **given: str) -> StreamReader:
 def test_subscriptions(
     tmp_path: Path, numbers: dict[str, list[int]], given: dict[str, str], expected: list[str]
 ) -> None:
-    wanted = sorted(sequence for name in expected for sequence in numbers[name])
-    assert sequences(read(tmp_path, **given)) == wanted
+    matching = sorted(sequence for name in expected for sequence in numbers[name])
+    assert sequences(read(tmp_path, **given)) == matching
 
 
 # --- where it starts and ends ---------------------------------------------------------------------
@@ -151,15 +151,17 @@ def test_a_stream_remembers_where_destinations_start(
     tmp_path: Path, numbers: dict[str, list[int]], journal: FileJournal
 ) -> None:
     orders, news = numbers["orders"], numbers["topic:news"]
-    wanted = {"subscribe": "orders,topic:news"}
-    first = stream_of(tmp_path, **wanted, startingoffsets=offsets(orders=orders[3], news=news[20]))
+    destinations = {"subscribe": "orders,topic:news"}
+    first = stream_of(
+        tmp_path, **destinations, startingoffsets=offsets(orders=orders[3], news=news[20])
+    )
     start = first.initialOffset()
     assert start["sequence"] == orders[3]
     end = first.latestOffset(start, ReadMaxRows(10))
     found = batch(first, start, end)
     assert sequences(found) == orders[3:13]
     # the options of a query that goes on do not move it, as in Spark's Kafka source
-    again = stream_of(tmp_path, **wanted, startingoffsets="earliest")
+    again = stream_of(tmp_path, **destinations, startingoffsets="earliest")
     later = put(journal, message(address=NEWS))
     journal.sync()
     rest = [row for part in batches(again, ReadMaxRows(10), end) for row in part]

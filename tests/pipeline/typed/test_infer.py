@@ -74,8 +74,8 @@ def test_tables_to_infer_are_written_to_a_file_beside_the_definition(
     path = str(tmp_path / "pipeline.toml")
     declared = TypedTable(name="notes", destination="notes", schema="id BIGINT")
     assert infer_missing(events(spark, *JSON), Definition(tables=(declared,), path=path)) is None
-    wanted = TypedTable(name="sales", destination="orders")
-    file = infer_missing(events(spark, *JSON), Definition(tables=(declared, wanted), path=path))
+    undeclared = TypedTable(name="sales", destination="orders")
+    file = infer_missing(events(spark, *JSON), Definition(tables=(declared, undeclared), path=path))
     assert file == tmp_path / "pipeline.inferred.toml"
     (table,) = parse_definition(file.read_text()).tables
     assert table.name == "sales"

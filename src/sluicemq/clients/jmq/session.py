@@ -276,7 +276,7 @@ class Session(SessionState, AsyncClient):
         """
         to = request.reply_to
         if to is None:
-            raise ValueError(f"{request} does not say where a reply is wanted")
+            raise ValueError(f"{request} has no reply destination")
         if self._replier is None:
             self._replier = await self.producer()
         return await self._replier.send(

@@ -25,7 +25,7 @@ from sluicemq.pipeline.decode.tcp import (
     FIN,
     RST,
     SYN,
-    Piece,
+    Chunk,
     Reassembler,
     Segment,
     Skipped,
@@ -50,7 +50,7 @@ class Connection:
         self._options = options
         self._rows = rows
         self.sides = Reassembler(), Reassembler()
-        self._early: tuple[list[Piece], list[Piece]] = [], []
+        self._early: tuple[list[Chunk], list[Chunk]] = [], []
         """Bytes of both sides before the protocol was detected."""
         self._early_bytes = 0
         self._client: int | None = None
@@ -79,12 +79,12 @@ class Connection:
                 )
                 flow.emit(NO_TIME, None, None, FrameColumns(error=text))
 
-    def _handle(self, side: int, pieces: list[Piece]) -> None:
+    def _handle(self, side: int, chunks: list[Chunk]) -> None:
         if self._flows:
-            self._flows[side].add(pieces)
+            self._flows[side].add(chunks)
             return
-        self._early[side].extend(pieces)
-        self._early_bytes += sum(len(piece.data) for piece in pieces)
+        self._early[side].extend(chunks)
+        self._early_bytes += sum(len(chunk.data) for chunk in chunks)
         if self._early_bytes >= HEAD:
             self._begin()
 
@@ -101,13 +101,13 @@ class Connection:
             reason = (
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
             )
-        for side, pieces in enumerate(self._early):
+        for side, chunks in enumerate(self._early):
             place = (self._number, stream, "to-client" if side == server else "to-server", protocol)
             arguments = side != server, self._options.max_frame_bytes, self._options.secrets
             begins = self.sides[side].begins
             self._flows.append(Flow(self._rows, place, codec, arguments, begins, reason))
-            self._flows[side].add(pieces)
-            pieces.clear()
+            self._flows[side].add(chunks)
+            chunks.clear()
 
     def _head(self, side: int) -> tuple[bytes, bool]:
         """Return the first captured bytes of a side, and whether the connection begins with them.
@@ -115,11 +115,11 @@ class Connection:
         They end at a gap."""
         begins = self.sides[side].begins
         data = bytearray()
-        for piece in self._early[side]:
-            if piece.missing and data:
+        for chunk in self._early[side]:
+            if chunk.missing and data:
                 break
-            begins = begins and not piece.missing
-            data += piece.data
+            begins = begins and not chunk.missing
+            data += chunk.data
         return bytes(data[:HEAD]), begins
 
 

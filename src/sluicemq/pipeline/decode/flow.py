@@ -15,7 +15,7 @@ from typing import Any, Final
 from sluicemq.pipeline.decode.captures import NO_TIME
 from sluicemq.pipeline.decode.codecs import Codec
 from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
-from sluicemq.pipeline.decode.tcp import Piece
+from sluicemq.pipeline.decode.tcp import Chunk
 
 _TRIAL: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
@@ -71,12 +71,12 @@ class Flow:
         known = None if time == NO_TIME else time
         self._rows.add((*self._place, known, offset, length), columns)
 
-    def add(self, pieces: Iterable[Piece]) -> None:
+    def add(self, chunks: Iterable[Chunk]) -> None:
         """Add the next bytes."""
-        for piece in pieces:
-            if piece.missing:
-                self._skip(piece)
-            self._take(piece)
+        for chunk in chunks:
+            if chunk.missing:
+                self._skip(chunk)
+            self._take(chunk)
 
     def end(self, closed: bool) -> None:
         """Handle the end of the stream; `closed`: the connection had ended."""
@@ -90,27 +90,27 @@ class Flow:
             text = f"the {what} ends within a frame, of which {size} bytes have come"
             self.emit(self._latest, self._begin, size, FrameColumns(error=text))
 
-    def _take(self, piece: Piece) -> None:
-        self._end += len(piece.data)
-        self._latest = piece.time
-        self._kept += piece.data
+    def _take(self, chunk: Chunk) -> None:
+        self._end += len(chunk.data)
+        self._latest = chunk.time
+        self._kept += chunk.data
         if self._codec is not None:
-            self._accept(self._codec, self._codec.feed(piece.data))
+            self._accept(self._codec, self._codec.feed(chunk.data))
         while self._codec is None and (found := self._search()) is not None:
             self._codec, frames = found
             self._accept(self._codec, frames)
 
-    def _skip(self, piece: Piece) -> None:
+    def _skip(self, chunk: Chunk) -> None:
         if self._codec is None:
             self._gaps += 1
         else:
-            reason = f"{piece.missing} bytes are missing in the capture at {self._end}"
-            if piece.cut:
+            reason = f"{chunk.missing} bytes are missing in the capture at {self._end}"
+            if chunk.cut:
                 reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
             self._fall_out(reason)
         self._kept.clear()
         self._from = 0
-        self._end += piece.missing
+        self._end += chunk.missing
 
     def _accept(self, codec: Codec, frames: list[Any]) -> None:
         """Emit rows for the frames that `codec` found in the kept bytes."""

@@ -165,7 +165,7 @@ def endpoint_text(endpoint: bytes) -> str:
     )
 
 
-class Piece(NamedTuple):
+class Chunk(NamedTuple):
     """Next bytes of a direction, and those missing from the capture before them.
 
     missing  number of missing bytes
@@ -219,7 +219,7 @@ class Reassembler:
         distance = (self._base - segment.sequence - 1) % _MODULUS
         return distance == 0 if self.begins else distance <= _LATE_SYN
 
-    def add(self, segment: Segment) -> list[Piece]:
+    def add(self, segment: Segment) -> list[Chunk]:
         """Add the next segment of the capture; return what is complete now."""
         is_syn = bool(segment.flags & SYN)
         sequence = segment.sequence + is_syn
@@ -242,16 +242,16 @@ class Reassembler:
             heappush(self._waiting, (number, segment.time, segment))
         return self._in_order(at_end=False)
 
-    def end(self) -> list[Piece]:
+    def end(self) -> list[Chunk]:
         """Return the rest at the end of the capture."""
-        pieces = self._in_order(at_end=True)
+        chunks = self._in_order(at_end=True)
         if self._missing:
-            pieces.append(Piece(self._missing, self._cut, b"", self._latest))
-        return pieces
+            chunks.append(Chunk(self._missing, self._cut, b"", self._latest))
+        return chunks
 
-    def _in_order(self, at_end: bool) -> list[Piece]:
+    def _in_order(self, at_end: bool) -> list[Chunk]:
         """Return what is complete; at the end, everything."""
-        pieces: list[Piece] = []
+        chunks: list[Chunk] = []
         waiting = self._waiting
         if not self._started and (len(waiting) >= _FIRST or (at_end and waiting)):
             self._started = True
@@ -268,10 +268,10 @@ class Reassembler:
             if data:
                 self._next += len(data)
                 self._latest = max(self._latest, segment.time)
-                pieces.append(Piece(self._missing, self._cut, data, self._latest))
+                chunks.append(Chunk(self._missing, self._cut, data, self._latest))
                 self._missing, self._cut = 0, False
             self._skip_to(number + len(segment.payload) + segment.lost, cut=True)
-        return pieces
+        return chunks
 
     def _skip_to(self, number: int, *, cut: bool) -> None:
         """Count the bytes before `number` as missing."""
