@@ -401,6 +401,8 @@ def decode_address(body: bytes) -> Address:
 RAW_TEXT: Final = 1
 BIG_INTEGER: Final = 2
 
+# In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
+_JMQ: Final = Origin.JMQ
 _BODY_KINDS: Final = {int(kind): kind for kind in BodyKind}
 _ORIGINS: Final = {int(origin): origin for origin in Origin}
 _DURABILITIES: Final = {int(durability): durability for durability in Durability}
@@ -408,7 +410,7 @@ _DURABILITIES: Final = {int(durability): durability for durability in Durability
 
 def has_client_timestamp(message: Message) -> bool:
     """Return whether the timestamp is the client's own, and not the arrival time."""
-    return message.timestamp != message.arrival or message.origin is Origin.JMQ
+    return message.timestamp != message.arrival or message.origin is _JMQ
 
 
 def encode_meta(message: Message) -> bytes:

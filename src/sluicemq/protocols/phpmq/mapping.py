@@ -27,6 +27,10 @@ from sluicemq.model.destination import Address
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.transcoding import content
 
+# In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
+_BYTES: Final = BodyKind.BYTES
+_PHPMQ: Final = Origin.PHPMQ
+
 LAST_EXPIRATION: Final = 1 << 53
 """Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
 that milliseconds and microseconds fit into 64 bits."""
@@ -99,7 +103,7 @@ def to_message(
     now  wall ms
     """
     expiration = expiration_after(ttl, now) if ttl > 0 else 0
-    message = Message(address, content, BodyKind.BYTES, Origin.PHPMQ, durability, now, expiration)
+    message = Message(address, content, _BYTES, _PHPMQ, durability, now, expiration)
     if ttl < 0:
         message.native = WITHOUT_TTL
     return message
@@ -107,9 +111,9 @@ def to_message(
 
 def came_with_ttl(message: Message) -> bool:
     """Return whether the publisher sent a TTL packet (dispatch version 2)."""
-    return message.origin is Origin.PHPMQ and not message.native
+    return message.origin is _PHPMQ and not message.native
 
 
 def to_content(message: Message) -> bytes:
     """Return the content for PHPMQ clients."""
-    return message.body if message.origin is Origin.PHPMQ else content(message)
+    return message.body if message.origin is _PHPMQ else content(message)
