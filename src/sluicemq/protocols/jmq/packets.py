@@ -166,7 +166,7 @@ LAST_MESSAGE_TYPE: Final = PacketType.MESSAGE.value
 #     R  redelivered                           this packet
 #     P  persistent                         B  defined, without a meaning
 #     S  selectors processed; of no effect  Z  the body is compressed (zlib, RFC 1950)
-#     A  a reply is expected                  I  sent again, maybe a second time: must not be taken
+#     A  a reply is expected                I  sent again, maybe a second time: must not be taken
 #     L  the last message of those asked       twice
 #        for while browsing                 W  the name is a wildcard
 #     F  the connection's flow is paused
