@@ -203,51 +203,51 @@ class _Recovery:
         if self.recovery.state:
             self._take(decode_state(self.recovery.state))
         for record in self.recovery.events():
-            kind = record.type
-            if kind == RecordType.COMPLETED:
-                self._settled(record.subscription, record.sequences)
-            elif kind == RecordType.DELIVERED:
-                sequences = record.sequences
-                self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
-            elif kind == RecordType.REDELIVERED:
-                self._delivered(*decode_redelivered(record.body))
-            elif kind == RecordType.BATCH_PART:
-                part = decode_batch(record.body)
-                self.broker.batches.remember(part, record.time // 1000, 0)
-            elif kind == RecordType.CLOCK_STEP:
-                step = decode_clock_step(record.body)
-                if step:
-                    self.broker.core.clock_log.steps.append((record.sequence, step))
-            elif kind == RecordType.DESTINATION_SETTINGS:
-                settings = decode_settings(record.body)
-                self.declared[settings.address] = settings
-            elif kind == RecordType.DESTINATION_DELETED:
-                address = record.address
-                self.declared.pop(address, None)
-                for number, entry in list(self.subscriptions.items()):
-                    if address == entry.address:
-                        del self.subscriptions[number]
-            elif kind == RecordType.SUBSCRIPTION_CREATED:
-                entry = decode_subscription(record.body)
-                self.subscriptions[entry.number] = entry
-                self._skip_number(entry.number)
-            elif kind == RecordType.SUBSCRIPTION_DELETED:
-                self.subscriptions.pop(decode_subscription(record.body).number, None)
-            elif kind == RecordType.REQUEUED:
-                requeue = decode_requeue(record.body)
-                self.requeued[requeue.subscription, record.reference] = (
-                    record.sequence,
-                    requeue.expiration,
-                )
-                if requeue.attempts:
-                    key = (requeue.subscription, record.reference)
-                    self.attempts[key] = requeue.attempts
-            elif kind == RecordType.DELIVERY_ATTEMPTS:
-                self._attempted(decode_attempts(record.body))
-            elif kind == RecordType.TRANSACTION_PREPARED:
-                self.payloads[record.sequence] = record.body
-            elif kind == RecordType.TRANSACTION_RESOLVED:
-                self.payloads.pop(record.reference, None)
+            match record.type:
+                case RecordType.COMPLETED:
+                    self._settled(record.subscription, record.sequences)
+                case RecordType.DELIVERED:
+                    sequences = record.sequences
+                    self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
+                case RecordType.REDELIVERED:
+                    self._delivered(*decode_redelivered(record.body))
+                case RecordType.BATCH_PART:
+                    part = decode_batch(record.body)
+                    self.broker.batches.remember(part, record.time // 1000, 0)
+                case RecordType.CLOCK_STEP:
+                    step = decode_clock_step(record.body)
+                    if step:
+                        self.broker.core.clock_log.steps.append((record.sequence, step))
+                case RecordType.DESTINATION_SETTINGS:
+                    settings = decode_settings(record.body)
+                    self.declared[settings.address] = settings
+                case RecordType.DESTINATION_DELETED:
+                    address = record.address
+                    self.declared.pop(address, None)
+                    for number, entry in list(self.subscriptions.items()):
+                        if address == entry.address:
+                            del self.subscriptions[number]
+                case RecordType.SUBSCRIPTION_CREATED:
+                    entry = decode_subscription(record.body)
+                    self.subscriptions[entry.number] = entry
+                    self._skip_number(entry.number)
+                case RecordType.SUBSCRIPTION_DELETED:
+                    self.subscriptions.pop(decode_subscription(record.body).number, None)
+                case RecordType.REQUEUED:
+                    requeue = decode_requeue(record.body)
+                    self.requeued[requeue.subscription, record.reference] = (
+                        record.sequence,
+                        requeue.expiration,
+                    )
+                    if requeue.attempts:
+                        key = (requeue.subscription, record.reference)
+                        self.attempts[key] = requeue.attempts
+                case RecordType.DELIVERY_ATTEMPTS:
+                    self._attempted(decode_attempts(record.body))
+                case RecordType.TRANSACTION_PREPARED:
+                    self.payloads[record.sequence] = record.body
+                case RecordType.TRANSACTION_RESOLVED:
+                    self.payloads.pop(record.reference, None)
         for number, attempts in self.flying.items():
             for sequence, count in attempts.items():
                 self.delivered[number, sequence] = count

@@ -9,7 +9,7 @@ when they are read; only values that cannot be derived are stored.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -114,46 +114,36 @@ DeadProperties = Mapping[str, "Property"]
 """Properties of a dead letter, REASON included."""
 
 
-def _dmq_timestamp(properties: DeadProperties) -> Property:
-    """Return the wall ms of TIME; 0 if it is not a time."""
-    try:
-        return round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
-    except (ValueError, OverflowError):
-        return 0
+DMQ_PROPERTIES: Final = (
+    DMQ_TIMESTAMP,
+    f"{DMQ_PREFIX}UNDELIVERED_REASON",
+    f"{DMQ_PREFIX}UNDELIVERED_COMMENT",
+    f"{DMQ_PREFIX}DELIVERY_COUNT",
+    f"{DMQ_PREFIX}BODY_TRUNCATED",
+    f"{DMQ_PREFIX}PRODUCING_BROKER",
+    f"{DMQ_PREFIX}DEAD_BROKER",
+)
+"""Open MQ's properties of a dead letter, which are derived if it does not have them itself."""
 
 
-def _dmq_reason(properties: DeadProperties) -> Property:
-    return _DMQ_REASONS.get(str(properties[REASON]), "ERROR")
-
-
-def _dmq_comment(properties: DeadProperties) -> Property:
+def _derived(properties: DeadProperties) -> dict[str, Property]:
+    """Return the values of DMQ_PROPERTIES for a dead letter that has none of them."""
     reason = str(properties[REASON])
-    return _DMQ_COMMENTS.get(reason, f"a consumer rejected the message: {reason}")
-
-
-def _dmq_delivery_count(properties: DeadProperties) -> Property:
     attempts = properties.get(ATTEMPTS)
-    return attempts if isinstance(attempts, int) else 0
-
-
-def _dmq_broker(properties: DeadProperties) -> Property:
-    return BROKER_NAME
-
-
-def _dmq_body_truncated(properties: DeadProperties) -> Property:
-    return False
-
-
-DMQ_PROPERTIES: Final[dict[str, Callable[[DeadProperties], Property]]] = {
-    DMQ_TIMESTAMP: _dmq_timestamp,
-    f"{DMQ_PREFIX}UNDELIVERED_REASON": _dmq_reason,
-    f"{DMQ_PREFIX}UNDELIVERED_COMMENT": _dmq_comment,
-    f"{DMQ_PREFIX}DELIVERY_COUNT": _dmq_delivery_count,
-    f"{DMQ_PREFIX}BODY_TRUNCATED": _dmq_body_truncated,
-    f"{DMQ_PREFIX}PRODUCING_BROKER": _dmq_broker,
-    f"{DMQ_PREFIX}DEAD_BROKER": _dmq_broker,
-}
-"""Functions that derive Open MQ's properties of a dead letter that does not have them itself."""
+    try:
+        failed = round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
+    except (ValueError, OverflowError):
+        failed = 0
+    values: tuple[Property, ...] = (
+        failed,
+        _DMQ_REASONS.get(reason, "ERROR"),
+        _DMQ_COMMENTS.get(reason, f"a consumer rejected the message: {reason}"),
+        attempts if isinstance(attempts, int) else 0,
+        False,
+        BROKER_NAME,
+        BROKER_NAME,
+    )
+    return dict(zip(DMQ_PROPERTIES, values, strict=True))
 
 
 def dmq_property(properties: DeadProperties | None, name: str) -> Property:
@@ -162,5 +152,5 @@ def dmq_property(properties: DeadProperties | None, name: str) -> Property:
         return None
     value = properties.get(name)
     if value is None and REASON in properties:
-        value = DMQ_PROPERTIES[name](properties)
+        value = _derived(properties)[name]
     return value

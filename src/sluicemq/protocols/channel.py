@@ -385,7 +385,9 @@ class Publisher(Generic[Request]):
 
     def publish(self, destination: Destination, message: Message, request: Request) -> bool:
         """Publish a message; return False if it waits for capacity. Raises as `Broker.publish`."""
-        if destination.settings.overflow is _BLOCK and self._may_park(destination):
+        if destination.settings.overflow is _BLOCK and (
+            self._session is not None and self._session.may_park(destination)
+        ):
             if not self._engine.publish(destination, message, partial(self._unparked, message)):
                 self._park(destination, message, request)
                 return False
@@ -417,9 +419,6 @@ class Publisher(Generic[Request]):
             channel.update_reading()
 
     # --- waiting for capacity ----------------------------------------------------------------
-
-    def _may_park(self, destination: Destination) -> bool:
-        return self._session is not None and self._session.may_park(destination)
 
     def _park(self, destination: Destination, message: Message, request: Request) -> None:
         deadline = self._broker.clock.steady + self._patience if self._patience else 0

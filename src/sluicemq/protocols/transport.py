@@ -39,6 +39,16 @@ class Background(Protocol):
         """Call `work`, which must not raise, in a thread, then `done` on the event loop."""
 
 
+class Process(Protocol):
+    """Values of the server process that the engine does not know."""
+
+    def memory(self) -> int:
+        """Return the resident memory of the process in bytes."""
+
+    def clients(self) -> int:
+        """Return the number of connections to all listeners."""
+
+
 class Transport(Protocol):
     """Connection of a session, as the session sees it."""
 

@@ -109,18 +109,14 @@ def _combined(tests: list[Test], every: bool) -> Test:
         return neutral
     if len(open_) == 1:
         return open_[0]
-    return _joined(open_, every)
-
-
-def _joined(tests: tuple[Test, ...], every: bool) -> Test:
-    if len(tests) == 2:
-        first, second = tests
+    if len(open_) == 2:
+        first, second = open_
         if every:
             return lambda message: first(message) and second(message)
         return lambda message: first(message) or second(message)
 
     def test_each(message: Message) -> bool:
-        for test in tests:
+        for test in open_:
             if test(message) is not every:
                 return not every
         return every

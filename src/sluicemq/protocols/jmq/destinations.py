@@ -49,7 +49,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from itertools import chain
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -71,6 +71,7 @@ from sluicemq.protocols.jmq.connection import JmqConnection, number, text
 from sluicemq.protocols.jmq.fields import format_name, read_name
 from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.transport import Process
 
 # --- wildcards -----------------------------------------------------------------------------------
 
@@ -421,16 +422,6 @@ _TOPIC: Final = "destination.topic."
 Values = Mapping[str, Value]
 
 
-class Process(Protocol):
-    """Values of the process that the engine does not know."""
-
-    def memory(self) -> int:
-        """Return the resident memory of the process in bytes."""
-
-    def clients(self) -> int:
-        """Return the number of connections of all protocols."""
-
-
 class Watched:
     """Peaks and means of a destination's values while its metrics topic has subscribers."""
 
@@ -535,10 +526,19 @@ class Metrics:
         if name == "broker":
             return self._of_broker()
         if name == "jvm":
-            return self._of_memory()
+            limit = self._broker.settings.memory_limit
+            return {
+                "maxMemory": Long(limit),
+                "totalMemory": Long(self._process.memory()),
+                "freeMemory": Long(max(0, limit - self._broker.memory)),
+            }
         if name == "destination_list":
             return self._of_destinations()
-        return None if subject is None else self._of_one(subject, self._watched[topic])
+        if subject is None:
+            return None
+        unmeasured = ((name, 0) for name in _UNMEASURED)
+        measured = chain(counters(subject), gauges(subject), self._watched[topic].values())
+        return longs(chain(unmeasured, measured))
 
     def _destinations(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
@@ -557,15 +557,6 @@ class Metrics:
         totals["numDestinations"] = count
         return longs(totals.items())
 
-    def _of_memory(self) -> Values:
-        """Return the memory values: the limit for messages, and the memory of the process."""
-        limit = self._broker.settings.memory_limit
-        return {
-            "maxMemory": Long(limit),
-            "totalMemory": Long(self._process.memory()),
-            "freeMemory": Long(max(0, limit - self._broker.memory)),
-        }
-
     def _of_destinations(self) -> Values:
         listed: dict[str, Value] = {}
         for destination in self._destinations():
@@ -576,12 +567,6 @@ class Metrics:
                 "isTemporary": destination.temporary,
             }
         return listed
-
-    def _of_one(self, destination: Destination, watched: Watched) -> Values:
-        unmeasured = ((name, 0) for name in _UNMEASURED)
-        return longs(
-            chain(unmeasured, counters(destination), gauges(destination), watched.values())
-        )
 
     def _send(self, topic: Destination, values: Values) -> None:
         host, port = self._address()

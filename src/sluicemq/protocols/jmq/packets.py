@@ -371,14 +371,10 @@ Step = tuple[ReportedTransactionState, frozenset[ReportedTransactionState]]
 """State after a request, and the states before it."""
 
 
-def _states(names: str) -> frozenset[ReportedTransactionState]:
-    return frozenset(ReportedTransactionState[name] for name in names.split())
-
-
 STEPS: Final[dict[tuple[PacketType, int], Step]] = {
     (PacketType[f"{request}_TRANSACTION"], flags): (
         ReportedTransactionState[reached],
-        _states(before),
+        frozenset(ReportedTransactionState[name] for name in before.split()),
     )
     for request, flags, reached, before in (
         ("START", XaFlag.NOFLAGS, "STARTED", "CREATED COMPLETE STARTED"),

@@ -26,7 +26,7 @@ from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
-from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import Login, Process, SessionInfo, State, Timer, Transport
 from sluicemq.security.access import OPEN, Access
 
 REFRESH_SECONDS: Final = 0.5
@@ -34,19 +34,13 @@ LINE_LIMIT: Final = 4096
 """Maximum length of a command in bytes; a longer one ends the session."""
 
 
-class ServerInfo(Protocol):
+class ServerInfo(Process, Protocol):
     """Figures of the server process."""
 
     version: str
 
     def uptime(self) -> float:
         """Return the seconds since the start."""
-
-    def memory(self) -> int:
-        """Return the resident bytes of the process."""
-
-    def clients(self) -> int:
-        """Return the number of connections to the message ports."""
 
 
 class MaintenanceSession:
