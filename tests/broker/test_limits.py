@@ -257,14 +257,14 @@ def test_a_blocked_producer_may_cancel() -> None:
     for message in parked:
         body = message.body.decode()
         assert not fixture.broker.publish(queue, message, lambda body=body: accepted.append(body))
-    assert fixture.broker.withdraw(queue, parked[0])
-    assert not fixture.broker.withdraw(queue, parked[0])
+    assert fixture.broker.publisher.withdraw(queue, parked[0])
+    assert not fixture.broker.publisher.withdraw(queue, parked[0])
     reader = fixture.read(queue)
     fixture.broker.flush()
     fixture.broker.flush()
     assert accepted == ["c"]
     assert reader.got() == ["a", "c"]
-    assert not fixture.broker.withdraw(queue, parked[1])
+    assert not fixture.broker.publisher.withdraw(queue, parked[1])
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])

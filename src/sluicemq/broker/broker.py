@@ -316,11 +316,6 @@ class Broker:
                 "(broker.max_subscriptions_per_user); unsubscribe from some first"
             )
 
-    def adopt_subscription(self, subscription: Subscription) -> None:
-        """Register a durable subscription that the journal knows already."""
-        subscription.destination.subscribe(subscription)
-        self.durable_subscriptions[subscription.number] = subscription
-
     def claim(self, subscription: Subscription, owner: str) -> None:
         """Assign a subscription to a user; for a durable one this survives a restart."""
         if subscription.owner == owner or subscription.closed:
@@ -384,10 +379,6 @@ class Broker:
     ) -> bool:
         """Accept a message; see Publisher.publish."""
         return self.publisher.publish(destination, message, unblocked)
-
-    def withdraw(self, destination: Destination, message: Message) -> bool:
-        """Remove a parked message; return False if it has been accepted already."""
-        return self.publisher.withdraw(destination, message)
 
     def when_durable(self, sequence: int, callback: Callable[[], None]) -> None:
         """Call `callback` once all records up to `sequence` are on disk; immediately if they

@@ -422,7 +422,8 @@ class _Recovery:
             entry.shared,
             entry.owner,
         )
-        broker.adopt_subscription(subscription)
+        topic.subscribe(subscription)
+        broker.durable_subscriptions[subscription.number] = subscription
 
     def _distribute(
         self, topic: Destination, row: LiveRow, held: dict[tuple[int, int], list[Delivery]]

@@ -463,7 +463,7 @@ class Publisher(Generic[Request]):
     def _withdraw(self, message: Message) -> None:
         parked = self._parked.pop(message)
         self.parked_bytes -= len(message.body)
-        self._broker.withdraw(parked.destination, message)
+        self._engine.withdraw(parked.destination, message)
 
     def end(self, stays: Callable[[Request], bool] | None = None) -> None:
         """Withdraw the messages that wait for capacity, except those that `stay`."""

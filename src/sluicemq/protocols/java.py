@@ -467,9 +467,12 @@ class _Reader:
 # --- writing -----------------------------------------------------------------------------------
 
 
-def dumps(value: object) -> bytes:
-    """Return a stream of one value. Raises SerialError for types outside the closed set."""
-    writer = _Writer(_HASHMAP)
+def dumps(value: object, hashtable: bool = False) -> bytes:
+    """Return a stream of one value, with maps as in `dumps_map`.
+
+    Raises SerialError for types outside the closed set.
+    """
+    writer = _Writer(_HASHTABLE if hashtable else _HASHMAP)
     writer.value(value, _DEPTH)
     return writer.stream()
 
@@ -479,9 +482,7 @@ def dumps_map(entries: Mapping[str, object], hashtable: bool = False) -> bytes:
 
     Raises SerialError for types outside the closed set.
     """
-    writer = _Writer(_HASHTABLE if hashtable else _HASHMAP)
-    writer.value(dict(entries), _DEPTH)
-    return writer.stream()
+    return dumps(dict(entries), hashtable)
 
 
 def dumps_stream(values: Iterable[object]) -> bytes:
