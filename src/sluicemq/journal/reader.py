@@ -8,6 +8,7 @@ record.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from itertools import compress, zip_longest
@@ -159,7 +160,8 @@ class Lookup:
             data += os.pread(fd, body - len(data), place + len(data))
         return decode_record(memoryview(data), 0, body)
 
-    def _open(self, segment: LiveSegment) -> tuple[MappedSegment, SegmentIndex]:
+    def _open(self, segment: LiveSegment) -> SegmentIndex:
+        """Return the mapped index of a sealed segment. Raises JournalDamaged."""
         view = self._views.get(segment.first)
         if view is None:
             view = MappedSegment(segment_path(self._directory, segment.first))
@@ -168,22 +170,17 @@ class Lookup:
                 self._views.popitem(last=False)[1].close()
         if view.index is None:
             raise damaged(view.path, view.size, "the index is not intact")
-        return view, view.index
+        return view.index
 
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
-        _, index = self._open(segment)
-        base = segment.base
-        needed: bytes | bytearray | list[int] = segment.needed()
-        if index.dense:
-            needed = needed[int(index.sequences[0]) - base :]
-        else:
-            needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
+        index = self._open(segment)
+        needed = index.by_row(segment.needed(), segment.base)
         return sum(compress(index.columns["size"], needed))
 
     def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
         """Return offset and size of a record. Raises RecordNotFound."""
-        _, index = self._open(segment)
+        index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")
@@ -238,19 +235,12 @@ def place_of(segment: LiveSegment, sequence: int) -> int:
 
 def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
     """Return a record from buffers not yet written, three per record, or None."""
-    low = 0
-    high = len(parts) // 3
-    while low < high:
-        middle = (low + high) // 2
-        found = sequence_at(parts[3 * middle], 0)
-        if found == sequence:
-            head, body, _ = parts[3 * middle : 3 * middle + 3]
-            return decode_record(memoryview(head + body), 0, len(head) + len(body))
-        if found < sequence:
-            low = middle + 1
-        else:
-            high = middle
-    return None
+    rows = range(0, len(parts), 3)
+    place = 3 * bisect_left(rows, sequence, key=lambda start: sequence_at(parts[start], 0))
+    if place == len(parts) or sequence_at(parts[place], 0) != sequence:
+        return None
+    record = parts[place] + parts[place + 1]
+    return decode_record(memoryview(record), 0, len(record))
 
 
 def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple[int, Record]]:

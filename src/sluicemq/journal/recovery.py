@@ -520,7 +520,7 @@ class Recovery:
         live = segment.live
         if live.count(0) == len(live):
             return
-        left = self._left_by_row(part)
+        left = index.by_row(live, segment.base)
         columns = index.columns
         many = self.liveness.live_many
         make = LiveRow._make
@@ -572,16 +572,6 @@ class Recovery:
                     durability == Durability.TRANSIENT,
                 )
             )
-
-    def _left_by_row(self, part: SegmentPart) -> bytes | bytearray:
-        """Return the liveness bytes of a segment in the order of its columns."""
-        segment, _, index = part
-        base = segment.base
-        live = segment.live
-        if index.dense:
-            start = int(index.sequences[0]) - base
-            return live[start : start + index.count]
-        return bytes([live[sequence - base] for sequence in index.sequences.tolist()])
 
     def done(self) -> None:
         """Close the files and release the data that only a start needs."""

@@ -58,6 +58,7 @@ import mmap
 import os
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -243,18 +244,19 @@ class SegmentIndex:
 
     def row(self, sequence: int) -> int:
         """Return the first row with at least that sequence number; `count` if there is none."""
-        sequences = self.sequences
-        count = self.count
         if self.dense:
-            return min(max(sequence - int(sequences[0]), 0), count)
-        low = 0
-        while low < count:
-            middle = (low + count) // 2
-            if sequences[middle] < sequence:
-                low = middle + 1
-            else:
-                count = middle
-        return low
+            return min(max(sequence - int(self.sequences[0]), 0), self.count)
+        return bisect_left(self.sequences, sequence)
+
+    def by_row(self, column: bytes | bytearray, base: int) -> bytes | bytearray:
+        """Return the bytes of the records from a column with a byte per sequence number.
+
+        `base` is the sequence number of the column's first byte.
+        """
+        if self.dense:
+            start = int(self.sequences[0]) - base
+            return column[start : start + self.count]
+        return bytes([column[sequence - base] for sequence in self.sequences.tolist()])
 
     def close(self) -> None:
         """Release the buffer."""
