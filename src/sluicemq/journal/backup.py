@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
@@ -36,6 +36,7 @@ from sluicemq.journal.files import (
     sync_directory,
     take_lock,
     write_at,
+    write_whole,
 )
 from sluicemq.journal.format import HEADER_BYTES, sequence_at
 from sluicemq.journal.manifest import (
@@ -62,9 +63,9 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import (
     Snapshot,
+    check_segments,
     newest_snapshot_file,
     snapshot_path,
-    unpack_live,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
@@ -150,12 +151,7 @@ class BackupCopy:
 
     def store(self, path: str, data: bytes) -> File:
         """Create a file with that content and return its manifest entry."""
-        fd = _new_file(self._target / path)
-        try:
-            write_at(fd, data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        write_whole(self._target / path, data, mode=0o600)
         self.copied += len(data)
         return File(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
@@ -176,7 +172,8 @@ class BackupCopy:
                 if self._link and _linked(source, self._target / path):
                     digest = self._read(fd, -1, size, source, sealed)
                     return File(path=path, bytes=size, sha256=digest, sealed=sealed)
-            out = _new_file(self._target / path)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+            out = os.open(self._target / path, flags, 0o600)
             try:
                 digest = self._read(fd, out, size, source, sealed)
                 os.fsync(out)
@@ -246,10 +243,6 @@ def _linked(source: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
-
-
-def _new_file(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
 
 
 SLOT_PREFIX: Final = "backup-"
@@ -404,15 +397,9 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
             raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
         before = first
         segments.append((first, size, sealed))
-    there = {first for first, _, _ in segments}
-    for state in found[2].segments if found is not None else ():
-        missing = state.first <= end.segment and state.first not in there
-        if missing and unpack_live(state, journal).strip(b"\0"):
-            raise damaged(
-                segment_path(journal, state.first),
-                0,
-                "the segment is missing, and messages in it are live",
-            )
+    if found is not None:
+        present = {first for first, _, _ in segments}
+        check_segments(found[2], journal, present, end.segment)
     return _Plan(identity, found[:2] if found is not None else None, end, segments)
 
 
@@ -461,15 +448,12 @@ def _last_unit(journal: Path) -> DurableEnd | None:
         path = segment_path(journal, first)
         if path.stat().st_size < SEGMENT_HEADER_BYTES:
             continue
-        view = MappedSegment(path)
-        try:
+        with closing(MappedSegment(path)) as view:
             if view.index is not None:
                 last = int(view.index.sequences[-1]) if view.index.count else first
                 return DurableEnd(first, view.size, last)
             tail = find_tail(view, durable, limit)
             limit = view.header.previous_end or None
-        finally:
-            view.close()
         if tail.heads:
             return DurableEnd(
                 first, tail.end, sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)

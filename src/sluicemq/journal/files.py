@@ -122,11 +122,11 @@ class DurableFile:
     a crash of the machine it may be behind the journal, but never ahead.
     """
 
-    def __init__(self, directory: Path, space: Unreserved | None = None) -> None:
+    def __init__(self, directory: Path, space: Unreserved) -> None:
         path = directory / DURABLE_NAME
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         create = partial(os.open, path, flags, 0o640)
-        self._fd = (space or Unreserved()).with_space(create, ENTRY_BYTES, upkeep=True)
+        self._fd = space.with_space(create, ENTRY_BYTES, upkeep=True)
 
     def write(self, end: DurableEnd) -> None:
         """Publish the end. If the disk is full, the file keeps the previous end."""

@@ -395,7 +395,7 @@ class FileJournal(Appender):
             before[0].end if before else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
-        self._file = SegmentFile(self.directory, header, preallocate, self.syncs.record, self.space)
+        self._file = SegmentFile(self.directory, header, self.space, preallocate, self.syncs.record)
         self._files[segment.first] = self._file
 
     @property

@@ -11,6 +11,7 @@ import os
 from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Final
@@ -282,19 +283,14 @@ def read_records(
         if following is not None and following <= sequence:
             continue
         end = records_end(directory, first, following)
-        try:
-            view = MappedSegment(segment_path(directory, first))
-        except FileNotFoundError:
-            continue
-        try:
+        path = segment_path(directory, first)
+        with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
             if first == durable.segment:
                 end = durable.offset
             elif not end or view.index is not None:
                 end = view.size
             for offset, record in read_segment(view, end, sequence):
                 yield view, offset, record
-        finally:
-            view.close()
 
 
 SLICE: Final = 1 << 14
@@ -318,12 +314,8 @@ def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
         return sum(len(part) - part.count(0) for part in parts)
     if segment.first > position or segment.last <= position:
         return segment.records if segment.first > position else 0
-    try:
-        view = MappedSegment(segment_path(directory, segment.first))
-    except FileNotFoundError:
-        return 0  # it has been removed meanwhile
-    try:
+    path = segment_path(directory, segment.first)
+    with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
         index = view.index
         return segment.records if index is None else index.count - index.row(position + 1)
-    finally:
-        view.close()
+    return 0  # it has been removed meanwhile

@@ -50,6 +50,7 @@ from sluicemq.journal.snapshot import (
     LARGEST_SPAN,
     SegmentState,
     Snapshot,
+    check_segments,
     missing_liveness,
     newest_snapshot,
     unpack_live,
@@ -228,10 +229,8 @@ class Recovery:
         self, firsts: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
     ) -> None:
         present = set(firsts)
-        for state in snapshot.segments if snapshot else ():
-            if state.first not in present and unpack_live(state, self.directory).strip(b"\0"):
-                path = segment_path(self.directory, state.first)
-                raise damaged(path, 0, "the segment is missing, and messages in it are live")
+        if snapshot is not None:
+            check_segments(snapshot, self.directory, present)
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
             path = segment_path(self.directory, durable.segment)
             raise damaged(path, 0, "the newest segment is missing")

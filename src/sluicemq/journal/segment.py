@@ -83,6 +83,7 @@ from sluicemq.journal.format import (
     record_size,
     sequence_at,
 )
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, JournalError
 
@@ -113,15 +114,11 @@ def _padded(size: int) -> int:
     return size + (-size & 7)
 
 
-def _go_on() -> None:
-    """Do not yield to other threads."""
-
-
 def build_index(
     heads: bytes | bytearray,
     start: int,
     names: Mapping[int, Address],
-    pause: Callable[[], None] = _go_on,
+    pause: Callable[[], None] = ignore,
 ) -> bytes:
     """Return the INDEX record's body for consecutive records from offset `start` on.
 

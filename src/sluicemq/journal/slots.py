@@ -180,7 +180,11 @@ class Slots:
                 position = max(position, slot.position)
             if position < slot.position:
                 raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
-            return self._move(name, slot, position)
+            now = wall()
+            if position > slot.position or not 0 <= now - slot.moved < NOTE_MS:
+                slot = msgspec.structs.replace(slot, position=position, moved=now)
+                self._write(self._path(name), slot)
+            return slot
 
     def renew(self, name: str, lease: int) -> None:
         """Set the lease to expire `lease` ms from now.
@@ -229,14 +233,6 @@ class Slots:
         slot = self.get(name)
         if slot.lost:
             raise JournalError(slot.describe_loss(name))
-        return slot
-
-    def _move(self, name: str, slot: Slot, position: int) -> Slot:
-        now = wall()
-        if position == slot.position and 0 <= now - slot.moved < NOTE_MS:
-            return slot
-        slot = msgspec.structs.replace(slot, position=position, moved=now)
-        self._write(self._path(name), slot)
         return slot
 
     def lose(self, name: str, abandoned: bool = False) -> None:

@@ -15,7 +15,7 @@ not intact was damaged later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,7 +29,7 @@ import msgspec
 from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
-from sluicemq.journal.segment import check_version, damaged, numbered
+from sluicemq.journal.segment import check_version, damaged, numbered, segment_path
 from sluicemq.journal.space import NO_SPACE, Unreserved
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
@@ -229,6 +229,20 @@ def unpack_live(state: SegmentState, directory: Path) -> bytes:
     if not unpacker.eof:
         raise missing_liveness(state.first, directory)
     return live
+
+
+def check_segments(
+    snapshot: Snapshot, directory: Path, present: Container[int], last: int | None = None
+) -> None:
+    """Raise JournalDamaged if a segment with live records is not among those `present`.
+
+    With `last`, segments after that one do not matter.
+    """
+    for state in snapshot.segments:
+        matters = last is None or state.first <= last
+        if matters and state.first not in present and unpack_live(state, directory).strip(b"\0"):
+            path = segment_path(directory, state.first)
+            raise damaged(path, 0, "the segment is missing, and messages in it are live")
 
 
 def missing_liveness(first: int, directory: Path) -> JournalDamaged:
