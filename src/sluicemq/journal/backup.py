@@ -25,7 +25,6 @@ from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from sluicemq import __version__
 from sluicemq.journal.files import (
@@ -52,6 +51,7 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
     MappedSegment,
+    crc_before_trailer,
     damaged,
     decode_trailer,
     find_tail,
@@ -220,7 +220,7 @@ class BackupCopy:
                 write_at(out, data, done)
             digest.update(data)
             if sealed:
-                crc, last = _crc_but_trailer(crc, last, data)
+                crc, last = crc_before_trailer(crc, last, data)
             done += len(data)
             self._throttle.advance(len(data))
         if sealed:
@@ -228,12 +228,6 @@ class BackupCopy:
             if trailer is None or trailer[2] != crc:
                 raise damaged(source, 0, "the bytes do not match their CRC")
         return digest.hexdigest()
-
-
-def _crc_but_trailer(crc: int, kept: bytes, data: bytes) -> tuple[int, bytes]:
-    """Return the CRC without the last bytes, which may be the trailer, and these bytes."""
-    data = kept + data
-    return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]
 
 
 def _linked(source: Path, target: Path) -> bool:

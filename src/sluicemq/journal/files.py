@@ -56,6 +56,18 @@ def write_whole(
     sync_directory(path.parent)
 
 
+def owner_of(directory: Path) -> tuple[int, int] | None:
+    """Return user and group id for new files in the directory if the caller is root, else None.
+
+    They are those of the directory: the broker's user must be able to read files that root
+    creates.
+    """
+    if os.geteuid() != 0:
+        return None
+    status = directory.stat()
+    return status.st_uid, status.st_gid
+
+
 def write_at(fd: int, data: bytes, offset: int) -> int:
     """Write all of `data` at `offset`, repeating short writes, and return the end offset."""
     written = os.pwrite(fd, data, offset)

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import sync_directory, write_whole
+from sluicemq.journal.files import owner_of, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -225,7 +225,7 @@ class Slots:
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(exist_ok=True)
-            owner = self._owner()
+            owner = owner_of(self._directory.parent)
             if owner is not None:
                 os.chown(self._directory, *owner)
 
@@ -264,7 +264,7 @@ class Slots:
             yield  # without the directory no slot exists; the caller raises
             return
         try:
-            owner = self._owner()
+            owner = owner_of(self._directory.parent)
             if owner is not None:
                 os.fchown(fd, *owner)
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -273,17 +273,8 @@ class Slots:
             os.close(fd)
 
     def _write(self, path: Path, slot: Slot) -> None:
-        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=self._owner())
-
-    def _owner(self) -> tuple[int, int] | None:
-        """Return the journal's user and group id if the caller is root, else None.
-
-        The broker's user must be able to read files that root creates.
-        """
-        if os.geteuid() != 0:
-            return None
-        status = self._directory.parent.stat()
-        return status.st_uid, status.st_gid
+        owner = owner_of(self._directory.parent)
+        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=owner)
 
 
 def wall() -> int:
