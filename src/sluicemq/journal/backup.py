@@ -62,7 +62,6 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import (
-    Snapshot,
     check_segments,
     newest_snapshot_file,
     snapshot_path,
@@ -246,19 +245,6 @@ START_SECONDS: Final = 30.0
 """Maximum wait for a starting broker to publish the durable end of its journal."""
 
 
-class _Plan(NamedTuple):
-    """Files to copy; per segment its first sequence number, bytes, and whether it is sealed."""
-
-    identity: bytes
-    snapshot: tuple[int, bytes] | None
-    end: DurableEnd
-    segments: list[tuple[int, int, bool]]
-
-    @property
-    def total(self) -> int:
-        return sum(size for _, size, _ in self.segments)
-
-
 def create(
     journal: Path,
     target: Path,
@@ -294,20 +280,21 @@ def create(
     _prepare(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
-        plan = _plan(journal, identity)
-        throttle = CopyThrottle(plan.total, rate, slots, name, on_progress, cancelled)
+        snapshot, end, segments = _plan(journal, identity)
+        total = sum(size for _, size, _ in segments)
+        throttle = CopyThrottle(total, rate, slots, name, on_progress, cancelled)
         inner = target / JOURNAL_NAME
         inner.mkdir(mode=0o700)
         copy = BackupCopy(journal, target, previous, earlier, link, throttle)
         files = [
-            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", plan.identity.hex().encode() + b"\n"),
-            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(plan.end)),
+            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
+            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
-        if plan.snapshot is not None:
-            position, data = plan.snapshot
+        if snapshot is not None:
+            position, data = snapshot
             path = snapshot_path(inner, position)
             files.append(copy.store(str(path.relative_to(target)), data))
-        for first, size, sealed in plan.segments:
+        for first, size, sealed in segments:
             files.append(copy.segment(first, size, sealed))
         for extra, data in (extras or {}).items():
             files.append(copy.store(extra, data))
@@ -323,11 +310,11 @@ def create(
     manifest = Manifest(
         release=__version__,
         created=wall(),
-        identity=plan.identity.hex(),
-        first_sequence=plan.segments[0][0] if plan.segments else plan.end.sequence,
-        last_sequence=plan.end.sequence,
-        segment=plan.end.segment,
-        offset=plan.end.offset,
+        identity=identity.hex(),
+        first_sequence=segments[0][0] if segments else end.sequence,
+        last_sequence=end.sequence,
+        segment=end.segment,
+        offset=end.offset,
         copied_bytes=copy.copied,
         incremental_from=str(previous) if previous is not None else "",
         files=files,
@@ -374,9 +361,17 @@ def _prepare(target: Path) -> None:
 # --- files to copy -------------------------------------------------------------------------------
 
 
-def _plan(journal: Path, identity: bytes) -> _Plan:
+def _plan(
+    journal: Path, identity: bytes
+) -> tuple[tuple[int, bytes] | None, DurableEnd, list[tuple[int, int, bool]]]:
+    """Return the snapshot, the end, and the segments to copy.
+
+    Of the snapshot its position and bytes; per segment its first sequence number, bytes, and
+    whether it is sealed.
+    """
     found = newest_snapshot_file(journal)
     end = _end(journal, found[2].position if found is not None else 0)
+    position = found[2].state_position if found is not None else 0
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
     before: int | None = None
@@ -386,7 +381,7 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
         except FileNotFoundError:
             before = None
             continue  # removed by a snapshot before the one copied
-        if before is not None and previous != before and first > _state_position(found):
+        if before is not None and previous != before and first > position:
             path = segment_path(journal, first)
             raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
         before = first
@@ -394,11 +389,7 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
     if found is not None:
         present = {first for first, _, _ in segments}
         check_segments(found[2], journal, present, end.segment)
-    return _Plan(identity, found[:2] if found is not None else None, end, segments)
-
-
-def _state_position(found: tuple[int, bytes, Snapshot] | None) -> int:
-    return found[2].state_position if found is not None else 0
+    return found[:2] if found is not None else None, end, segments
 
 
 def _end(journal: Path, position: int) -> DurableEnd:

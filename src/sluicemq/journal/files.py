@@ -11,7 +11,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, Unreserved
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
 from sluicemq.model.errors import JournalLocked
 
 LOCK_NAME: Final = "lock"
@@ -134,7 +134,7 @@ class DurableFile:
     a crash of the machine it may be behind the journal, but never ahead.
     """
 
-    def __init__(self, directory: Path, space: Unreserved) -> None:
+    def __init__(self, directory: Path, space: DiskSpace) -> None:
         path = directory / DURABLE_NAME
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         create = partial(os.open, path, flags, 0o640)

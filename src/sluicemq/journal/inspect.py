@@ -229,7 +229,7 @@ def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) 
     for attempt in range(ATTEMPTS):
         before = list_snapshots(directory)
         try:
-            recovery = Recovery(directory, identity, verify=False, mend=False)
+            recovery = Recovery(directory, identity, verify=False)
         except (JournalDamaged, FileNotFoundError) as error:
             moved = isinstance(error, FileNotFoundError) or list_snapshots(directory) != before
             if moved and attempt + 1 < ATTEMPTS:

@@ -230,9 +230,7 @@ class FileJournal(Appender):
             )
             undo.callback(space.release_file)
             identity = read_identity(directory) or make_identity(directory)
-            recovery = Recovery(
-                directory, identity, verify=options.verify_on_start, mend=True, space=space
-            )
+            recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
             journal = cls(directory, options, identity, recovery, lock, notify, on_failure, space)
             undo.pop_all()
         try:

@@ -206,24 +206,20 @@ class Lookup:
             raise damaged(path, place, f"record {sequence} is not intact")
         return decode_record(data, 0, size)
 
-    def forget(self, segment: LiveSegment) -> None:
-        """Close the files of a segment that is about to be removed."""
-        if self._ahead is not None and self._ahead.first == segment.first:
+    def forget(self, first: int) -> None:
+        """Close the files of the segment with that first number, which is about to be removed."""
+        if self._ahead is not None and self._ahead.first == first:
             self._ahead = None
-        fd = self._sealed.pop(segment.first, None)
+        fd = self._sealed.pop(first, None)
         if fd is not None:
             os.close(fd)
-        view = self._views.pop(segment.first, None)
+        view = self._views.pop(first, None)
         if view is not None:
             view.close()
 
     def close(self) -> None:
-        for view in self._views.values():
-            view.close()
-        self._views.clear()
-        for fd in self._sealed.values():
-            os.close(fd)
-        self._sealed.clear()
+        for first in {*self._views, *self._sealed}:
+            self.forget(first)
 
 
 def place_of(segment: LiveSegment, sequence: int) -> int:

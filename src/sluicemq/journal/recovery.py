@@ -55,7 +55,7 @@ from sluicemq.journal.snapshot import (
     newest_snapshot,
     unpack_live,
 )
-from sluicemq.journal.space import Unreserved
+from sluicemq.journal.space import DiskSpace
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import Durability
@@ -150,13 +150,12 @@ class Recovery:
         identity: bytes,
         *,
         verify: bool,
-        mend: bool,
-        space: Unreserved | None = None,
+        space: DiskSpace | None = None,
     ) -> None:
         """Read the journal.
 
-        With `mend`, cut off a torn tail and seal every segment. Without it, change nothing and
-        read nothing beyond the published end. `space` provides space on a full file system.
+        With `space`, which provides it on a full file system, cut off a torn tail and seal every
+        segment. Without it, change nothing and read nothing beyond the published end.
 
         Raises JournalDamaged, or JournalError for another format version.
         """
@@ -177,8 +176,7 @@ class Recovery:
         }
         self._names: dict[int, Address] = {}
         self._unsealed: list[tuple[int, Tail]] = []
-        self._mend = mend
-        self._space = space or Unreserved()
+        self._mend = space is not None
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
@@ -186,6 +184,8 @@ class Recovery:
         self._sealed_before = snapshot.sealed_before if snapshot else 0
         try:
             self._read(snapshot, verify)
+            if space is not None:
+                self._seal_all(space)
         except BaseException:
             self.done()
             raise
@@ -221,8 +221,6 @@ class Recovery:
         if durable and self.report["confirmed"] == "lost":
             last = max(last, durable.sequence)
         self._apply()
-        if self._mend:
-            self._seal_all()
         self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
 
     def _check_chain(
@@ -336,7 +334,7 @@ class Recovery:
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
-        """Report the newest segment, which has no record, and with `mend` remove it.
+        """Report the newest segment, which has no record, and remove it unless only reading.
 
         A segment gets its name only after its first group is on disk, so the file system or
         another process has truncated it since then.
@@ -347,27 +345,27 @@ class Recovery:
             (self.directory / DURABLE_NAME).unlink(missing_ok=True)
             sync_directory(self.directory)
 
-    def _seal_all(self) -> None:
+    def _seal_all(self, space: DiskSpace) -> None:
         """Add index and trailer to unsealed segments, after all segments have been read."""
         for place, tail in self._unsealed:
             segment, view, table = self.parts[place]
             header = view.header
             table.close()
             view.close()
-            self._seal(header, tail, place == len(self.parts) - 1)
+            self._seal(header, tail, space, place == len(self.parts) - 1)
             view = MappedSegment(view.path)
             assert view.index is not None
             segment.size = view.size
             self.parts[place] = SegmentPart(segment, view, view.index)
         self._unsealed.clear()
 
-    def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
-        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, self._space)
+    def _seal(self, header: SegmentHeader, tail: Tail, space: DiskSpace, is_last: bool) -> None:
+        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, space)
         try:
             last = sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
             file.seal(last + 1, self._names)
             if is_last:
-                published = DurableFile(self.directory, self._space)
+                published = DurableFile(self.directory, space)
                 published.write(DurableEnd(header.first, file.end, last))
                 published.close()
         finally:

@@ -30,7 +30,7 @@ from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
 from sluicemq.journal.segment import check_version, damaged, numbered, segment_path
-from sluicemq.journal.space import NO_SPACE, Unreserved
+from sluicemq.journal.space import NO_SPACE, DiskSpace
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
 
@@ -98,8 +98,8 @@ class Capture:
     written: bool = False
 
 
-def capture_segments(liveness: Liveness) -> Capture:
-    """Return the liveness part of a snapshot, copying what changed since the last one."""
+def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
+    """Add the segments to a snapshot, copying what changed since the last one."""
     many: dict[int, list[tuple[int, int]]] = {}
     for sequence, count in liveness.live_many.items():
         segment = liveness.find(sequence)
@@ -107,7 +107,6 @@ def capture_segments(liveness: Liveness) -> Capture:
             many.setdefault(segment.first, []).append((sequence, count))
     raw = []
     finished = []
-    states = []
     for segment in liveness.segments:
         state = SegmentState(
             segment.first, segment.base, segment.packed, many.get(segment.first, [])
@@ -120,11 +119,11 @@ def capture_segments(liveness: Liveness) -> Capture:
             raw.append((segment, state))
         if not segment.alive:
             finished.append(segment)
-        states.append(state)
-    return Capture(Snapshot(0, 0, b"", 0, [], b"", states), raw, finished)
+        snapshot.segments.append(state)
+    return Capture(snapshot, raw, finished)
 
 
-def write_snapshot(directory: Path, capture: Capture, space: Unreserved) -> None:
+def write_snapshot(directory: Path, capture: Capture, space: DiskSpace) -> None:
     """Pack, write and sync a snapshot, then remove older ones. Runs on the background thread.
 
     If the disk is full, no file changes and `written` stays False.

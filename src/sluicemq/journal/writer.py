@@ -38,7 +38,7 @@ from sluicemq.journal.segment import (
     encode_trailer,
     segment_path,
 )
-from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, Unreserved, ignore
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.model.destination import Address
 
 Work = Callable[[], None]
@@ -174,7 +174,7 @@ class SegmentFile:
         self,
         directory: Path,
         header: SegmentHeader,
-        space: Unreserved,
+        space: DiskSpace,
         preallocate: int = 0,
         synced: Callable[[float], None] = ignore,
     ) -> None:
@@ -206,7 +206,7 @@ class SegmentFile:
         header: SegmentHeader,
         end: int,
         heads: bytes,
-        space: Unreserved,
+        space: DiskSpace,
     ) -> SegmentFile:
         """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`."""
         file = cls(directory, header, space)
