@@ -181,7 +181,8 @@ class Recovery:
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
         self._live_position = snapshot.position if snapshot else 0
-        self._sealed_before = snapshot.sealed_before if snapshot else 0
+        # all segments before the last one had been sealed when the snapshot was written
+        self._sealed_before = snapshot.segments[-1].first if snapshot and snapshot.segments else 0
         try:
             self._read(snapshot, verify)
             if space is not None:
@@ -433,19 +434,18 @@ class Recovery:
     def _apply(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
-        for part in self.parts:
-            for record in self._after(part, self._live_position, _APPLIED):
-                if record.type == RecordType.COMPLETED:
-                    liveness.settle(decode_completed(record.body)[1])
-                elif record.type == RecordType.TRANSACTION_RESOLVED:
-                    liveness.settle([record.reference])
-                elif record.type == RecordType.RELOCATED:
-                    self._relocate(record)
-                elif record.type == RecordType.DESTINATION_CREATED:
-                    self.addresses[record.destination] = record.address
-                    self.next_number = max(self.next_number, record.destination + 1)
-                else:
-                    self.addresses.pop(record.destination, None)
+        for record in self._after(self._live_position, _APPLIED):
+            if record.type == RecordType.COMPLETED:
+                liveness.settle(decode_completed(record.body)[1])
+            elif record.type == RecordType.TRANSACTION_RESOLVED:
+                liveness.settle([record.reference])
+            elif record.type == RecordType.RELOCATED:
+                self._relocate(record)
+            elif record.type == RecordType.DESTINATION_CREATED:
+                self.addresses[record.destination] = record.address
+                self.next_number = max(self.next_number, record.destination + 1)
+            else:
+                self.addresses.pop(record.destination, None)
 
     def _relocate(self, record: Record) -> None:
         liveness = self.liveness
@@ -458,29 +458,25 @@ class Recovery:
         else:
             liveness.relocated.pop(record.reference, None)
 
-    def _after(
-        self, part: SegmentPart, position: int, types: re.Pattern[bytes]
-    ) -> Iterator[Record]:
+    def _after(self, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
-        index = part.table
-        if part.segment.last <= position:
-            return
-        offsets = index.columns["offset"]
-        view = part.view.view
-        column = bytes(index.columns["type"])
-        for match in types.finditer(column, index.row(position + 1)):
-            offset = int(offsets[match.start()])
-            size = record_size(view, offset)
-            if not size:
-                raise damaged(part.view.path, offset, "the record is not intact")
-            yield decode_record(view, offset, size)
+        for segment, mapped, index in self.parts:
+            if segment.last <= position:
+                continue
+            offsets = index.columns["offset"]
+            column = bytes(index.columns["type"])
+            for match in types.finditer(column, index.row(position + 1)):
+                offset = int(offsets[match.start()])
+                size = record_size(mapped.view, offset)
+                if not size:
+                    raise damaged(mapped.path, offset, "the record is not intact")
+                yield decode_record(mapped.view, offset, size)
 
     # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
         """Iterate over the records after `position` in order, except messages and depths."""
-        for part in self.parts:
-            yield from self._after(part, self.position, _EVENTS)
+        return self._after(self.position, _EVENTS)
 
     def last_time(self) -> int:
         """Return the broker's wall clock at its last record, in ms since the epoch; 0 if unknown.

@@ -75,11 +75,6 @@ class Snapshot(msgspec.Struct, array_like=True):
     relocated: bytes
     segments: list[SegmentState]
 
-    @property
-    def sealed_before(self) -> int:
-        """First number of the last segment; all earlier ones were sealed before the snapshot."""
-        return self.segments[-1].first if self.segments else 0
-
 
 @dataclass(slots=True)
 class Capture:
