@@ -30,6 +30,7 @@ from sluicemq import __version__
 from sluicemq.journal.files import (
     DURABLE_NAME,
     DurableEnd,
+    create_file,
     encode_durable,
     read_durable,
     sync_directory,
@@ -161,27 +162,21 @@ class BackupCopy:
         """
         source = segment_path(self._journal, first)
         path = f"{JOURNAL_NAME}/{source.name}"
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with source.open("rb", buffering=0) as file:
+            fd = file.fileno()
             if sealed:
                 shared = self._share_earlier(fd, path, size)
                 if shared is not None:
                     self._throttle.advance(size, read=False)
                     return shared
-                if self._link and _linked(source, self._target / path):
-                    digest = self._read(fd, -1, size, source, sealed)
-                    return File(path=path, bytes=size, sha256=digest, sealed=sealed)
-            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-            out = os.open(self._target / path, flags, 0o600)
-            try:
-                digest = self._read(fd, out, size, source, sealed)
-                os.fsync(out)
-            finally:
-                os.close(out)
-            self.copied += size
+            if sealed and self._link and _linked(source, self._target / path):
+                digest = self._read(fd, -1, size, source, sealed)
+            else:
+                with create_file(self._target / path, 0o600) as out:
+                    digest = self._read(fd, out.fileno(), size, source, sealed)
+                    os.fsync(out.fileno())
+                self.copied += size
             return File(path=path, bytes=size, sha256=digest, sealed=sealed)
-        finally:
-            os.close(fd)
 
     def _share_earlier(self, fd: int, path: str, size: int) -> File | None:
         """Link the segment from the earlier backup and return its entry, or None if it differs.

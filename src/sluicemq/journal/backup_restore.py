@@ -20,7 +20,14 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import now
-from sluicemq.journal.files import DURABLE_NAME, owner_of, sync_directory, write_at, write_whole
+from sluicemq.journal.files import (
+    DURABLE_NAME,
+    create_file,
+    owner_of,
+    sync_directory,
+    write_at,
+    write_whole,
+)
 from sluicemq.journal.format import GROUP_START, UNIT_END, RecordType, encode_record
 from sluicemq.journal.manifest import (
     JOURNAL_NAME,
@@ -137,8 +144,8 @@ def _write_segment(
     The trailer of a sealed segment gets the new CRC of the file; an unsealed one may end with a
     message that looks like a trailer. Raises JournalDamaged, OSError.
     """
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-    try:
+    with create_file(target, 0o640) as file:
+        fd = file.fileno()
         last = b""
         place = crc = 0
         for data in content:
@@ -152,8 +159,6 @@ def _write_segment(
             offset, records, _ = trailer
             write_at(fd, encode_trailer(offset, records, crc), place - TRAILER_BYTES)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:

@@ -6,6 +6,7 @@ import fcntl
 import os
 from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
@@ -66,6 +67,11 @@ def owner_of(directory: Path) -> tuple[int, int] | None:
         return None
     status = directory.stat()
     return status.st_uid, status.st_gid
+
+
+def create_file(path: Path, mode: int) -> FileIO:
+    """Create a file and open it for writing without a buffer. Raises FileExistsError."""
+    return open(path, "xb", buffering=0, opener=partial(os.open, mode=mode))
 
 
 def write_at(fd: int, data: bytes, offset: int) -> int:

@@ -398,14 +398,11 @@ class MappedSegment:
 
     def __init__(self, path: Path, checksum: Checksum = crc32) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.size = os.fstat(fd).st_size
+        with path.open("rb", buffering=0) as file:
+            self.size = os.fstat(file.fileno()).st_size
             if self.size < SEGMENT_HEADER_BYTES:
                 raise damaged(path, 0, "the segment header is incomplete")
-            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+            self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         self.view = memoryview(self._map)
         self.index: SegmentIndex | None = None
         self.index_offset = 0
