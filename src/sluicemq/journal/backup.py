@@ -187,16 +187,13 @@ class BackupCopy:
         if self._previous is None or file is None or file.bytes != size:
             return None
         old = self._previous / path
-        try:
-            with old.open("rb") as opened:
-                if os.fstat(opened.fileno()).st_size != size:
-                    return None
-                opened.seek(size - TRAILER_BYTES)
-                if opened.read() != os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES):
-                    return None
-        except FileNotFoundError:
-            return None
-        return file if _linked(old, self._target / path) else None
+        with suppress(FileNotFoundError), old.open("rb") as opened:
+            is_whole = os.fstat(opened.fileno()).st_size == size
+            opened.seek(size - TRAILER_BYTES)
+            same = opened.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
+            if is_whole and same and _linked(old, self._target / path):
+                return file
+        return None
 
     def _read(self, fd: int, out: int, size: int, source: Path, sealed: bool) -> str:
         """Read `size` bytes, write them to `out` unless it is -1, and return their SHA-256.

@@ -190,10 +190,12 @@ class Recovery:
         except BaseException:
             self.done()
             raise
-        self.report["segments"] = len(self.parts)
-        self.report["records"] = sum(part.table.count for part in self.parts)
-        self.report["live"] = sum(s.count_live() for s in self.liveness.segments)
-        self.report["seconds"] = round(time.monotonic() - started, 3)
+        self.report.update(
+            segments=len(self.parts),
+            records=sum(part.table.count for part in self.parts),
+            live=sum(segment.count_live() for segment in self.liveness.segments),
+            seconds=round(time.monotonic() - started, 3),
+        )
 
     # --- the files -----------------------------------------------------------------------------
 
