@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.journal import FileJournal, JournalOptions, LiveRow, files, writer
+from sluicemq.journal import FileJournal, JournalOptions, LiveRow, Recovery, files, writer
 from sluicemq.journal.segment import list_segments, segment_path
+from sluicemq.journal.space import DiskSpace, ignore
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 
@@ -37,6 +38,13 @@ def take(journal: FileJournal, *sequences: int) -> int:
 
 def reopen(directory: Path, options: JournalOptions = TINY) -> FileJournal:
     return FileJournal.open(directory, options)
+
+
+def recover(directory: Path) -> Recovery:
+    """Recover a journal as a start does, without opening it."""
+    identity = bytes.fromhex((directory / "identity").read_text())
+    space = DiskSpace(directory, 0, 0.0, 0, ignore, patient=False)
+    return Recovery(directory, identity, verify=True, space=space)
 
 
 def rows_of(journal: FileJournal) -> list[LiveRow]:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from sluicemq.journal import FileJournal, RecordType, Recovery
+from sluicemq.journal import FileJournal, RecordType
 from sluicemq.journal import recovery as recovery_module
 from sluicemq.journal import upkeep as upkeep_module
 from sluicemq.journal.files import DurableEnd, DurableFile, read_durable
@@ -25,7 +25,7 @@ from sluicemq.journal.segment import MappedSegment, records_end
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, JournalError, JournalFailed
-from tests.journal.support import TINY, live_of, put, reopen, replace_os, segments_of
+from tests.journal.support import TINY, live_of, put, recover, reopen, replace_os, segments_of
 from tests.support.journal import read_from
 
 BODIES = [b"one", b"two", b"three"]
@@ -37,11 +37,6 @@ def flush(journal: FileJournal, sequence: int) -> None:
     while journal.durable < sequence:
         journal._writer.wait()
         journal.commit()
-
-
-def recover(directory: Path) -> Recovery:
-    identity = bytes.fromhex((directory / "identity").read_text())
-    return Recovery(directory, identity, verify=True, mend=True)
 
 
 def contents(directory: Path) -> dict[str, bytes]:

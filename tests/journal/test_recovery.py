@@ -31,16 +31,12 @@ from tests.journal.support import (
     live_of,
     make_message,
     put,
+    recover,
     reopen,
     rows_of,
     segments_of,
     take,
 )
-
-
-def recover(directory: Path) -> Recovery:
-    identity = bytes.fromhex((directory / "identity").read_text())
-    return Recovery(directory, identity, verify=True, mend=True)
 
 
 def bodies(recovery: Recovery) -> list[bytes]:

@@ -19,23 +19,24 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from hashlib import sha256
 from itertools import zip_longest
 from pathlib import Path
 from secrets import token_hex
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from sluicemq import __version__
 from sluicemq.journal.files import (
     DURABLE_NAME,
     DurableEnd,
+    create_file,
     encode_durable,
     read_durable,
     sync_directory,
     take_lock,
     write_at,
+    write_whole,
 )
 from sluicemq.journal.format import HEADER_BYTES, sequence_at
 from sluicemq.journal.manifest import (
@@ -51,6 +52,7 @@ from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
     MappedSegment,
+    crc_before_trailer,
     damaged,
     decode_trailer,
     find_tail,
@@ -61,10 +63,9 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import (
-    Snapshot,
+    check_segments,
     newest_snapshot_file,
     snapshot_path,
-    unpack_live,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
@@ -150,12 +151,7 @@ class BackupCopy:
 
     def store(self, path: str, data: bytes) -> File:
         """Create a file with that content and return its manifest entry."""
-        fd = _new_file(self._target / path)
-        try:
-            write_at(fd, data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        write_whole(self._target / path, data, mode=0o600)
         self.copied += len(data)
         return File(path=path, bytes=len(data), sha256=sha256(data).hexdigest())
 
@@ -166,26 +162,21 @@ class BackupCopy:
         """
         source = segment_path(self._journal, first)
         path = f"{JOURNAL_NAME}/{source.name}"
-        fd = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
-        try:
+        with source.open("rb", buffering=0) as file:
+            fd = file.fileno()
             if sealed:
                 shared = self._share_earlier(fd, path, size)
                 if shared is not None:
                     self._throttle.advance(size, read=False)
                     return shared
-                if self._link and _linked(source, self._target / path):
-                    digest = self._read(fd, -1, size, source, sealed)
-                    return File(path=path, bytes=size, sha256=digest, sealed=sealed)
-            out = _new_file(self._target / path)
-            try:
-                digest = self._read(fd, out, size, source, sealed)
-                os.fsync(out)
-            finally:
-                os.close(out)
-            self.copied += size
+            if sealed and self._link and _linked(source, self._target / path):
+                digest = self._read(fd, -1, size, source, sealed)
+            else:
+                with create_file(self._target / path, 0o600) as out:
+                    digest = self._read(fd, out.fileno(), size, source, sealed)
+                    os.fsync(out.fileno())
+                self.copied += size
             return File(path=path, bytes=size, sha256=digest, sealed=sealed)
-        finally:
-            os.close(fd)
 
     def _share_earlier(self, fd: int, path: str, size: int) -> File | None:
         """Link the segment from the earlier backup and return its entry, or None if it differs.
@@ -196,16 +187,13 @@ class BackupCopy:
         if self._previous is None or file is None or file.bytes != size:
             return None
         old = self._previous / path
-        try:
-            with old.open("rb") as opened:
-                if os.fstat(opened.fileno()).st_size != size:
-                    return None
-                opened.seek(size - TRAILER_BYTES)
-                if opened.read() != os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES):
-                    return None
-        except FileNotFoundError:
-            return None
-        return file if _linked(old, self._target / path) else None
+        with suppress(FileNotFoundError), old.open("rb") as opened:
+            is_whole = os.fstat(opened.fileno()).st_size == size
+            opened.seek(size - TRAILER_BYTES)
+            same = opened.read() == os.pread(fd, TRAILER_BYTES, size - TRAILER_BYTES)
+            if is_whole and same and _linked(old, self._target / path):
+                return file
+        return None
 
     def _read(self, fd: int, out: int, size: int, source: Path, sealed: bool) -> str:
         """Read `size` bytes, write them to `out` unless it is -1, and return their SHA-256.
@@ -223,7 +211,7 @@ class BackupCopy:
                 write_at(out, data, done)
             digest.update(data)
             if sealed:
-                crc, last = _crc_but_trailer(crc, last, data)
+                crc, last = crc_before_trailer(crc, last, data)
             done += len(data)
             self._throttle.advance(len(data))
         if sealed:
@@ -231,12 +219,6 @@ class BackupCopy:
             if trailer is None or trailer[2] != crc:
                 raise damaged(source, 0, "the bytes do not match their CRC")
         return digest.hexdigest()
-
-
-def _crc_but_trailer(crc: int, kept: bytes, data: bytes) -> tuple[int, bytes]:
-    """Return the CRC without the last bytes, which may be the trailer, and these bytes."""
-    data = kept + data
-    return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]
 
 
 def _linked(source: Path, target: Path) -> bool:
@@ -248,28 +230,11 @@ def _linked(source: Path, target: Path) -> bool:
     return True
 
 
-def _new_file(path: Path) -> int:
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-
-
 SLOT_PREFIX: Final = "backup-"
 NO_LIMIT: Final = 1 << 62
 """Limit of the backup's slot in bytes: large enough never to be exceeded."""
 START_SECONDS: Final = 30.0
 """Maximum wait for a starting broker to publish the durable end of its journal."""
-
-
-class _Plan(NamedTuple):
-    """Files to copy; per segment its first sequence number, bytes, and whether it is sealed."""
-
-    identity: bytes
-    snapshot: tuple[int, bytes] | None
-    end: DurableEnd
-    segments: list[tuple[int, int, bool]]
-
-    @property
-    def total(self) -> int:
-        return sum(size for _, size, _ in self.segments)
 
 
 def create(
@@ -307,20 +272,21 @@ def create(
     _prepare(target)
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     try:
-        plan = _plan(journal, identity)
-        throttle = CopyThrottle(plan.total, rate, slots, name, on_progress, cancelled)
+        snapshot, end, segments = _plan(journal, identity)
+        total = sum(size for _, size, _ in segments)
+        throttle = CopyThrottle(total, rate, slots, name, on_progress, cancelled)
         inner = target / JOURNAL_NAME
         inner.mkdir(mode=0o700)
         copy = BackupCopy(journal, target, previous, earlier, link, throttle)
         files = [
-            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", plan.identity.hex().encode() + b"\n"),
-            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(plan.end)),
+            copy.store(f"{JOURNAL_NAME}/{IDENTITY_NAME}", identity.hex().encode() + b"\n"),
+            copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
-        if plan.snapshot is not None:
-            position, data = plan.snapshot
+        if snapshot is not None:
+            position, data = snapshot
             path = snapshot_path(inner, position)
             files.append(copy.store(str(path.relative_to(target)), data))
-        for first, size, sealed in plan.segments:
+        for first, size, sealed in segments:
             files.append(copy.segment(first, size, sealed))
         for extra, data in (extras or {}).items():
             files.append(copy.store(extra, data))
@@ -336,11 +302,11 @@ def create(
     manifest = Manifest(
         release=__version__,
         created=wall(),
-        identity=plan.identity.hex(),
-        first_sequence=plan.segments[0][0] if plan.segments else plan.end.sequence,
-        last_sequence=plan.end.sequence,
-        segment=plan.end.segment,
-        offset=plan.end.offset,
+        identity=identity.hex(),
+        first_sequence=segments[0][0] if segments else end.sequence,
+        last_sequence=end.sequence,
+        segment=end.segment,
+        offset=end.offset,
         copied_bytes=copy.copied,
         incremental_from=str(previous) if previous is not None else "",
         files=files,
@@ -387,9 +353,17 @@ def _prepare(target: Path) -> None:
 # --- files to copy -------------------------------------------------------------------------------
 
 
-def _plan(journal: Path, identity: bytes) -> _Plan:
+def _plan(
+    journal: Path, identity: bytes
+) -> tuple[tuple[int, bytes] | None, DurableEnd, list[tuple[int, int, bool]]]:
+    """Return the snapshot, the end, and the segments to copy.
+
+    Of the snapshot its position and bytes; per segment its first sequence number, bytes, and
+    whether it is sealed.
+    """
     found = newest_snapshot_file(journal)
     end = _end(journal, found[2].position if found is not None else 0)
+    position = found[2].state_position if found is not None else 0
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
     before: int | None = None
@@ -399,25 +373,15 @@ def _plan(journal: Path, identity: bytes) -> _Plan:
         except FileNotFoundError:
             before = None
             continue  # removed by a snapshot before the one copied
-        if before is not None and previous != before and first > _state_position(found):
+        if before is not None and previous != before and first > position:
             path = segment_path(journal, first)
             raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
         before = first
         segments.append((first, size, sealed))
-    there = {first for first, _, _ in segments}
-    for state in found[2].segments if found is not None else ():
-        missing = state.first <= end.segment and state.first not in there
-        if missing and unpack_live(state, journal).strip(b"\0"):
-            raise damaged(
-                segment_path(journal, state.first),
-                0,
-                "the segment is missing, and messages in it are live",
-            )
-    return _Plan(identity, found[:2] if found is not None else None, end, segments)
-
-
-def _state_position(found: tuple[int, bytes, Snapshot] | None) -> int:
-    return found[2].state_position if found is not None else 0
+    if found is not None:
+        present = {first for first, _, _ in segments}
+        check_segments(found[2], journal, present, end.segment)
+    return found[:2] if found is not None else None, end, segments
 
 
 def _end(journal: Path, position: int) -> DurableEnd:
@@ -461,15 +425,12 @@ def _last_unit(journal: Path) -> DurableEnd | None:
         path = segment_path(journal, first)
         if path.stat().st_size < SEGMENT_HEADER_BYTES:
             continue
-        view = MappedSegment(path)
-        try:
+        with closing(MappedSegment(path)) as view:
             if view.index is not None:
                 last = int(view.index.sequences[-1]) if view.index.count else first
                 return DurableEnd(first, view.size, last)
             tail = find_tail(view, durable, limit)
             limit = view.header.previous_end or None
-        finally:
-            view.close()
         if tail.heads:
             return DurableEnd(
                 first, tail.end, sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)

@@ -18,17 +18,23 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from typing import Final, NamedTuple
-from zlib import crc32
 
 from sluicemq.journal.append import now
-from sluicemq.journal.files import DURABLE_NAME, sync_directory, write_at, write_whole
+from sluicemq.journal.files import (
+    DURABLE_NAME,
+    create_file,
+    owner_of,
+    sync_directory,
+    write_at,
+    write_whole,
+)
 from sluicemq.journal.format import GROUP_START, UNIT_END, RecordType, encode_record
 from sluicemq.journal.manifest import (
     JOURNAL_NAME,
     Advance,
     File,
     Manifest,
-    read_chunks,
+    read_file,
     read_manifest,
 )
 from sluicemq.journal.segment import (
@@ -38,6 +44,7 @@ from sluicemq.journal.segment import (
     SUFFIX,
     TRAILER_BYTES,
     SegmentHeader,
+    crc_before_trailer,
     decode_segment_header,
     decode_trailer,
     encode_segment_header,
@@ -119,10 +126,7 @@ def _checked(backup: Path, file: File, advance: Advance) -> Iterator[bytes]:
     """Yield the content of a file. Raises JournalDamaged at its end if the checksum differs."""
     digest = sha256()
     try:
-        for data in read_chunks(backup / file.path):
-            digest.update(data)
-            advance(len(data))
-            yield data
+        yield from read_file(backup / file.path, digest.update, advance)
     except FileNotFoundError:
         raise JournalDamaged(f"{backup}: {file.path} is missing") from None
     if digest.hexdigest() != file.sha256:
@@ -140,27 +144,21 @@ def _write_segment(
     The trailer of a sealed segment gets the new CRC of the file; an unsealed one may end with a
     message that looks like a trailer. Raises JournalDamaged, OSError.
     """
-    fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o640)
-    try:
-        kept = b""  # last bytes so far, which may be the trailer
-        place = 0
-        crc = 0
+    with create_file(target, 0o640) as file:
+        fd = file.fileno()
+        last = b""
+        place = crc = 0
         for data in content:
-            if place == 0 and not kept:
+            if place == 0:
                 header = decode_segment_header(data, source)._replace(identity=identity)
                 data = encode_segment_header(header) + data[SEGMENT_HEADER_BYTES:]
-            data = kept + data
-            data, kept = data[:-TRAILER_BYTES], data[-TRAILER_BYTES:]
-            crc = crc32(data, crc)
+            crc, last = crc_before_trailer(crc, last, data)
             place = write_at(fd, data, place)
-        trailer = decode_trailer(kept) if sealed else None
+        trailer = decode_trailer(last) if sealed else None
         if trailer is not None:
             offset, records, _ = trailer
-            kept = encode_trailer(offset, records, crc)
-        write_at(fd, kept, place)
+            write_at(fd, encode_trailer(offset, records, crc), place - TRAILER_BYTES)
         os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> None:
@@ -180,7 +178,7 @@ def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> 
 
 def _hand_over(data_dir: Path, paths: list[Path]) -> None:
     """Assign the files to the owner of `data_dir` if the caller is root."""
-    if os.geteuid() == 0:
-        status = data_dir.stat()
+    owner = owner_of(data_dir)
+    if owner is not None:
         for path in paths:
-            os.chown(path, status.st_uid, status.st_gid)
+            os.chown(path, *owner)

@@ -6,12 +6,13 @@ import fcntl
 import os
 from contextlib import suppress
 from functools import partial
+from io import FileIO
 from pathlib import Path
 from struct import Struct
 from typing import Final, NamedTuple
 from zlib import crc32
 
-from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, Unreserved
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
 from sluicemq.model.errors import JournalLocked
 
 LOCK_NAME: Final = "lock"
@@ -54,6 +55,23 @@ def write_whole(
             raise
         raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
     sync_directory(path.parent)
+
+
+def owner_of(directory: Path) -> tuple[int, int] | None:
+    """Return user and group id for new files in the directory if the caller is root, else None.
+
+    They are those of the directory: the broker's user must be able to read files that root
+    creates.
+    """
+    if os.geteuid() != 0:
+        return None
+    status = directory.stat()
+    return status.st_uid, status.st_gid
+
+
+def create_file(path: Path, mode: int) -> FileIO:
+    """Create a file and open it for writing without a buffer. Raises FileExistsError."""
+    return open(path, "xb", buffering=0, opener=partial(os.open, mode=mode))
 
 
 def write_at(fd: int, data: bytes, offset: int) -> int:
@@ -122,11 +140,11 @@ class DurableFile:
     a crash of the machine it may be behind the journal, but never ahead.
     """
 
-    def __init__(self, directory: Path, space: Unreserved | None = None) -> None:
+    def __init__(self, directory: Path, space: DiskSpace) -> None:
         path = directory / DURABLE_NAME
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
         create = partial(os.open, path, flags, 0o640)
-        self._fd = (space or Unreserved()).with_space(create, ENTRY_BYTES, upkeep=True)
+        self._fd = space.with_space(create, ENTRY_BYTES, upkeep=True)
 
     def write(self, end: DurableEnd) -> None:
         """Publish the end. If the disk is full, the file keeps the previous end."""

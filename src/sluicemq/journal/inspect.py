@@ -5,6 +5,7 @@ the durable records.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from contextlib import closing, suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -99,17 +100,12 @@ def check(directory: Path) -> InspectionReport:
         if durable is not None and first > durable.segment:
             continue
         end = records_end(directory, first, following)
+        path = segment_path(directory, first)
         try:
-            view = MappedSegment(segment_path(directory, first))
-        except FileNotFoundError:
-            continue
+            with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
+                _check_segment(view, durable, end, identity, report)
         except JournalDamaged as error:
-            report.problems.append(Problem(str(segment_path(directory, first)), 0, str(error)))
-            continue
-        try:
-            _check_segment(view, durable, end, identity, report)
-        finally:
-            view.close()
+            report.problems.append(Problem(str(path), 0, str(error)))
     if identity is not None and not report.problems:
         _check_liveness(directory, identity, report)
     try:
@@ -229,7 +225,7 @@ def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) 
     for attempt in range(ATTEMPTS):
         before = list_snapshots(directory)
         try:
-            recovery = Recovery(directory, identity, verify=False, mend=False)
+            recovery = Recovery(directory, identity, verify=False)
         except (JournalDamaged, FileNotFoundError) as error:
             moved = isinstance(error, FileNotFoundError) or list_snapshots(directory) != before
             if moved and attempt + 1 < ATTEMPTS:

@@ -12,6 +12,7 @@ import os
 import time
 from array import array
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -91,8 +92,6 @@ class FileJournal(Appender):
         "_full",
         "_group",
         "_groups",
-        "_last_bytes",
-        "_last_records",
         "_lock",
         "_lookup",
         "_reclaim_at",
@@ -101,8 +100,6 @@ class FileJournal(Appender):
         "_snapshot_due",
         "_state",
         "_state_position",
-        "_sync_last",
-        "_sync_total",
         "_sync_usual",
         "_unsynced",
         "_upkeep",
@@ -173,12 +170,8 @@ class FileJournal(Appender):
         self._lookup = Lookup(directory, self._files)
         self._snapshot_due = False
         self._groups = 0
-        self._sync_last = 0.0
-        self._sync_total = 0.0
         self._sync_usual = 2 * SWIFT
         """Smoothed sync duration in seconds; the initial value counts as slow."""
-        self._last_records = 0
-        self._last_bytes = 0
         self._records = 0
         self._written_bytes = 0
 
@@ -222,36 +215,24 @@ class FileJournal(Appender):
         Raises JournalLocked, JournalDamaged, JournalError, OSError.
         """
         options = options or JournalOptions()
-        with naming_space(directory):
+        with naming_space(directory), ExitStack() as undo:
             directory.mkdir(parents=True, exist_ok=True, mode=0o750)
             lock = take_lock(directory)
-        try:
-            with naming_space(directory):
-                remove_temporary(directory)
-                space = DiskSpace(
-                    directory,
-                    options.disk_free_limit_bytes,
-                    options.disk_free_limit_percent,
-                    options.reserve_bytes,
-                    notify,
-                    patient=wait_for_space,
-                )
-        except BaseException:
-            os.close(lock)
-            raise
-        try:
-            with naming_space(directory):
-                identity = read_identity(directory) or make_identity(directory)
-                recovery = Recovery(
-                    directory, identity, verify=options.verify_on_start, mend=True, space=space
-                )
-                journal = cls(
-                    directory, options, identity, recovery, lock, notify, on_failure, space
-                )
-        except BaseException:
-            space.release_file()
-            os.close(lock)
-            raise
+            undo.callback(os.close, lock)
+            remove_temporary(directory)
+            space = DiskSpace(
+                directory,
+                options.disk_free_limit_bytes,
+                options.disk_free_limit_percent,
+                options.reserve_bytes,
+                notify,
+                patient=wait_for_space,
+            )
+            undo.callback(space.release_file)
+            identity = read_identity(directory) or make_identity(directory)
+            recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
+            journal = cls(directory, options, identity, recovery, lock, notify, on_failure, space)
+            undo.pop_all()
         try:
             started = json.dumps({"pid": os.getpid()}).encode()
             journal._append(RecordType.STARTED, started, now())
@@ -330,21 +311,19 @@ class FileJournal(Appender):
             return
         started = time.perf_counter()
         group.file.write(group.parts, True)
-        self._sync_last = time.perf_counter() - started
+        duration = time.perf_counter() - started
         # capped, because a single very slow sync does not predict the next one
-        self._sync_usual += (min(self._sync_last, 2 * SWIFT) - self._sync_usual) / 8
+        self._sync_usual += (min(duration, 2 * SWIFT) - self._sync_usual) / 8
         self._durable_file.write(group.end)
 
     def _written(self, group: Group) -> None:
         self._group = None
         self._groups += 1
-        self._last_records = len(group.parts) // 3
-        self._last_bytes = size = sum(map(len, group.parts))
-        self._records += self._last_records
+        size = sum(map(len, group.parts))
+        self._records += len(group.parts) // 3
         self._written_bytes += size
         self.written = sequence = group.end.sequence
         if group.sync:
-            self._sync_total += self._sync_last
             size += self._unsynced
             self._unsynced = 0
             self._seal_full()
@@ -414,7 +393,7 @@ class FileJournal(Appender):
             before[0].end if before else 0,
         )
         preallocate = min(self.options.preallocate_bytes, self.options.segment_bytes)
-        self._file = SegmentFile(self.directory, header, preallocate, self.syncs.record, self.space)
+        self._file = SegmentFile(self.directory, header, self.space, preallocate, self.syncs.record)
         self._files[segment.first] = self._file
 
     @property
@@ -612,10 +591,6 @@ class FileJournal(Appender):
             groups=self._groups,
             records=self._records,
             written_bytes=self._written_bytes,
-            group_records=self._last_records,
-            group_bytes=self._last_bytes,
-            sync_last=self._sync_last,
-            sync_total=self._sync_total,
         )
 
     def close(self) -> None:

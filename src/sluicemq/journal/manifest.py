@@ -13,7 +13,6 @@ DIR/
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -147,12 +146,8 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
     for file in manifest.files:
         known.add(file.path)
         digest = sha256()
-        size = 0
         try:
-            for data in read_chunks(backup / file.path):
-                digest.update(data)
-                size += len(data)
-                advance(len(data))
+            size = sum(map(len, read_file(backup / file.path, digest.update, advance)))
         except FileNotFoundError:
             yield f"{file.path}: the file is missing"
             continue
@@ -169,14 +164,17 @@ def _compare(backup: Path, manifest: Manifest, advance: Advance) -> Iterator[str
             yield f"{name}: the file is not part of the backup"
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
-    """Iterate over the content of a file in chunks. Raises OSError."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        while data := os.read(fd, CHUNK_BYTES):
+def read_file(path: Path, update: Callable[[bytes], None], advance: Advance) -> Iterator[bytes]:
+    """Iterate over the content of a file in chunks.
+
+    Pass each chunk to `update`, the `update` of a checksum, and its size to `advance`. Raises
+    OSError.
+    """
+    with path.open("rb", buffering=0) as file:
+        while data := file.read(CHUNK_BYTES):
+            update(data)
+            advance(len(data))
             yield data
-    finally:
-        os.close(fd)
 
 
 _decoder: Final = msgspec.json.Decoder(Manifest)

@@ -135,8 +135,8 @@ class JournalOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
-    """Counters for people and metrics. Sizes in bytes, times in seconds. `records` and
-    `written_bytes` are of all groups since the start, `group_…` of the last one."""
+    """Counters for people and metrics. Sizes in bytes. `groups`, `records` and `written_bytes` are
+    since the start."""
 
     segments: int = 0
     bytes: int = 0
@@ -146,10 +146,6 @@ class JournalStats(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     records: int = 0
     written_bytes: int = 0
-    group_records: int = 0
-    group_bytes: int = 0
-    sync_last: float = 0.0
-    sync_total: float = 0.0
 
 
 class Journal(Protocol):

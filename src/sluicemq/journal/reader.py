@@ -8,8 +8,10 @@ record.
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from contextlib import closing, suppress
 from itertools import compress, zip_longest
 from pathlib import Path
 from typing import Final
@@ -159,7 +161,8 @@ class Lookup:
             data += os.pread(fd, body - len(data), place + len(data))
         return decode_record(memoryview(data), 0, body)
 
-    def _open(self, segment: LiveSegment) -> tuple[MappedSegment, SegmentIndex]:
+    def _open(self, segment: LiveSegment) -> SegmentIndex:
+        """Return the mapped index of a sealed segment. Raises JournalDamaged."""
         view = self._views.get(segment.first)
         if view is None:
             view = MappedSegment(segment_path(self._directory, segment.first))
@@ -168,22 +171,17 @@ class Lookup:
                 self._views.popitem(last=False)[1].close()
         if view.index is None:
             raise damaged(view.path, view.size, "the index is not intact")
-        return view, view.index
+        return view.index
 
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
-        _, index = self._open(segment)
-        base = segment.base
-        needed: bytes | bytearray | list[int] = segment.needed()
-        if index.dense:
-            needed = needed[int(index.sequences[0]) - base :]
-        else:
-            needed = [needed[sequence - base] for sequence in index.sequences.tolist()]
+        index = self._open(segment)
+        needed = index.by_row(segment.needed(), segment.base)
         return sum(compress(index.columns["size"], needed))
 
     def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
         """Return offset and size of a record. Raises RecordNotFound."""
-        _, index = self._open(segment)
+        index = self._open(segment)
         row = index.row(sequence)
         if row == index.count or index.sequences[row] != sequence:
             raise RecordNotFound(f"number {sequence} was given without a record")
@@ -208,24 +206,20 @@ class Lookup:
             raise damaged(path, place, f"record {sequence} is not intact")
         return decode_record(data, 0, size)
 
-    def forget(self, segment: LiveSegment) -> None:
-        """Close the files of a segment that is about to be removed."""
-        if self._ahead is not None and self._ahead.first == segment.first:
+    def forget(self, first: int) -> None:
+        """Close the files of the segment with that first number, which is about to be removed."""
+        if self._ahead is not None and self._ahead.first == first:
             self._ahead = None
-        fd = self._sealed.pop(segment.first, None)
+        fd = self._sealed.pop(first, None)
         if fd is not None:
             os.close(fd)
-        view = self._views.pop(segment.first, None)
+        view = self._views.pop(first, None)
         if view is not None:
             view.close()
 
     def close(self) -> None:
-        for view in self._views.values():
-            view.close()
-        self._views.clear()
-        for fd in self._sealed.values():
-            os.close(fd)
-        self._sealed.clear()
+        for first in {*self._views, *self._sealed}:
+            self.forget(first)
 
 
 def place_of(segment: LiveSegment, sequence: int) -> int:
@@ -238,19 +232,12 @@ def place_of(segment: LiveSegment, sequence: int) -> int:
 
 def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
     """Return a record from buffers not yet written, three per record, or None."""
-    low = 0
-    high = len(parts) // 3
-    while low < high:
-        middle = (low + high) // 2
-        found = sequence_at(parts[3 * middle], 0)
-        if found == sequence:
-            head, body, _ = parts[3 * middle : 3 * middle + 3]
-            return decode_record(memoryview(head + body), 0, len(head) + len(body))
-        if found < sequence:
-            low = middle + 1
-        else:
-            high = middle
-    return None
+    rows = range(0, len(parts), 3)
+    place = 3 * bisect_left(rows, sequence, key=lambda start: sequence_at(parts[start], 0))
+    if place == len(parts) or sequence_at(parts[place], 0) != sequence:
+        return None
+    record = parts[place] + parts[place + 1]
+    return decode_record(memoryview(record), 0, len(record))
 
 
 def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple[int, Record]]:
@@ -292,19 +279,14 @@ def read_records(
         if following is not None and following <= sequence:
             continue
         end = records_end(directory, first, following)
-        try:
-            view = MappedSegment(segment_path(directory, first))
-        except FileNotFoundError:
-            continue
-        try:
+        path = segment_path(directory, first)
+        with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
             if first == durable.segment:
                 end = durable.offset
             elif not end or view.index is not None:
                 end = view.size
             for offset, record in read_segment(view, end, sequence):
                 yield view, offset, record
-        finally:
-            view.close()
 
 
 SLICE: Final = 1 << 14
@@ -328,12 +310,8 @@ def _in_segment(directory: Path, segment: LiveSegment, position: int) -> int:
         return sum(len(part) - part.count(0) for part in parts)
     if segment.first > position or segment.last <= position:
         return segment.records if segment.first > position else 0
-    try:
-        view = MappedSegment(segment_path(directory, segment.first))
-    except FileNotFoundError:
-        return 0  # it has been removed meanwhile
-    try:
+    path = segment_path(directory, segment.first)
+    with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
         index = view.index
         return segment.records if index is None else index.count - index.row(position + 1)
-    finally:
-        view.close()
+    return 0  # it has been removed meanwhile

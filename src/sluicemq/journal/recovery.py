@@ -50,11 +50,12 @@ from sluicemq.journal.snapshot import (
     LARGEST_SPAN,
     SegmentState,
     Snapshot,
+    check_segments,
     missing_liveness,
     newest_snapshot,
     unpack_live,
 )
-from sluicemq.journal.space import Unreserved
+from sluicemq.journal.space import DiskSpace
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import Durability
@@ -149,13 +150,12 @@ class Recovery:
         identity: bytes,
         *,
         verify: bool,
-        mend: bool,
-        space: Unreserved | None = None,
+        space: DiskSpace | None = None,
     ) -> None:
         """Read the journal.
 
-        With `mend`, cut off a torn tail and seal every segment. Without it, change nothing and
-        read nothing beyond the published end. `space` provides space on a full file system.
+        With `space`, which provides it on a full file system, cut off a torn tail and seal every
+        segment. Without it, change nothing and read nothing beyond the published end.
 
         Raises JournalDamaged, or JournalError for another format version.
         """
@@ -176,22 +176,26 @@ class Recovery:
         }
         self._names: dict[int, Address] = {}
         self._unsealed: list[tuple[int, Tail]] = []
-        self._mend = mend
-        self._space = space or Unreserved()
+        self._mend = space is not None
         snapshot = newest_snapshot(directory)
         self.state = snapshot.state if snapshot else b""
         self.position = snapshot.state_position if snapshot else 0
         self._live_position = snapshot.position if snapshot else 0
-        self._sealed_before = snapshot.sealed_before if snapshot else 0
+        # all segments before the last one had been sealed when the snapshot was written
+        self._sealed_before = snapshot.segments[-1].first if snapshot and snapshot.segments else 0
         try:
             self._read(snapshot, verify)
+            if space is not None:
+                self._seal_all(space)
         except BaseException:
             self.done()
             raise
-        self.report["segments"] = len(self.parts)
-        self.report["records"] = sum(part.table.count for part in self.parts)
-        self.report["live"] = sum(s.count_live() for s in self.liveness.segments)
-        self.report["seconds"] = round(time.monotonic() - started, 3)
+        self.report.update(
+            segments=len(self.parts),
+            records=sum(part.table.count for part in self.parts),
+            live=sum(segment.count_live() for segment in self.liveness.segments),
+            seconds=round(time.monotonic() - started, 3),
+        )
 
     # --- the files -----------------------------------------------------------------------------
 
@@ -220,18 +224,14 @@ class Recovery:
         if durable and self.report["confirmed"] == "lost":
             last = max(last, durable.sequence)
         self._apply()
-        if self._mend:
-            self._seal_all()
         self.next_sequence = last + SEQUENCE_GAP if firsts or snapshot else 1
 
     def _check_chain(
         self, firsts: list[int], snapshot: Snapshot | None, durable: DurableEnd | None
     ) -> None:
         present = set(firsts)
-        for state in snapshot.segments if snapshot else ():
-            if state.first not in present and unpack_live(state, self.directory).strip(b"\0"):
-                path = segment_path(self.directory, state.first)
-                raise damaged(path, 0, "the segment is missing, and messages in it are live")
+        if snapshot is not None:
+            check_segments(snapshot, self.directory, present)
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
             path = segment_path(self.directory, durable.segment)
             raise damaged(path, 0, "the newest segment is missing")
@@ -337,7 +337,7 @@ class Recovery:
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
-        """Report the newest segment, which has no record, and with `mend` remove it.
+        """Report the newest segment, which has no record, and remove it unless only reading.
 
         A segment gets its name only after its first group is on disk, so the file system or
         another process has truncated it since then.
@@ -348,27 +348,27 @@ class Recovery:
             (self.directory / DURABLE_NAME).unlink(missing_ok=True)
             sync_directory(self.directory)
 
-    def _seal_all(self) -> None:
+    def _seal_all(self, space: DiskSpace) -> None:
         """Add index and trailer to unsealed segments, after all segments have been read."""
         for place, tail in self._unsealed:
             segment, view, table = self.parts[place]
             header = view.header
             table.close()
             view.close()
-            self._seal(header, tail, place == len(self.parts) - 1)
+            self._seal(header, tail, space, place == len(self.parts) - 1)
             view = MappedSegment(view.path)
             assert view.index is not None
             segment.size = view.size
             self.parts[place] = SegmentPart(segment, view, view.index)
         self._unsealed.clear()
 
-    def _seal(self, header: SegmentHeader, tail: Tail, is_last: bool) -> None:
-        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, self._space)
+    def _seal(self, header: SegmentHeader, tail: Tail, space: DiskSpace, is_last: bool) -> None:
+        file = SegmentFile.reopen(self.directory, header, tail.end, tail.heads, space)
         try:
             last = sequence_at(tail.heads, len(tail.heads) - HEADER_BYTES)
             file.seal(last + 1, self._names)
             if is_last:
-                published = DurableFile(self.directory, self._space)
+                published = DurableFile(self.directory, space)
                 published.write(DurableEnd(header.first, file.end, last))
                 published.close()
         finally:
@@ -436,19 +436,18 @@ class Recovery:
     def _apply(self) -> None:
         """Replay the records after the snapshot that change liveness or names."""
         liveness = self.liveness
-        for part in self.parts:
-            for record in self._after(part, self._live_position, _APPLIED):
-                if record.type == RecordType.COMPLETED:
-                    liveness.settle(decode_completed(record.body)[1])
-                elif record.type == RecordType.TRANSACTION_RESOLVED:
-                    liveness.settle([record.reference])
-                elif record.type == RecordType.RELOCATED:
-                    self._relocate(record)
-                elif record.type == RecordType.DESTINATION_CREATED:
-                    self.addresses[record.destination] = record.address
-                    self.next_number = max(self.next_number, record.destination + 1)
-                else:
-                    self.addresses.pop(record.destination, None)
+        for record in self._after(self._live_position, _APPLIED):
+            if record.type == RecordType.COMPLETED:
+                liveness.settle(decode_completed(record.body)[1])
+            elif record.type == RecordType.TRANSACTION_RESOLVED:
+                liveness.settle([record.reference])
+            elif record.type == RecordType.RELOCATED:
+                self._relocate(record)
+            elif record.type == RecordType.DESTINATION_CREATED:
+                self.addresses[record.destination] = record.address
+                self.next_number = max(self.next_number, record.destination + 1)
+            else:
+                self.addresses.pop(record.destination, None)
 
     def _relocate(self, record: Record) -> None:
         liveness = self.liveness
@@ -461,29 +460,25 @@ class Recovery:
         else:
             liveness.relocated.pop(record.reference, None)
 
-    def _after(
-        self, part: SegmentPart, position: int, types: re.Pattern[bytes]
-    ) -> Iterator[Record]:
+    def _after(self, position: int, types: re.Pattern[bytes]) -> Iterator[Record]:
         """Iterate over the records of some types after a position, in order."""
-        index = part.table
-        if part.segment.last <= position:
-            return
-        offsets = index.columns["offset"]
-        view = part.view.view
-        column = bytes(index.columns["type"])
-        for match in types.finditer(column, index.row(position + 1)):
-            offset = int(offsets[match.start()])
-            size = record_size(view, offset)
-            if not size:
-                raise damaged(part.view.path, offset, "the record is not intact")
-            yield decode_record(view, offset, size)
+        for segment, mapped, index in self.parts:
+            if segment.last <= position:
+                continue
+            offsets = index.columns["offset"]
+            column = bytes(index.columns["type"])
+            for match in types.finditer(column, index.row(position + 1)):
+                offset = int(offsets[match.start()])
+                size = record_size(mapped.view, offset)
+                if not size:
+                    raise damaged(mapped.path, offset, "the record is not intact")
+                yield decode_record(mapped.view, offset, size)
 
     # --- queries of the broker -------------------------------------------------------------------
 
     def events(self) -> Iterator[Record]:
         """Iterate over the records after `position` in order, except messages and depths."""
-        for part in self.parts:
-            yield from self._after(part, self.position, _EVENTS)
+        return self._after(self.position, _EVENTS)
 
     def last_time(self) -> int:
         """Return the broker's wall clock at its last record, in ms since the epoch; 0 if unknown.
@@ -520,7 +515,7 @@ class Recovery:
         live = segment.live
         if live.count(0) == len(live):
             return
-        left = self._left_by_row(part)
+        left = index.by_row(live, segment.base)
         columns = index.columns
         many = self.liveness.live_many
         make = LiveRow._make
@@ -572,16 +567,6 @@ class Recovery:
                     durability == Durability.TRANSIENT,
                 )
             )
-
-    def _left_by_row(self, part: SegmentPart) -> bytes | bytearray:
-        """Return the liveness bytes of a segment in the order of its columns."""
-        segment, _, index = part
-        base = segment.base
-        live = segment.live
-        if index.dense:
-            start = int(index.sequences[0]) - base
-            return live[start : start + index.count]
-        return bytes([live[sequence - base] for sequence in index.sequences.tolist()])
 
     def done(self) -> None:
         """Close the files and release the data that only a start needs."""

@@ -58,6 +58,7 @@ import mmap
 import os
 import re
 from array import array
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -82,6 +83,7 @@ from sluicemq.journal.format import (
     record_size,
     sequence_at,
 )
+from sluicemq.journal.space import ignore
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, JournalError
 
@@ -112,15 +114,11 @@ def _padded(size: int) -> int:
     return size + (-size & 7)
 
 
-def _go_on() -> None:
-    """Do not yield to other threads."""
-
-
 def build_index(
     heads: bytes | bytearray,
     start: int,
     names: Mapping[int, Address],
-    pause: Callable[[], None] = _go_on,
+    pause: Callable[[], None] = ignore,
 ) -> bytes:
     """Return the INDEX record's body for consecutive records from offset `start` on.
 
@@ -202,6 +200,16 @@ def decode_trailer(data: bytes | memoryview) -> tuple[int, int, int] | None:
     return index_offset, records, crc
 
 
+def crc_before_trailer(crc: int, last: bytes, data: bytes) -> tuple[int, bytes]:
+    """Add `data`, the next bytes of a file, to the CRC of all but its last TRAILER_BYTES.
+
+    `crc` and `last` are the result for the bytes before, 0 and b"" at first. The last bytes, which
+    may be the trailer, are returned beside the CRC.
+    """
+    data = last + data
+    return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]
+
+
 class _Summary(msgspec.Struct):
     """Fields of the summary that recovery needs."""
 
@@ -243,18 +251,19 @@ class SegmentIndex:
 
     def row(self, sequence: int) -> int:
         """Return the first row with at least that sequence number; `count` if there is none."""
-        sequences = self.sequences
-        count = self.count
         if self.dense:
-            return min(max(sequence - int(sequences[0]), 0), count)
-        low = 0
-        while low < count:
-            middle = (low + count) // 2
-            if sequences[middle] < sequence:
-                low = middle + 1
-            else:
-                count = middle
-        return low
+            return min(max(sequence - int(self.sequences[0]), 0), self.count)
+        return bisect_left(self.sequences, sequence)
+
+    def by_row(self, column: bytes | bytearray, base: int) -> bytes | bytearray:
+        """Return the bytes of the records from a column with a byte per sequence number.
+
+        `base` is the sequence number of the column's first byte.
+        """
+        if self.dense:
+            start = int(self.sequences[0]) - base
+            return column[start : start + self.count]
+        return bytes([column[sequence - base] for sequence in self.sequences.tolist()])
 
     def close(self) -> None:
         """Release the buffer."""
@@ -389,14 +398,11 @@ class MappedSegment:
 
     def __init__(self, path: Path, checksum: Checksum = crc32) -> None:
         self.path = path
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self.size = os.fstat(fd).st_size
+        with path.open("rb", buffering=0) as file:
+            self.size = os.fstat(file.fileno()).st_size
             if self.size < SEGMENT_HEADER_BYTES:
                 raise damaged(path, 0, "the segment header is incomplete")
-            self._map = mmap.mmap(fd, self.size, access=mmap.ACCESS_READ)
-        finally:
-            os.close(fd)
+            self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         self.view = memoryview(self._map)
         self.index: SegmentIndex | None = None
         self.index_offset = 0

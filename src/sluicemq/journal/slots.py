@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import sync_directory, write_whole
+from sluicemq.journal.files import owner_of, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -180,7 +180,11 @@ class Slots:
                 position = max(position, slot.position)
             if position < slot.position:
                 raise JournalError(f"the slot {name} is at {slot.position} and cannot go back")
-            return self._move(name, slot, position)
+            now = wall()
+            if position > slot.position or not 0 <= now - slot.moved < NOTE_MS:
+                slot = msgspec.structs.replace(slot, position=position, moved=now)
+                self._write(self._path(name), slot)
+            return slot
 
     def renew(self, name: str, lease: int) -> None:
         """Set the lease to expire `lease` ms from now.
@@ -221,7 +225,7 @@ class Slots:
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(exist_ok=True)
-            owner = self._owner()
+            owner = owner_of(self._directory.parent)
             if owner is not None:
                 os.chown(self._directory, *owner)
 
@@ -229,14 +233,6 @@ class Slots:
         slot = self.get(name)
         if slot.lost:
             raise JournalError(slot.describe_loss(name))
-        return slot
-
-    def _move(self, name: str, slot: Slot, position: int) -> Slot:
-        now = wall()
-        if position == slot.position and 0 <= now - slot.moved < NOTE_MS:
-            return slot
-        slot = msgspec.structs.replace(slot, position=position, moved=now)
-        self._write(self._path(name), slot)
         return slot
 
     def lose(self, name: str, abandoned: bool = False) -> None:
@@ -268,7 +264,7 @@ class Slots:
             yield  # without the directory no slot exists; the caller raises
             return
         try:
-            owner = self._owner()
+            owner = owner_of(self._directory.parent)
             if owner is not None:
                 os.fchown(fd, *owner)
             fcntl.flock(fd, fcntl.LOCK_EX)
@@ -277,17 +273,8 @@ class Slots:
             os.close(fd)
 
     def _write(self, path: Path, slot: Slot) -> None:
-        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=self._owner())
-
-    def _owner(self) -> tuple[int, int] | None:
-        """Return the journal's user and group id if the caller is root, else None.
-
-        The broker's user must be able to read files that root creates.
-        """
-        if os.geteuid() != 0:
-            return None
-        status = self._directory.parent.stat()
-        return status.st_uid, status.st_gid
+        owner = owner_of(self._directory.parent)
+        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=owner)
 
 
 def wall() -> int:

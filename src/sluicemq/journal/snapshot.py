@@ -15,7 +15,7 @@ not intact was damaged later.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,8 +29,8 @@ import msgspec
 from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
-from sluicemq.journal.segment import check_version, damaged, numbered
-from sluicemq.journal.space import NO_SPACE, Unreserved
+from sluicemq.journal.segment import check_version, damaged, numbered, segment_path
+from sluicemq.journal.space import NO_SPACE, DiskSpace
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
 
@@ -75,11 +75,6 @@ class Snapshot(msgspec.Struct, array_like=True):
     relocated: bytes
     segments: list[SegmentState]
 
-    @property
-    def sealed_before(self) -> int:
-        """First number of the last segment; all earlier ones were sealed before the snapshot."""
-        return self.segments[-1].first if self.segments else 0
-
 
 @dataclass(slots=True)
 class Capture:
@@ -98,8 +93,8 @@ class Capture:
     written: bool = False
 
 
-def capture_segments(liveness: Liveness) -> Capture:
-    """Return the liveness part of a snapshot, copying what changed since the last one."""
+def capture_segments(liveness: Liveness, snapshot: Snapshot) -> Capture:
+    """Add the segments to a snapshot, copying what changed since the last one."""
     many: dict[int, list[tuple[int, int]]] = {}
     for sequence, count in liveness.live_many.items():
         segment = liveness.find(sequence)
@@ -107,7 +102,6 @@ def capture_segments(liveness: Liveness) -> Capture:
             many.setdefault(segment.first, []).append((sequence, count))
     raw = []
     finished = []
-    states = []
     for segment in liveness.segments:
         state = SegmentState(
             segment.first, segment.base, segment.packed, many.get(segment.first, [])
@@ -120,11 +114,11 @@ def capture_segments(liveness: Liveness) -> Capture:
             raw.append((segment, state))
         if not segment.alive:
             finished.append(segment)
-        states.append(state)
-    return Capture(Snapshot(0, 0, b"", 0, [], b"", states), raw, finished)
+        snapshot.segments.append(state)
+    return Capture(snapshot, raw, finished)
 
 
-def write_snapshot(directory: Path, capture: Capture, space: Unreserved) -> None:
+def write_snapshot(directory: Path, capture: Capture, space: DiskSpace) -> None:
     """Pack, write and sync a snapshot, then remove older ones. Runs on the background thread.
 
     If the disk is full, no file changes and `written` stays False.
@@ -229,6 +223,20 @@ def unpack_live(state: SegmentState, directory: Path) -> bytes:
     if not unpacker.eof:
         raise missing_liveness(state.first, directory)
     return live
+
+
+def check_segments(
+    snapshot: Snapshot, directory: Path, present: Container[int], last: int | None = None
+) -> None:
+    """Raise JournalDamaged if a segment with live records is not among those `present`.
+
+    With `last`, segments after that one do not matter.
+    """
+    for state in snapshot.segments:
+        matters = last is None or state.first <= last
+        if matters and state.first not in present and unpack_live(state, directory).strip(b"\0"):
+            path = segment_path(directory, state.first)
+            raise damaged(path, 0, "the segment is missing, and messages in it are live")
 
 
 def missing_liveness(first: int, directory: Path) -> JournalDamaged:

@@ -81,27 +81,7 @@ class SpaceReport(NamedTuple):
     reserve_size: int = 0
 
 
-class Unreserved:
-    """Space of files that are written without a reserve: a full file system is an error."""
-
-    low = False
-
-    def with_space(
-        self,
-        action: Callable[[], ResultT],
-        size: int,
-        *,
-        upkeep: bool = False,
-        wait: bool = True,
-    ) -> ResultT:
-        """Run `action`, whose exceptions propagate."""
-        return action()
-
-    def run_short(self) -> None:
-        """Handle a refused reservation; the write itself will fail."""
-
-
-class DiskSpace(Unreserved):
+class DiskSpace:
     """Space of the journal's file system, with the reserve.
 
     `poll`, `report` and `close` belong to the owner's thread; `measure`, `with_space` and `restore`

@@ -27,7 +27,7 @@ from sluicemq.journal.port import JournalOptions
 from sluicemq.journal.reader import Lookup
 from sluicemq.journal.segment import segment_path
 from sluicemq.journal.slots import Slot, Slots, wall
-from sluicemq.journal.snapshot import Capture, capture_segments, write_snapshot
+from sluicemq.journal.snapshot import Capture, Snapshot, capture_segments, write_snapshot
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.journal.writer import JournalWriter
 from sluicemq.model.destination import Address, encode_name
@@ -128,21 +128,17 @@ class Upkeep:
         addresses: Mapping[int, Address],
     ) -> None:
         """Capture a snapshot; the writer writes it once `position` is durable."""
-        capture = capture_segments(self._liveness)
-        snapshot = capture.snapshot
-        snapshot.position = position
-        snapshot.state_position = state_position
-        snapshot.state = state
-        snapshot.next_number = next_number
-        snapshot.addresses = [
+        names = [
             (number, address.kind, encode_name(address.name))
             for number, address in addresses.items()
         ]
         pairs = array("Q")
         for pair in self._liveness.relocated.items():
             pairs.extend(pair)
-        snapshot.relocated = pairs.tobytes()
-        self._capture = capture
+        snapshot = Snapshot(
+            position, state_position, state, next_number, names, pairs.tobytes(), []
+        )
+        self._capture = capture_segments(self._liveness, snapshot)
         self._allow(-HEADER_BYTES)  # `durable` will add the journal's own record
 
     def durable(self, sequence: int, size: int) -> None:
@@ -232,7 +228,7 @@ class Upkeep:
         segments = [segment for segment in removable if segment not in held]
         for segment in segments:
             self._liveness.remove(segment)
-            self._lookup.forget(segment)
+            self._lookup.forget(segment.first)
             self._finished.remove(segment)
         if segments or lost or expired:
             self._writer.defer(partial(self._remove, segments, lost, expired), ignore)

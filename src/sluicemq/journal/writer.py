@@ -38,7 +38,7 @@ from sluicemq.journal.segment import (
     encode_trailer,
     segment_path,
 )
-from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, Unreserved
+from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace, ignore
 from sluicemq.model.destination import Address
 
 Work = Callable[[], None]
@@ -174,23 +174,23 @@ class SegmentFile:
         self,
         directory: Path,
         header: SegmentHeader,
+        space: DiskSpace,
         preallocate: int = 0,
-        synced: Callable[[float], None] | None = None,
-        space: Unreserved | None = None,
+        synced: Callable[[float], None] = ignore,
     ) -> None:
         """Describe a segment; the first `write` creates its file.
 
+        space        provides disk space when a write fails for lack of it
         preallocate  bytes to reserve at a time; reservation stops if the file system does not
                      support it
         synced       called with the duration of each fdatasync in seconds, on the thread that
                      called it
-        space        provides disk space when a write fails for lack of it
         """
         self._directory = directory
         self._header = header
         self._step = preallocate
         self._synced = synced
-        self._space = space or Unreserved()
+        self._space = space
         self._reserved = 0
         self.first = header.first
         self.end = 0
@@ -206,11 +206,10 @@ class SegmentFile:
         header: SegmentHeader,
         end: int,
         heads: bytes,
-        space: Unreserved | None = None,
+        space: DiskSpace,
     ) -> SegmentFile:
         """Open a segment left by a crash, truncate it to `end` bytes and prepare it for `seal`."""
-        space = space or Unreserved()
-        file = cls(directory, header, space=space)
+        file = cls(directory, header, space)
         file.fd = os.open(segment_path(directory, header.first), os.O_RDWR | os.O_CLOEXEC)
         os.ftruncate(file.fd, end)
         os.fsync(file.fd)
@@ -250,8 +249,7 @@ class SegmentFile:
         if sync:
             started = time.perf_counter()
             os.fdatasync(self.fd)
-            if self._synced is not None:
-                self._synced(time.perf_counter() - started)
+            self._synced(time.perf_counter() - started)
 
     def _put(self, data: bytes) -> None:
         """Append `data`, after reserving space for it and for the segment's index."""

@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sluicemq.journal.files import write_whole
+from sluicemq.journal.files import owner_of, write_whole
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import (
     ANONYMOUS,
@@ -550,7 +550,8 @@ class UserStore:
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            write_whole(self.path, encode(after), mode=0o600, owner=self._owner())
+            owner = owner_of(self.path.parent)
+            write_whole(self.path, encode(after), mode=0o600, owner=owner)
             return after
 
     @contextmanager
@@ -558,7 +559,7 @@ class UserStore:
         path = self.path.with_name(self.path.name + ".lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            owner = self._owner()
+            owner = owner_of(self.path.parent)
             if owner is not None:
                 os.fchown(fd, *owner)
             deadline = time.monotonic() + LOCK_SECONDS
@@ -576,14 +577,6 @@ class UserStore:
             yield
         finally:
             os.close(fd)
-
-    def _owner(self) -> tuple[int, int] | None:
-        """Return the owner of new files if root runs this process: the owner of the directory, so
-        that the broker's user can still read the file."""
-        if os.geteuid() != 0:
-            return None
-        directory = os.stat(self.path.parent)
-        return directory.st_uid, directory.st_gid
 
 
 def _load(path: Path) -> tuple[Database, _Stamp | None]:
