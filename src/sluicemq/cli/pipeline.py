@@ -561,8 +561,7 @@ def _supervise(
 
 def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool) -> None:
     with require_pipeline():
-        from sluicemq.pipeline.jobs.maintain import find_anomalies
-        from sluicemq.pipeline.jobs.rebuild import rebuild
+        from sluicemq.pipeline.jobs.maintain import find_anomalies, rebuild
     lake.expect("bronze.events")
     with (
         spark_session("sluicemq backfill", settings, lake) as spark,

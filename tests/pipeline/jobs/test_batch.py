@@ -17,8 +17,7 @@ from sluicemq.pipeline.jobs import gold as gold_job
 from sluicemq.pipeline.jobs import silver as silver_job
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter, bronze
 from sluicemq.pipeline.jobs.lake import NAMES, Lake, journals
-from sluicemq.pipeline.jobs.maintain import maintain
-from sluicemq.pipeline.jobs.rebuild import rebuild
+from sluicemq.pipeline.jobs.maintain import maintain, rebuild
 from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.schema import Event
 from tests.pipeline.jobs.events import Journal, Row, frame, rows

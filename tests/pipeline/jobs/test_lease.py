@@ -11,9 +11,9 @@ import pytest
 
 from sluicemq.journal import FileJournal, Slots
 from sluicemq.model.errors import ClientError, JournalError
-from sluicemq.pipeline.jobs import lease
+from sluicemq.pipeline.jobs import run
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.lease import needs_lease, writer_lease
+from sluicemq.pipeline.jobs.run import needs_lease, writer_lease
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from tests.pipeline.source.support import SMALL, message, put
 from tests.support.polling import wait_until
@@ -59,10 +59,10 @@ def test_lease_of_a_killed_writer_ends(
 ) -> None:
     with writer_lease(S3, storage, threading.Event()):
         (name,) = journal.slots.list()
-    storage.claim(name, "killed", lease.LEASE_MS)
+    storage.claim(name, "killed", run.LEASE_MS)
     with pytest.raises(JournalError, match="killed"):
         use(storage)
-    later = time.time_ns() // 1_000_000 + lease.LEASE_MS
+    later = time.time_ns() // 1_000_000 + run.LEASE_MS
     monkeypatch.setattr("sluicemq.journal.slots.wall", lambda: later)
     use(storage)
 
@@ -81,7 +81,7 @@ def test_lease_is_renewed_and_its_loss_stops_the_writer(
     storage: DirectoryStorage,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE_MS", 300)
+    monkeypatch.setattr(run, "LEASE_MS", 300)
     slots = Slots(tmp_path / "journal")
 
     def lose() -> None:
@@ -102,7 +102,7 @@ def test_lease_is_renewed_and_its_loss_stops_the_writer(
 def test_broker_out_of_reach_stops_the_writer_before_the_lease_ends(
     storage: DirectoryStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lease, "LEASE_MS", 300)
+    monkeypatch.setattr(run, "LEASE_MS", 300)
 
     def unreachable(*_: object) -> None:
         raise ClientError("no answer")

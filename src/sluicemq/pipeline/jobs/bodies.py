@@ -15,10 +15,11 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
-from pyspark.sql.types import ArrayType, BinaryType, MapType, StringType, StructField, StructType
+from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ProtocolError
 from sluicemq.pipeline.jobs.schemas import sql_list
+from sluicemq.pipeline.schema import TEXTS
 from sluicemq.protocols.java import (
     Byte,
     Char,
@@ -59,29 +60,18 @@ PACKED: Final = (
 NEED_JAVA: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {PACKED}))"
 """SQL condition of rows whose body only protocols/java.py can read."""
 
-_TEXTS: Final = MapType(StringType(), StringType())
-_READ: Final = StructType(
-    [
-        StructField("plain", BinaryType()),
-        StructField("json", StringType()),
-        StructField("map", _TEXTS),
-        StructField("map_types", _TEXTS),
-        StructField("values", ArrayType(StringType())),
-        StructField("value_types", ArrayType(StringType())),
-        StructField("error", StringType()),
-    ]
-)
 _READ_ARROW: Final = pa.struct(
     [
         pa.field("plain", pa.binary()),
         pa.field("json", pa.string()),
-        pa.field("map", pa.map_(pa.string(), pa.string())),
-        pa.field("map_types", pa.map_(pa.string(), pa.string())),
+        pa.field("map", TEXTS),
+        pa.field("map_types", TEXTS),
         pa.field("values", pa.list_(pa.string())),
         pa.field("value_types", pa.list_(pa.string())),
         pa.field("error", pa.string()),
     ]
 )
+_READ: Final = from_arrow_type(_READ_ARROW)
 _LIMIT: Final = JavaLimits().size
 """Maximum size of a decompressed body in bytes, as for the protocols."""
 

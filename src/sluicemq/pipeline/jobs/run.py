@@ -9,20 +9,34 @@ The first two read all events and write their batches to their tables one after 
 The supervisor restarts a query after a transient failure: a broker restart, a killed Python worker.
 Neither a restart nor a lost checkpoint loses or duplicates rows, because each table stores its own
 progress (lake.py).
+
+On a file system without atomic creation of files, a lease ensures that a lake has one writer:
+Delta's commits to plain S3 are safe with one writer at a time. Pipelines of one broker exclude each
+other by a slot of its journal, writer-HASH, where HASH is that of the lake's location. The slot
+holds no segments; it has the name of the process that claimed it, and a lease:
+
+    claim ─▶ renew every LEASE_MS / 3 ─▶ end of the pipeline: the lease is ended
+                 │ another process has the slot, or no renewal for 2/3 LEASE_MS
+                 └▶ the pipeline stops with the error
+
+After a process was killed, the next one can claim the slot when the lease has ended.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
+import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
+from secrets import token_hex
 from typing import Any, Final
 
 from py4j.protocol import Py4JError
@@ -30,13 +44,13 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
-from sluicemq.model.errors import ConfigurationError, SluiceError
+from sluicemq.model.errors import ConfigurationError, JournalError, SluiceError
 from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
-from sluicemq.pipeline.jobs.lease import needs_lease, writer_lease
 from sluicemq.pipeline.source.http_storage import connect
+from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
@@ -53,6 +67,11 @@ LONGEST_PAUSE: Final = 60.0
 
 QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
 """Tables of each query."""
+
+LEASE_MS: Final = 60_000
+SINGLE_WRITER: Final = ("s3a",)
+"""Schemes of file systems whose default log store needs it."""
+_LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
 _LOOK_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
@@ -180,7 +199,8 @@ class Supervisor:
                 fault = _explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
-                if not _passes(fault) or tries > TRIES:
+                kind = fault.kind if isinstance(fault, Failed) else type(fault).__name__
+                if kind not in _PASSING or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
                 self._on_progress(
@@ -422,11 +442,6 @@ def _typed_name(definition: Definition) -> str:
     return f"typed-{hashlib.sha256(repr(tables).encode()).hexdigest()[:12]}"
 
 
-def _passes(fault: SluiceError) -> bool:
-    """Return True if the error is transient, so that a restart may succeed."""
-    return (fault.kind if isinstance(fault, Failed) else type(fault).__name__) in _PASSING
-
-
 def _has_ended(query: RunningQuery) -> bool:
     """Return True if the query has ended. Raises its error."""
     handle = query.handle
@@ -467,3 +482,62 @@ def _offsets(handle: StreamingQuery | None) -> tuple[dict[str, Any], dict[str, A
         if isinstance(end, dict) and isinstance(latest, dict):
             return end, latest
     return None
+
+
+# --- lease ---------------------------------------------------------------------------------------
+
+
+def needs_lease(lake: Lake, setting: Callable[[str, str], str | None]) -> bool:
+    """Return True unless the store creates files atomically, or has a log store that does.
+
+    `setting` returns a setting of Spark, or the default.
+    """
+    return lake.scheme in SINGLE_WRITER and not setting(_LOG_STORE.format(lake.scheme), "")
+
+
+@contextmanager
+def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> Iterator[None]:
+    """Have the lease in this context; set `stop` if it is lost.
+
+    Raises JournalError with the name of its holder if another process has it, and the error if it
+    was lost.
+    """
+    slot = f"writer-{hashlib.sha256(lake.location.encode()).hexdigest()[:12]}"
+    # Process numbers and host names of containers may be the same.
+    holder = f"process {os.getpid()} on {socket.gethostname()} ({token_hex(4)})"
+    _claim(storage, lake, slot, holder)
+    ended = threading.Event()
+    errors: list[SluiceError] = []
+
+    def renew() -> None:
+        renewed = time.monotonic()
+        while not ended.wait(LEASE_MS / 3000):
+            try:
+                _claim(storage, lake, slot, holder)
+                renewed = time.monotonic()
+            except SluiceError as error:  # the broker may be out of reach for a moment
+                if isinstance(error, JournalError) or time.monotonic() - renewed > LEASE_MS / 1500:
+                    errors.append(error)
+                    stop.set()
+                    return
+
+    renewal = threading.Thread(target=renew, name="lease", daemon=True)
+    renewal.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        renewal.join()
+        with suppress(SluiceError):
+            storage.claim(slot, holder, 0)
+    if errors:
+        raise errors[0]
+
+
+def _claim(storage: JournalStorage, lake: Lake, slot: str, holder: str) -> None:
+    try:
+        storage.claim(slot, holder, LEASE_MS)
+    except JournalError as error:
+        raise JournalError(
+            f"the lake {lake} has another writer, and its store allows one at a time: {error}"
+        ) from error
