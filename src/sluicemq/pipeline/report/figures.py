@@ -344,7 +344,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     report.latency = Percentiles.of(latency.sum(axis=0))
     latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
     arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
-    report.timeline = _timeline(report, gold, bins, latency, depths)
+    report.timeline = _timeline(report, gold, bins, at, latency, depths)
 
     def destination(members: list[int], row: int, names: list[str]) -> DestinationFigures:
         backlogs = [latest[each] for each in members if each in latest]
@@ -370,12 +370,16 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
 
 
 def _timeline(
-    report: ReportFigures, gold: pa.RecordBatch, bins: Bins, latency: Counts, depths: Row
+    report: ReportFigures,
+    gold: pa.RecordBatch,
+    bins: Bins,
+    at: Counts,
+    latency: Counts,
+    depths: Row,
 ) -> Timeline:
-    """Return the traffic of a period that is known."""
+    """Return the traffic of a period that is known. `at` is the bin of each row."""
     assert report.since is not None
     assert report.until is not None
-    at = bins.index(_minutes(gold["minute"]))
     names = gold["protocol"].to_pylist()
     protocol = np.array([name if name in PROTOCOLS else "other" for name in names])
     arrivals = {}
