@@ -24,7 +24,7 @@ from sluicemq.pipeline.jobs.silver import silver
 from sluicemq.pipeline.session import SHORT_JOB, session
 from sluicemq.pipeline.typed.definition import Definition, load_definition
 from sluicemq.pipeline.typed.gold import query
-from sluicemq.pipeline.typed.process import process
+from sluicemq.pipeline.typed.tables import process
 from tests.pipeline.jobs.events import rows
 from tests.pipeline.typed.lakes import LakeDirectory
 

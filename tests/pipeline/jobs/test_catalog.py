@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.jobs.lake import LAYERS, Lake
 from sluicemq.pipeline.typed.definition import Definition, GoldTable, TypedTable
-from sluicemq.pipeline.typed.process import process
+from sluicemq.pipeline.typed.tables import process
 from tests.pipeline.typed.lakes import LakeDirectory, batch
 
 ORDERS = TypedTable(name="orders", destination="orders", schema="id BIGINT", key=("id",))

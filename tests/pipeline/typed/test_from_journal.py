@@ -14,7 +14,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.typed.definition import parse_definition
 from sluicemq.pipeline.typed.infer import read_published
-from sluicemq.pipeline.typed.process import process
+from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 from tests.pipeline.typed.lakes import LakeDirectory
 

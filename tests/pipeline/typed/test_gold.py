@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.typed.definition import Definition, GoldTable, Refresh, TypedTable
 from sluicemq.pipeline.typed.gold import query, references, refresh_gold
-from sluicemq.pipeline.typed.process import process
+from sluicemq.pipeline.typed.tables import process
 from tests.pipeline.typed.lakes import LakeDirectory, batch
 
 ORDERS = TypedTable(

@@ -55,8 +55,8 @@ from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
-from sluicemq.pipeline.typed.process import process
 from sluicemq.pipeline.typed.rows import NEEDED
+from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 
 MAX_ROWS: Final = 262_144

@@ -7,8 +7,7 @@
 `charts.write_pngs` writes the charts as pictures.
 """
 
-from sluicemq.pipeline.report.build import build
-from sluicemq.pipeline.report.figures import ReportFigures
+from sluicemq.pipeline.report.figures import ReportFigures, build
 from sluicemq.pipeline.report.lake import report_lake
 from sluicemq.pipeline.report.page import render, write
 

@@ -15,9 +15,18 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.lake import TABLES, Lake
 from sluicemq.pipeline.jobs.schemas import GOLD
-from sluicemq.pipeline.report.build import COLUMNS, MAX_EXAMPLES, MAX_REASONS, TOP, build
 from sluicemq.pipeline.report.charts import write_pngs
-from sluicemq.pipeline.report.figures import MINUTE, LakeState, ReportFigures, minute_of
+from sluicemq.pipeline.report.figures import (
+    COLUMNS,
+    MAX_EXAMPLES,
+    MAX_REASONS,
+    MINUTE,
+    TOP,
+    LakeState,
+    ReportFigures,
+    build,
+    minute_of,
+)
 from sluicemq.pipeline.report.page import write
 
 DEAD_LETTER_COLUMNS: Final = (

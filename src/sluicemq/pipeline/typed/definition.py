@@ -14,7 +14,7 @@ from __future__ import annotations
 import difflib
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -216,42 +216,35 @@ class _Section:
         self._known: list[str] = []
         self.path = path
         self.title = title
-        self.line = reader.line(path)
+        self.line = reader.lines.number(path)
 
     def problem(self, key: str, text: str) -> None:
         """Report an error at a key, or at the section's header if the key is missing."""
         path = (*self.path, key) if key in self._tree else self.path
-        self._reader.problems.append(
-            Problem(self._reader.line(path) or self.line, f"{self.title}: {text}")
-        )
+        line = self._reader.lines.number(path) or self.line
+        self._reader.problems.append(Problem(line, f"{self.title}: {text}"))
 
-    def key_line(self, key: str) -> int:
-        return self._reader.line((*self.path, key)) or self.line
-
-    def has(self, key: str) -> bool:
+    def has(self, key: str, example: str = "") -> bool:
+        """Return whether there is a key. One with an `example` is required."""
         self._known.append(key)
+        if example and key not in self._tree:
+            self.problem(key, f"{key} is missing: add {key} = {example}")
         return key in self._tree
 
     def text(self, key: str, *, required: bool = False, default: str = "") -> str:
         """Return a text that is not empty, or the default."""
-        if not self.has(key):
-            if required:
-                self.problem(key, f'{key} is missing: add {key} = "..."')
+        if not self.has(key, '"..."' if required else ""):
             return default
         value = self._tree[key]
-        if not isinstance(value, str):
-            self.problem(key, f"{key} is {_kind(value)}, not a text in quotes")
-            return default
-        if not value.strip():
-            self.problem(key, f"{key} is empty")
-            return default
-        return value
+        if isinstance(value, str) and value.strip():
+            return value
+        wrong = "empty" if isinstance(value, str) else f"{_kind(value)}, not a text in quotes"
+        self.problem(key, f"{key} is {wrong}")
+        return default
 
     def texts(self, key: str, *, required: bool = False) -> tuple[str, ...]:
         """Return a list of different texts."""
-        if not self.has(key):
-            if required:
-                self.problem(key, f'{key} is missing: add {key} = ["..."]')
+        if not self.has(key, '["..."]' if required else ""):
             return ()
         value = self._tree[key]
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
@@ -271,19 +264,19 @@ class _Section:
             )
             return default
 
-    def sections(self, key: str, title: Callable[[int], str]) -> list[_Section]:
-        """Return the elements of an array of tables."""
+    def sections(self, key: str, title: str) -> Iterator[_Section]:
+        """Yield the elements of an array of tables; the user takes the keys of each."""
         if not self.has(key):
-            return []
+            return
         value = self._tree[key]
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             name = ".".join(str(part) for part in (*self.path, key) if isinstance(part, str))
             self.problem(key, f"{key} is {_kind(value)}: write it as [[{name}]]")
-            return []
-        return [
-            _Section(self._reader, item, (*self.path, key, index), title(index))
-            for index, item in enumerate(value)
-        ]
+            return
+        for index, item in enumerate(value):
+            section = _Section(self._reader, item, (*self.path, key, index), f"{title} {index + 1}")
+            yield section
+            section.end()
 
     def end(self) -> None:
         """Report the keys that have not been taken."""
@@ -297,38 +290,27 @@ class _Reader:
     """Reads the tree of a file and collects its errors."""
 
     def __init__(self, lines: TomlLines, path: Path) -> None:
-        self._lines = lines
+        self.lines = lines
         self._path = path
         self.problems: list[Problem] = []
 
-    def line(self, path: tuple[str | int, ...]) -> int:
-        return self._lines.number(path)
-
     def definition(self, tree: Mapping[str, Any]) -> Definition:
         root = _Section(self, tree, (), self._path.name)
-        tables = [
-            self._table(section)
-            for section in root.sections("table", lambda index: f"table {index + 1}")
-        ]
-        gold = [
-            self._gold(section)
-            for section in root.sections("gold", lambda index: f"gold table {index + 1}")
-        ]
+        tables = tuple(self._table(section) for section in root.sections("table", "table"))
+        gold = tuple(self._gold(section) for section in root.sections("gold", "gold table"))
         root.end()
-        self._unique("table", ((table.name, table.line) for table in tables))
-        self._unique("gold table", ((table.name, table.line) for table in gold))
-        return Definition(tables=tuple(tables), gold=tuple(gold), path=str(self._path))
+        self._unique("table", tables)
+        self._unique("gold table", gold)
+        return Definition(tables=tables, gold=gold, path=str(self._path))
 
-    def _unique(self, title: str, named: Iterable[tuple[str, int]]) -> None:
+    def _unique(self, title: str, named: Iterable[TypedTable | GoldTable | Expectation]) -> None:
         first: dict[str, int] = {}
-        for name, line in named:
-            if not name:
-                continue
-            if name in first:
-                self.problems.append(
-                    Problem(line, f"{title} {name!r} is defined twice, first in line {first[name]}")
-                )
-            first.setdefault(name, line)
+        for item in named:
+            if item.name in first:
+                text = f"{title} {item.name!r} is defined twice, first in line {first[item.name]}"
+                self.problems.append(Problem(item.line, text))
+            elif item.name:
+                first[item.name] = item.line
 
     def _table(self, section: _Section) -> TypedTable:
         name = self._name(section, RESERVED_TABLES, (QUARANTINE, TOMBSTONES))
@@ -336,31 +318,29 @@ class _Reader:
         if destination and not is_pattern(destination.removeprefix("topic:")):
             section.problem("destination", "the pattern is longer than 256 characters")
         format = section.choice("format", Format, Format.JSON)
-        schema = self._schema(section, format)
-        key = section.texts("key")
-        delete = section.text("delete")
-        if delete and not key:
-            section.problem("delete", "delete needs a key: without one no row is ever replaced")
-        partition_by = section.texts("partition_by")
-        expectations = tuple(
-            self._expectation(item, f"{section.title}, expectation {index + 1}")
-            for index, item in enumerate(section.sections("expect", lambda _: section.title))
-        )
-        section.end()
-        self._unique(
-            f"{section.title}: expectation", ((item.name, item.line) for item in expectations)
-        )
-        return TypedTable(
+        table = TypedTable(
             name=name,
             destination=destination,
             format=format,
-            schema=schema,
-            key=key,
-            delete=delete,
-            partition_by=partition_by,
-            expectations=expectations,
+            schema=self._schema(section, format),
+            key=section.texts("key"),
+            delete=section.text("delete"),
+            partition_by=section.texts("partition_by"),
+            expectations=tuple(
+                Expectation(
+                    name=item.text("name", required=True),
+                    check=item.text("check", required=True),
+                    action=item.choice("action", Action, Action.WARN),
+                    line=item.line,
+                )
+                for item in section.sections("expect", f"{section.title}, expectation")
+            ),
             line=section.line,
         )
+        if table.delete and not table.key:
+            section.problem("delete", "delete needs a key: without one no row is ever replaced")
+        self._unique(f"{section.title}: expectation", table.expectations)
+        return table
 
     def _name(
         self, section: _Section, reserved: Iterable[str], suffixes: tuple[str, ...] = ()
@@ -408,20 +388,11 @@ class _Reader:
             section.problem("schema_file", f"{file} cannot be read: {error}")
         return ""
 
-    def _expectation(self, section: _Section, title: str) -> Expectation:
-        section.title = title
-        name = section.text("name", required=True)
-        check = section.text("check", required=True)
-        action = section.choice("action", Action, Action.WARN)
-        section.end()
-        return Expectation(name=name, check=check, action=action, line=section.line)
-
     def _gold(self, section: _Section) -> GoldTable:
         name = self._name(section, RESERVED_GOLD)
         sql = section.text("sql", required=True)
         refresh = section.choice("refresh", Refresh, Refresh.FULL)
         keys = section.texts("keys", required=refresh is Refresh.INCREMENTAL)
-        section.end()
         return GoldTable(name=name, sql=sql, keys=keys, refresh=refresh, line=section.line)
 
 

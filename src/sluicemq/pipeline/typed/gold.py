@@ -21,7 +21,7 @@ import logging
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -161,18 +161,6 @@ def _key_problem(gold: GoldTable, plan: Any) -> str | None:
     return None if same else "keys must name the columns of GROUP BY, all of them and no others"
 
 
-@dataclass(frozen=True)
-class _Application:
-    """Application of a gold table's writes: `number` counts the queries that it has had."""
-
-    prefix: str
-    number: int
-    digest: str
-
-    def __str__(self) -> str:
-        return f"{self.prefix}/{self.number}/{self.digest}"
-
-
 class _GoldWriter:
     """Refreshes one gold table."""
 
@@ -199,7 +187,7 @@ class _GoldWriter:
         if last is not None and self._gold.refresh is Refresh.INCREMENTAL:
             ((name, version),) = versions.items()
             try:
-                self._increment(name, last, Tag(str(application), version))
+                self._increment(name, last, Tag(application, version))
                 return True
             except PySparkException as error:
                 if not (error.getCondition() or "").startswith(("DELTA_", "FAILED_READ_FILE")):
@@ -211,26 +199,27 @@ class _GoldWriter:
                     name,
                     first_line(error),
                 )
-        self._recompute(versions, Tag(str(application), reached))
+        self._recompute(versions, Tag(application, reached))
         return True
 
-    def _application(self) -> tuple[_Application, int | None]:
-        """Return the query's application, and the version it has reached; None for a new one."""
+    def _application(self) -> tuple[str, int | None]:
+        """Return the query's application, and the version it has reached; None for a new one.
+
+        The application's name has the number of the queries that the table has had, and the digest
+        of the latest."""
         ids = [f"{name}={table.identity(self._spark)}" for name, table in self._sources.items()]
         identity = [self._gold.sql, *self._gold.keys, *ids]
         digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
         prefix = f"sluicemq/{self._table.name}"
-        found = []
+        queries: list[tuple[int, str, int | None]] = [(0, "", None)]
         for application, version in self._table.progress(self._spark).items():
             if application.startswith(f"{prefix}/"):
                 _, _, number, known = application.split("/")
-                found.append((_Application(prefix, int(number), known), version))
-        if not found:
-            return _Application(prefix, 1, digest), None
-        latest, version = max(found, key=lambda item: item[0].number)
-        if latest.digest == digest:
-            return latest, version
-        return _Application(prefix, latest.number + 1, digest), None
+                queries.append((int(number), known, version))
+        latest, known, reached = max(queries, key=lambda query: query[0])
+        if known == digest:
+            return f"{prefix}/{latest}/{digest}", reached
+        return f"{prefix}/{latest + 1}/{digest}", None
 
     def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
         return query(self._spark, self._gold.sql, tables)

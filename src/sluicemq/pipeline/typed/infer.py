@@ -165,7 +165,8 @@ def block(inferred: Inferred, destination: str, name: str) -> str:
         "# review the types, and name the columns that identify a row",
         "[[table]]",
         f'name = "{name}"',
-        f"destination = {_toml(destination)}",
+        # a JSON text is a TOML text, too
+        f"destination = {json.dumps(destination, ensure_ascii=False)}",
         f'format = "{inferred.format}"',
         f"schema = '''\n{columns}\n'''",
         "key = []            # empty: every message is a row",
@@ -208,8 +209,7 @@ def read_published(spark: SparkSession, source: dict[str, str], destination: str
 
 
 def _identifier(name: str) -> str:
-    plain = name.isascii() and name.isidentifier()
-    return name if plain else quoted(name)
+    return name if name.isascii() and name.isidentifier() else quoted(name)
 
 
 def _ddl(kind: DataType) -> str:
@@ -220,8 +220,3 @@ def _ddl(kind: DataType) -> str:
         fields = (f"{_identifier(item.name)}: {_ddl(item.dataType)}" for item in kind)
         return f"STRUCT<{', '.join(fields)}>"
     return kind.simpleString().upper()
-
-
-def _toml(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

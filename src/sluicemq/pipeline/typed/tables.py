@@ -1,8 +1,9 @@
-"""Writing of typed rows to Delta tables: appends, merges by key, tombstones and the quarantine.
+"""Writing of typed tables to Delta: appends, merges by key, tombstones, quarantine and counts.
 
     silver/NAME               declared columns and METADATA; change data feed enabled
     silver/NAME_quarantine    messages that are not of the declared form, with the reason
     silver/NAME_tombstones    keys that a message has removed, with that message's position
+    gold/typed_counts         a row for each table and batch with messages of it: TableCounts
 
 Every write is tagged with an application (broker and table) and the last journal sequence of its
 batch, so a repeated batch changes nothing, wherever the first attempt was interrupted.
@@ -14,13 +15,21 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Final
 
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from sluicemq.model.errors import SluiceError
 from sluicemq.pipeline.delta import LakeTable, Tag
@@ -28,6 +37,7 @@ from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA
 from sluicemq.pipeline.typed.definition import QUARANTINE, TOMBSTONES, Definition, TypedTable
+from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.rows import (
     METADATA,
     QUARANTINE_COLUMNS,
@@ -56,6 +66,23 @@ _OLDER: Final = (
     "AND (new._time, new._broker) < (old._time, old._broker)))"
 )
 
+COUNTS_TABLE: Final = "gold.typed_counts"
+_SUMS: Final = (
+    *("messages", "written", "dropped", "quarantined", "deleted", "unparsed"),
+    "unknown_fields",
+)
+COUNTS_COLUMNS: Final = StructType(
+    [
+        StructField("broker", StringType()),
+        StructField("table", StringType()),
+        StructField("last_sequence", LongType()),
+        StructField("time", TimestampType()),
+        *(StructField(name, LongType()) for name in _SUMS),
+        StructField("failed", MapType(StringType(), LongType())),
+    ]
+)
+"""Columns of gold.typed_counts; `failed` is expectation -> messages that failed it."""
+
 
 class ExpectationFailed(SluiceError):
     """An expectation with the action `fail` failed; nothing of the batch is in its table."""
@@ -76,6 +103,52 @@ class Overview:
     messages: Sequence[int]
     relocated: Sequence[int]
     java: Sequence[int]
+
+
+@dataclass(frozen=True)
+class Processed:
+    """Result of a batch: counts of each typed table, and gold tables that were refreshed."""
+
+    counts: Mapping[str, TableCounts]
+    refreshed: tuple[str, ...]
+
+
+def process(
+    spark: SparkSession, events: DataFrame, definition: Definition, lake: Lake
+) -> Processed:
+    """Write a micro-batch to the typed tables, record its counts, and refresh the gold tables.
+
+    `events` has the columns rows.NEEDED and all events between its first and its last record;
+    `spark` is its session. The definition has been checked (validation.check). A repeated batch
+    changes nothing. Cache `events` if reading them is expensive.
+
+    Raises ExpectationFailed, and ConfigurationError.
+    """
+    found = overview(events, definition)
+    counts: Mapping[str, TableCounts] = {}
+    if found is not None:
+        counts = write_typed(spark, events, definition, lake, found)
+        if counts:
+            _record(spark, found.last, counts, lake)
+    return Processed(counts, tuple(refresh_gold(spark, definition, lake)))
+
+
+def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], lake: Lake) -> None:
+    table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
+    now = datetime.now(UTC)
+    rows = [
+        (
+            lake.broker,
+            name,
+            last,
+            now,
+            *(getattr(count, column) for column in _SUMS),
+            dict(count.failed),
+        )
+        for name, count in counts.items()
+    ]
+    tag = Tag(application(lake.broker, table), last)
+    table.append(spark.createDataFrame(rows, COUNTS_COLUMNS), tag)
 
 
 def overview(events: DataFrame, definition: Definition) -> Overview | None:

@@ -12,8 +12,15 @@ from hypothesis import strategies as st
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import build
-from sluicemq.pipeline.report.build import MAX_EXAMPLES, NO_REASON
-from sluicemq.pipeline.report.figures import MAX_BINS, MINUTE, Bins, Percentiles, ReportFigures
+from sluicemq.pipeline.report.figures import (
+    MAX_BINS,
+    MAX_EXAMPLES,
+    MINUTE,
+    NO_REASON,
+    Bins,
+    Percentiles,
+    ReportFigures,
+)
 from tests.pipeline.report.sample import (
     START,
     anomalies,
