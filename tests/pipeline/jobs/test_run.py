@@ -20,7 +20,7 @@ from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.jobs import gold, run, silver
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
-from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, Supervisor
+from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from tests.pipeline.jobs.events import rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
@@ -185,6 +185,19 @@ def test_permanent_errors_are_raised_at_once(
     with pytest.raises(JournalError, match="segment 7 is damaged"):
         Supervisor(spark, traffic.job(), reports.append).run(None)
     assert reports == []
+
+    monkeypatch.undo()
+    begin = Supervisor._begin
+
+    def refused(self: Supervisor, query: RunningQuery, *rest: Any) -> None:
+        if query.name == "tables":
+            raise JournalError("segment 7 is damaged")
+        begin(self, query, *rest)
+
+    monkeypatch.setattr(Supervisor, "_begin", refused)
+    with pytest.raises(JournalError, match="segment 7 is damaged"):
+        Supervisor(spark, traffic.job()).run(1.0)
+    assert not spark.streams.active, "the query for gold goes on"
 
     monkeypatch.undo()
     Supervisor(spark, traffic.job()).run(None)

@@ -192,8 +192,11 @@ class Supervisor:
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
             try:
-                self._start(interval)
-                self._watch()
+                try:
+                    self._start(interval)
+                    self._watch()
+                finally:
+                    self._stop_all()
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
                 fault = _explained(error)
@@ -323,19 +326,19 @@ class Supervisor:
 
     def _watch(self) -> None:
         """Wait until all queries have ended. Raises the error of the first that failed."""
-        try:
-            while [query for query in self._queries if not _has_ended(query)]:
-                self._drain()
-                if self._stop.is_set():
-                    self._end()
-                    break
-                time.sleep(_LOOK_SECONDS)
-        finally:
-            # the failure of one query stops all of them
-            for query in self._queries:
-                if query.handle is not None:
-                    query.handle.stop()
-            self._drain(ended=True)
+        while [query for query in self._queries if not _has_ended(query)]:
+            self._drain()
+            if self._stop.is_set():
+                self._end()
+                break
+            time.sleep(_LOOK_SECONDS)
+
+    def _stop_all(self) -> None:
+        """Stop all queries, also after one has failed or could not be started."""
+        for query in self._queries:
+            if query.handle is not None:
+                query.handle.stop()
+        self._drain(ended=True)
 
     def _end(self) -> None:
         """Stop the queries after their current batches."""
