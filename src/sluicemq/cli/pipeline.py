@@ -156,7 +156,7 @@ def backfill(
         bool, typer.Option("--from-bronze", help="Rebuild silver and gold from bronze.")
     ] = False,
     max_rows: RowsOption = 1_048_576,
-    max_bytes: BytesOption = "256MiB",
+    max_bytes: BytesOption = "1GiB",
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,
 ) -> None:
