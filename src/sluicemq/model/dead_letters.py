@@ -126,15 +126,15 @@ DMQ_PROPERTIES: Final = (
 """Open MQ's properties of a dead letter, which are derived if it does not have them itself."""
 
 
-def _derived(properties: DeadProperties) -> dict[str, Property]:
-    """Return the values of DMQ_PROPERTIES for a dead letter that has none of them."""
+def dmq_properties(properties: DeadProperties) -> dict[str, Property]:
+    """Return the values of DMQ_PROPERTIES of a dead letter: stored, else derived."""
     reason = str(properties[REASON])
     attempts = properties.get(ATTEMPTS)
     try:
         failed = round(datetime.fromisoformat(str(properties.get(TIME))).timestamp() * 1000)
     except (ValueError, OverflowError):
         failed = 0
-    values: tuple[Property, ...] = (
+    derived: tuple[Property, ...] = (
         failed,
         _DMQ_REASONS.get(reason, "ERROR"),
         _DMQ_COMMENTS.get(reason, f"a consumer rejected the message: {reason}"),
@@ -143,7 +143,12 @@ def _derived(properties: DeadProperties) -> dict[str, Property]:
         BROKER_NAME,
         BROKER_NAME,
     )
-    return dict(zip(DMQ_PROPERTIES, values, strict=True))
+    values = dict(zip(DMQ_PROPERTIES, derived, strict=True))
+    for name in DMQ_PROPERTIES:
+        stored = properties.get(name)
+        if stored is not None:
+            values[name] = stored
+    return values
 
 
 def dmq_property(properties: DeadProperties | None, name: str) -> Property:
@@ -152,5 +157,5 @@ def dmq_property(properties: DeadProperties | None, name: str) -> Property:
         return None
     value = properties.get(name)
     if value is None and REASON in properties:
-        value = _derived(properties)[name]
+        value = dmq_properties(properties)[name]
     return value

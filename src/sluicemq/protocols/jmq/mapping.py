@@ -47,11 +47,10 @@ from typing import Final
 from sluicemq.broker import Destination
 from sluicemq.model.dead_letters import (
     DMQ_PREFIX,
-    DMQ_PROPERTIES,
     DMQ_TIMESTAMP,
     REASON,
     dead_letter_of,
-    dmq_property,
+    dmq_properties,
 )
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import ProtocolError
@@ -328,7 +327,7 @@ def _fits(text: str) -> bool:
 
 def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Property]:
     """Return Open MQ's properties of a dead letter, each with the type that Open MQ gives it."""
-    values = {name: dmq_property(properties, name) for name in DMQ_PROPERTIES}
+    values = dmq_properties(properties)
     timestamp = values[DMQ_TIMESTAMP]
     if isinstance(timestamp, int):
         values[DMQ_TIMESTAMP] = Long(timestamp)
