@@ -70,7 +70,7 @@ QUERIES: Final = {"gold": ("gold",), "tables": ("bronze", "silver")}
 
 LEASE_MS: Final = 60_000
 SINGLE_WRITER: Final = ("s3a",)
-"""Schemes of file systems whose default log store needs it."""
+"""Schemes of file systems whose default log store needs the lease."""
 _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 
 _LOOK_SECONDS: Final = 0.1
@@ -192,11 +192,7 @@ class Supervisor:
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
             try:
-                try:
-                    self._start(interval)
-                    self._watch()
-                finally:
-                    self._stop_all()
+                self._attempt(interval)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
                 fault = _explained(error)
@@ -324,21 +320,24 @@ class Supervisor:
         if empty or any(reached is not None and reached + 1 < end for reached in ends.values()):
             checkpoint.remove()  # tables have been removed or restored
 
-    def _watch(self) -> None:
-        """Wait until all queries have ended. Raises the error of the first that failed."""
-        while [query for query in self._queries if not _has_ended(query)]:
-            self._drain()
-            if self._stop.is_set():
-                self._end()
-                break
-            time.sleep(_LOOK_SECONDS)
+    def _attempt(self, interval: float | None) -> None:
+        """Start all queries, and wait until they have ended.
 
-    def _stop_all(self) -> None:
-        """Stop all queries, also after one has failed or could not be started."""
-        for query in self._queries:
-            if query.handle is not None:
-                query.handle.stop()
-        self._drain(ended=True)
+        Raises the error of the first that failed or could not be started, which stops all of them.
+        """
+        try:
+            self._start(interval)
+            while [query for query in self._queries if not _has_ended(query)]:
+                self._drain()
+                if self._stop.is_set():
+                    self._end()
+                    break
+                time.sleep(_LOOK_SECONDS)
+        finally:
+            for query in self._queries:
+                if query.handle is not None:
+                    query.handle.stop()
+            self._drain(ended=True)
 
     def _end(self) -> None:
         """Stop the queries after their current batches."""
