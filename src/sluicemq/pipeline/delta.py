@@ -28,6 +28,7 @@ PROPERTIES: Final = {
     "delta.autoOptimize.optimizeWrite": "true",
 }
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
+_SEARCHED: Final = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
@@ -80,6 +81,8 @@ class LakeTable:
     partitions  columns by whose values the files are divided
     feed        True if the table keeps the rows that `changes` returns
     catalog     Spark catalog that has the table as CATALOG.NAME; "" = none
+    searched    columns whose smallest and greatest values Delta keeps for each file; () = the first
+                32, which costs a sixth of the time of a write
     """
 
     name: str
@@ -89,6 +92,7 @@ class LakeTable:
     partitions: Sequence[str] = ()
     feed: bool = False
     catalog: str = ""
+    searched: Sequence[str] = ()
 
     def exists(self, spark: SparkSession) -> bool:
         return DeltaTable.isDeltaTable(spark, self.location)
@@ -99,6 +103,8 @@ class LakeTable:
         builder = builder.addColumns(self.schema)
         for name, value in {**PROPERTIES, **(_FEED if self.feed else {})}.items():
             builder = builder.property(name, value)
+        if self.searched:
+            builder = builder.property(_SEARCHED, ",".join(self.searched))
         if self.partitions:
             builder = builder.partitionedBy(*self.partitions)
         builder.execute()
@@ -171,11 +177,16 @@ class LakeTable:
         options = {} if version is None else {"versionAsOf": str(version)}
         return spark.read.format("delta").options(**options).load(self.location)
 
-    def changes(self, spark: SparkSession, first: int, last: int) -> DataFrame:
-        """Return the rows before and after each change of these versions (change data feed)."""
+    def changes(
+        self, spark: SparkSession, first: int, last: int, *, inserted: bool = False
+    ) -> DataFrame:
+        """Return the rows before and after each change of these versions (change data feed).
+
+        With `inserted`, only the new rows."""
         reader = spark.read.format("delta").option("readChangeFeed", "true")
         reader = reader.option("startingVersion", first).option("endingVersion", last)
-        return reader.load(self.location).drop(*_FEED_COLUMNS)
+        rows = reader.load(self.location)
+        return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
 
     def append(self, rows: DataFrame, tag: Tag) -> None:
         """Append rows, and create the table if it does not exist."""

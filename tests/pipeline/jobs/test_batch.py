@@ -159,6 +159,25 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == whole
 
 
+def test_silver_takes_only_its_own_new_events_from_bronze(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Bronze may be behind silver, and another broker may write to it between two batches."""
+    events = traffic()
+    lake, other = (Lake(tmp_path / "lake", broker=name) for name in "bc")
+
+    def write(writer: LakeWriter, start: int, stop: int) -> None:
+        writer.write(frame(spark, events[start:stop]), start + 1, stop)
+
+    write(LakeWriter(spark, lake, JOURNAL, ["silver"]), 0, 30)
+    writer = LakeWriter(spark, lake, JOURNAL, ["bronze", "silver"])
+    write(writer, 0, 50)
+    write(LakeWriter(spark, other, JOURNAL, ["bronze"]), 0, 70)
+    write(writer, 50, 90)
+    expected = rows(silver_job.silver(frame(spark, events[:90]), "b"), SILVER, SILVER_KEYS)
+    assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == expected
+
+
 @pytest.fixture
 def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A time zone in which it is tomorrow already."""

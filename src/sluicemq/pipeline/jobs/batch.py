@@ -6,9 +6,9 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline.delta import Tag
@@ -29,6 +29,7 @@ class BatchResult:
     first, last    sequence numbers of the first and the last record that it may have
     rows     events in it; 0 if all tables had it already
     oldest, newest    times of its oldest and newest events
+    changed  versions of bronze with all events that silver did not have; None if there are others
     gold_committed    time at which gold was committed; None if gold had the batch already
     seconds  time for each table; a table that had the batch already is missing
     typed    counts of the typed tables with messages in it
@@ -39,6 +40,7 @@ class BatchResult:
     rows: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
+    changed: tuple[int, int] | None = None
     gold_committed: datetime | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     typed: Mapping[str, TableCounts] = field(default_factory=dict)
@@ -65,6 +67,9 @@ class LakeWriter:
         self._watermark = watermark
         reached = {layer: lake.reached(spark, journal, [layer]) for layer in self._layers}
         self._ends = {layer: -1 if end is None else end for layer, end in reached.items()}
+        self._version = -1
+        if "bronze" in self._layers and lake.bronze.exists(spark):
+            self._version = lake.bronze.version(spark)
         self._appended = -1
         if "silver" in self._layers:
             self._appended = lake.silver.progress(spark).get(lake.appended(journal), -1)
@@ -77,6 +82,7 @@ class LakeWriter:
         done = BatchResult(first, last)
         seen: Observation | None = None
         seen_from = last
+        facts: Mapping[str, Any] | None = None
         for layer in self._layers:
             end = self._ends[layer]
             if end >= last or (layer == "silver" and self._appended > last):
@@ -85,27 +91,32 @@ class LakeWriter:
             rows, start = events, first
             if layer == "silver" and "bronze" in self._layers:
                 # bronze has them in Parquet, which costs less than another read of the journal
-                rows, start = self._from_bronze(events.sparkSession, last), end + 1
+                rows, start = self._from_bronze(events.sparkSession, last, done), end + 1
             elif first <= end:
                 # a condition is added only if needed: Spark compiles each new condition again
                 rows, start = events.where(f.col("sequence") > f.lit(end)), end + 1
-            if seen is None:
-                seen, seen_from = Observation(), start
-                rows = _observed(rows, seen)
-            if layer == "gold":
-                self._gold(rows, done)
-            elif layer == "bronze":
-                self._lake.bronze.append(bronze(rows, self._lake.broker), self._tag(done))
+            if layer == "silver":
+                if seen is not None and seen_from <= start:
+                    facts = seen.get
+                else:
+                    facts = rows.agg(*_facts(rows)).collect()[0].asDict()
+                self._silver(rows, done, facts)
             else:
-                self._silver(rows, done, seen if seen_from <= start else None)
+                if seen is None:
+                    seen, seen_from = Observation(), start
+                    rows = rows.observe(seen, *_facts(rows))
+                if layer == "gold":
+                    self._gold(rows, done)
+                else:
+                    self._bronze(rows, done)
             self._ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
-        if seen is not None:
-            observed = seen.get
-            done.rows = observed["rows"]
-            if observed["newest"] is not None:
-                done.oldest = _EPOCH + timedelta(microseconds=observed["oldest"])
-                done.newest = _EPOCH + timedelta(microseconds=observed["newest"])
+        facts = facts if seen is None else seen.get
+        if facts is not None:
+            done.rows = facts["rows"]
+            if facts["newest"] is not None:
+                done.oldest = _EPOCH + timedelta(microseconds=facts["oldest"])
+                done.newest = _EPOCH + timedelta(microseconds=facts["newest"])
         self._newest = max(filter(None, (self._newest, done.newest)), default=None)
         return done
 
@@ -130,41 +141,56 @@ class LakeWriter:
             sums.unpersist()
         done.gold_committed = datetime.now(UTC)
 
-    def _silver(self, events: DataFrame, done: BatchResult, seen: Observation | None) -> None:
+    def _bronze(self, events: DataFrame, done: BatchResult) -> None:
+        table = self._lake.bronze
+        table.append(bronze(events, self._lake.broker), self._tag(done))
+        version = table.version(events.sparkSession)
+        if version > self._version and self._ends["bronze"] == self._ends.get("silver"):
+            done.changed = (self._version + 1, version)
+        self._version = version
+
+    def _silver(self, events: DataFrame, done: BatchResult, facts: Mapping[str, Any]) -> None:
         """Append the messages that silver does not have, then merge events of those that it has.
 
         The append is much cheaper, and does not read the table. It has a tag of its own if a merge
         follows: if the batch is interrupted between the two, a batch that has all its records
         merges the rest, and shorter ones wait for it in bronze.
 
-        seen  observation that includes all the events; None if there is none
+        facts  of these events, or of more
         """
         end, appended = self._ends["silver"], max(self._ends["silver"], self._appended)
-        message = f.col("message_sequence")
-        # a message has the number of its first event, so silver has none above `appended`
-        new = message > appended
-        late = (message <= end) | ((message <= appended) & (f.col("sequence") > appended))
-        numbers = f.min(f.when(late, message)), f.max(f.when(late, message)), f.max(message)
-        low, high, newest = events.agg(*numbers).collect()[0]
-        java, topics = (seen.get["java"], seen.get["topics"]) if seen else (True, True)
+        java, topics = bool(facts["java"]), bool(facts["topics"])
+        low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
-        any_new = newest is not None and newest > appended
-        if any_new or low is None:
-            rows = silver.silver(events.where(new), broker, java=bool(java), topics=bool(topics))
-            application = self._application if low is None else self._lake.appended(self._journal)
+        # a message has the number of its first event, so silver has none above `appended`
+        any_late = low is not None and low <= appended
+        any_new = high is not None and high > appended
+        message = "message_sequence"
+        if any_new or not any_late:
+            new = events.where(~_at_most(message, appended)) if any_late else events
+            rows = silver.silver(new, broker, java=java, topics=topics)
+            application = self._lake.appended(self._journal) if any_late else self._application
             table.append(rows if any_new else rows.where("false"), Tag(application, done.last))
             self._appended = done.last
-        if low is not None:
-            rows = silver.silver(events.where(late), broker, java=bool(java))
-            within = {"broker": (broker, broker), "message_sequence": (low, high)}
+        if any_late:
+            late = _at_most(message, appended)
+            if appended > end:
+                late &= _at_most(message, end) | ~_at_most("sequence", appended)
+            rows = silver.silver(events.where(late), broker, java=java)
+            within = {"broker": (broker, broker), message: (low, min(high, appended))}
             tag = self._tag(done)
             table.merge(rows, silver.combine, tag, within=within, kept=silver.RECORD, known="size")
 
-    def _from_bronze(self, spark: SparkSession, last: int) -> DataFrame:
+    def _from_bronze(self, spark: SparkSession, last: int, done: BatchResult) -> DataFrame:
         """Return the events up to the record `last` that silver does not have yet."""
-        rows = self._lake.bronze.read(spark).where(f.col("broker") == self._lake.broker)
-        chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
-        return rows.where(chosen).select(*EVENTS.names)
+        table = self._lake.bronze
+        if done.changed is not None:
+            # needs neither a search in the table's log nor a condition that changes
+            rows = table.changes(spark, *done.changed, inserted=True)
+        else:
+            chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
+            rows = table.read(spark).where(chosen)
+        return rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
 
 
 def bronze(events: DataFrame, broker: str) -> DataFrame:
@@ -173,15 +199,26 @@ def bronze(events: DataFrame, broker: str) -> DataFrame:
     return frame.select(*BRONZE.names)
 
 
-def _observed(events: DataFrame, seen: Observation) -> DataFrame:
-    java, topics = f.lit(None), f.lit(None)
+def _at_most(name: str, limit: int) -> Column:
+    """Return the condition that a number is at most `limit`, or null.
+
+    It compares structures, because a number would be part of the generated code, which Spark would
+    compile again for each batch."""
+    return f.struct(f.col(name).alias("n")) <= f.struct(f.lit(limit).cast("long").alias("n"))
+
+
+def _facts(events: DataFrame) -> list[Column]:
+    """Return the aggregates of events that their writing depends on, and those of BatchResult."""
+    facts = {
+        "rows": f.count(f.lit(1)),
+        "oldest": f.min(f.unix_micros("time")),
+        "newest": f.max(f.unix_micros("time")),
+    }
     if "body_kind" in events.columns:
-        java, topics = f.max(f.expr(NEED_JAVA)), f.max(f.expr(silver.OF_TOPICS))
-    return events.observe(
-        seen,
-        f.count(f.lit(1)).alias("rows"),
-        f.min(f.unix_micros("time")).alias("oldest"),
-        f.max(f.unix_micros("time")).alias("newest"),
-        java.alias("java"),
-        topics.alias("topics"),
-    )
+        facts |= {
+            "java": f.max(f.expr(NEED_JAVA)),
+            "topics": f.max(f.expr(silver.OF_TOPICS)),
+            "first_message": f.min("message_sequence"),
+            "last_message": f.max("message_sequence"),
+        }
+    return [made.alias(name) for name, made in facts.items()]

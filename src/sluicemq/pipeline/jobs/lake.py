@@ -32,12 +32,14 @@ from sluicemq.pipeline.jobs.schemas import (
     ANOMALY_KEYS,
     BRONZE,
     BRONZE_PARTITIONS,
+    BRONZE_SEARCHED,
     GOLD,
     GOLD_KEYS,
     GOLD_PARTITIONS,
     SILVER,
     SILVER_KEYS,
     SILVER_PARTITIONS,
+    SILVER_SEARCHED,
 )
 
 NAMES: Final = ("gold", "bronze", "silver")
@@ -101,17 +103,27 @@ class Lake:
     @property
     def bronze(self) -> LakeTable:
         columns = from_arrow_schema(BRONZE)
-        return self.table("bronze.events", columns, partitions=BRONZE_PARTITIONS)
+        return self.table(
+            "bronze.events",
+            columns,
+            partitions=BRONZE_PARTITIONS,
+            feed=True,
+            searched=BRONZE_SEARCHED,
+        )
 
     @property
     def silver(self) -> LakeTable:
         columns = from_arrow_schema(SILVER)
-        return self.table("silver.messages", columns, SILVER_KEYS, SILVER_PARTITIONS)
+        return self.table(
+            "silver.messages", columns, SILVER_KEYS, SILVER_PARTITIONS, searched=SILVER_SEARCHED
+        )
 
     @property
     def gold(self) -> LakeTable:
         columns = from_arrow_schema(GOLD)
-        return self.table("gold.traffic", columns, GOLD_KEYS, GOLD_PARTITIONS)
+        return self.table(
+            "gold.traffic", columns, GOLD_KEYS, GOLD_PARTITIONS, searched=GOLD_KEYS[1:]
+        )
 
     @property
     def anomalies(self) -> LakeTable:
@@ -125,9 +137,12 @@ class Lake:
         partitions: Sequence[str] = (),
         *,
         feed: bool = False,
+        searched: Sequence[str] = (),
     ) -> LakeTable:
         """Return the table of a name, such as "silver.messages", which may not exist yet."""
-        return LakeTable(name, self.path(name), columns, keys, partitions, feed, self.catalog)
+        return LakeTable(
+            name, self.path(name), columns, keys, partitions, feed, self.catalog, searched
+        )
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
         """Return all existing tables by their names."""

@@ -132,9 +132,14 @@ BRONZE: Final = pa.schema(
     ]
 )
 BRONZE_PARTITIONS: Final = ("broker", "day")
+BRONZE_SEARCHED: Final = ("sequence", "time", "event", "destination", "message_sequence")
+"""Columns that queries select rows by (LakeTable.searched)."""
 
 SILVER_KEYS: Final = ("broker", "message_sequence")
 SILVER_PARTITIONS: Final = ("broker",)
+SILVER_SEARCHED: Final = (
+    *("message_sequence", "destination", "published", "last_event", "state", "message_id"),
+)
 SILVER: Final = pa.schema(
     [
         _required("broker", pa.string()),
