@@ -29,7 +29,6 @@ class BatchResult:
     first, last    sequence numbers of the first and the last record that it may have
     rows     events in it; 0 if all tables had it already
     oldest, newest    times of its oldest and newest events
-    changed  versions of bronze with all events that silver did not have; None if there are others
     gold_committed    time at which gold was committed; None if gold had the batch already
     seconds  time for each table; a table that had the batch already is missing
     typed    counts of the typed tables with messages in it
@@ -40,7 +39,6 @@ class BatchResult:
     rows: int = 0
     oldest: datetime | None = None
     newest: datetime | None = None
-    changed: tuple[int, int] | None = None
     gold_committed: datetime | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     typed: Mapping[str, TableCounts] = field(default_factory=dict)
@@ -83,6 +81,7 @@ class LakeWriter:
         seen: Observation | None = None
         seen_from = last
         facts: Mapping[str, Any] | None = None
+        changed: tuple[int, int] | None = None
         for layer in self._layers:
             end = self._ends[layer]
             if end >= last or (layer == "silver" and self._appended > last):
@@ -91,7 +90,7 @@ class LakeWriter:
             rows, start = events, first
             if layer == "silver" and "bronze" in self._layers:
                 # bronze has them in Parquet, which costs less than another read of the journal
-                rows, start = self._from_bronze(events.sparkSession, last, done), end + 1
+                rows, start = self._from_bronze(events.sparkSession, last, changed), end + 1
             elif first <= end:
                 # a condition is added only if needed: Spark compiles each new condition again
                 rows, start = events.where(f.col("sequence") > f.lit(end)), end + 1
@@ -108,7 +107,7 @@ class LakeWriter:
                 if layer == "gold":
                     self._gold(rows, done)
                 else:
-                    self._bronze(rows, done)
+                    changed = self._bronze(rows, done)
             self._ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
         facts = facts if seen is None else seen.get
@@ -141,13 +140,18 @@ class LakeWriter:
             sums.unpersist()
         done.gold_committed = datetime.now(UTC)
 
-    def _bronze(self, events: DataFrame, done: BatchResult) -> None:
+    def _bronze(self, events: DataFrame, done: BatchResult) -> tuple[int, int] | None:
+        """Append the events.
+
+        Returns the first and the last version that have all events silver lacks; None if others
+        have some of them."""
         table = self._lake.bronze
         table.append(bronze(events, self._lake.broker), self._tag(done))
         version = table.version(events.sparkSession)
-        if version > self._version and self._ends["bronze"] == self._ends.get("silver"):
-            done.changed = (self._version + 1, version)
-        self._version = version
+        before, self._version = self._version, version
+        if version > before and self._ends["bronze"] == self._ends.get("silver"):
+            return before + 1, version
+        return None
 
     def _silver(self, events: DataFrame, done: BatchResult, facts: Mapping[str, Any]) -> None:
         """Append the messages that silver does not have, then merge events of those that it has.
@@ -181,12 +185,17 @@ class LakeWriter:
             tag = self._tag(done)
             table.merge(rows, silver.combine, tag, within=within, kept=silver.RECORD, known="size")
 
-    def _from_bronze(self, spark: SparkSession, last: int, done: BatchResult) -> DataFrame:
-        """Return the events up to the record `last` that silver does not have yet."""
+    def _from_bronze(
+        self, spark: SparkSession, last: int, changed: tuple[int, int] | None
+    ) -> DataFrame:
+        """Return the events up to the record `last` that silver does not have yet.
+
+        changed  versions that have all of them; None = not known
+        """
         table = self._lake.bronze
-        if done.changed is not None:
+        if changed is not None:
             # needs neither a search in the table's log nor a condition that changes
-            rows = table.changes(spark, *done.changed, inserted=True)
+            rows = table.changes(spark, *changed, inserted=True)
         else:
             chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
             rows = table.read(spark).where(chosen)

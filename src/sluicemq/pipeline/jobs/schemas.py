@@ -138,7 +138,12 @@ BRONZE_SEARCHED: Final = ("sequence", "time", "event", "destination", "message_s
 SILVER_KEYS: Final = ("broker", "message_sequence")
 SILVER_PARTITIONS: Final = ("broker",)
 SILVER_SEARCHED: Final = (
-    *("message_sequence", "destination", "published", "last_event", "state", "message_id"),
+    "message_sequence",
+    "destination",
+    "published",
+    "last_event",
+    "state",
+    "message_id",
 )
 SILVER: Final = pa.schema(
     [
