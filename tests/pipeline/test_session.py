@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline import jars, session
+from sluicemq.pipeline.java import find_java
 
 EXTENSIONS = "spark.sql.extensions"
 
@@ -39,6 +41,15 @@ def test_the_caller_has_the_last_word() -> None:
     settings = session.effective_settings({"spark.driver.memory": "1g"}, given)
     assert (settings["spark.master"], settings["spark.driver.memory"]) == ("local[1]", "5g")
     assert settings["spark.sql.shuffle.partitions"] == "2"
+
+
+def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
+    java = find_java() / "bin" / "java"
+    options = session.effective_settings({}, {})["spark.driver.extraJavaOptions"].split()
+    # on a machine without large pages, the JVM warns of it
+    command = [str(java), *options, "-XX:+UseLargePages", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout == ""
 
 
 def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -24,8 +24,10 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline import jars
 from sluicemq.pipeline.java import find_java
 
-_STACK: Final = "-Xss4m"
-SHORT_JOB: Final = f"{_STACK} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
+# A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
+# Warnings of the JVM go to standard output by default, which has the result of the command.
+_JVM: Final = "-Xss4m -Xlog:disable -Xlog:all=warning:stderr"
+SHORT_JOB: Final = f"{_JVM} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 """Options of the JVM for jobs of less than a minute: code is compiled once, and fast.
 
 Without its size, the cache of compiled code would be so small that it is swept all the time."""
@@ -52,8 +54,7 @@ LOCAL: Final = {
 """Defaults for Spark on one small machine."""
 
 EVERYWHERE: Final = {
-    # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
-    "spark.driver.extraJavaOptions": _STACK,
+    "spark.driver.extraJavaOptions": _JVM,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.parquet.compression.codec": "zstd",
