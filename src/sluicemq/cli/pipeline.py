@@ -99,7 +99,7 @@ def run(
     ] = "pipeline",
     tables: TablesOption = _ALL,
     interval: Annotated[str, typer.Option("--interval", help="Time between two batches.")] = "1s",
-    max_rows: RowsOption = 262_144,
+    max_rows: RowsOption = 1_048_576,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
     metrics_port: Annotated[
@@ -155,7 +155,7 @@ def backfill(
     from_bronze: Annotated[
         bool, typer.Option("--from-bronze", help="Rebuild silver and gold from bronze.")
     ] = False,
-    max_rows: RowsOption = 1_048_576,
+    max_rows: RowsOption = 4_194_304,
     max_bytes: BytesOption = "1GiB",
     watermark: LateOption = "1h",
     as_json: JsonFlag = False,

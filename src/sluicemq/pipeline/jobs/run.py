@@ -59,7 +59,7 @@ from sluicemq.pipeline.typed.rows import NEEDED
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 
-MAX_ROWS: Final = 262_144
+MAX_ROWS: Final = 1_048_576
 MAX_BYTES: Final = 256 << 20
 TRIES: Final = 10
 """Consecutive starts without a batch before a transient failure is raised as an error."""
