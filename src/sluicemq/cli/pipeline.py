@@ -166,7 +166,8 @@ def backfill(
     if from_bronze:
         if journal is not None or url is not None:
             raise ConfigurationError("--from-bronze reads no journal: leave out --journal, --url")
-        _rebuild(place, settings, max_rows, as_json)
+        limit = int(quantity("--max-bytes", max_bytes, Unit.BYTES))
+        _rebuild(place, settings, max_rows, limit, as_json)
         return
     job = _job(
         journal,
@@ -559,7 +560,9 @@ def _supervise(
     _report_end(as_json, rows, place, anomalies)
 
 
-def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool) -> None:
+def _rebuild(
+    lake: Lake, settings: dict[str, str], max_rows: int, max_bytes: int, as_json: bool
+) -> None:
     with require_pipeline():
         from sluicemq.pipeline.jobs.maintain import find_anomalies, rebuild
     lake.expect("bronze.events")
@@ -567,7 +570,13 @@ def _rebuild(lake: Lake, settings: dict[str, str], max_rows: int, as_json: bool)
         spark_session("sluicemq backfill", settings, lake) as spark,
         ProgressDisplay(as_json, unending=False) as progress,
     ):
-        rows = rebuild(spark, lake, lambda step, total: progress.step(step, None, total), max_rows)
+        rows = rebuild(
+            spark,
+            lake,
+            lambda step, total: progress.step(step, None, total),
+            max_rows,
+            max_bytes,
+        )
         found = find_anomalies(spark, lake)
     _report_end(as_json, rows, lake, found)
 

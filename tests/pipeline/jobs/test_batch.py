@@ -122,6 +122,26 @@ def test_what_is_repeated_or_broken_off_counts_once(
     assert lake.reached(spark, JOURNAL) == last
 
 
+def test_batches_of_a_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: Path) -> None:
+    journal = Journal()
+    for number in range(3):
+        journal.message(number, b"body")
+    for number, row in enumerate(journal.rows):  # blocks of their own
+        row["sequence"] = row["message_sequence"] = 5000 * number + 1
+    lake = Lake(tmp_path / "lake", broker="b")
+    lake.claim(spark, JOURNAL)
+    LakeWriter(spark, lake, JOURNAL).write(frame(spark, journal.rows), 1, 10_001)
+
+    def batches(max_bytes: int) -> list[int]:
+        reports: list[int] = []
+        rebuild(spark, lake, lambda step, total: reports.append(step.rows), max_bytes=max_bytes)
+        return reports
+
+    assert batches(8) == [2, 3]
+    assert batches(3) == [1, 2, 3]  # at least a block each
+    assert batches(12) == [3]
+
+
 def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

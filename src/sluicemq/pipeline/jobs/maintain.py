@@ -15,7 +15,7 @@ from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
-from sluicemq.pipeline.jobs.run import MAX_ROWS, BatchProgress
+from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
 from sluicemq.pipeline.schema import EVENTS
 
 _COMPARED: Final = timedelta(days=8)
@@ -79,13 +79,14 @@ def rebuild(
     lake: Lake,
     on_progress: Callable[[BatchProgress, int], None] = lambda step, total: None,
     max_rows: int = MAX_ROWS,
+    max_bytes: int = MAX_BYTES,
 ) -> int:
     """Remove silver and gold, and make them from bronze for all brokers.
 
-    Return the number of events. Nothing else may run on the lake. An interrupted rebuild has to be
-    repeated; until then `run` refuses tables that lack what bronze has. `on_progress` is called
-    with the progress and the total number of events. Raises ConfigurationError if there is no
-    bronze.
+    Batches have about `max_rows` events and `max_bytes` of bodies. Return the number of events.
+    Nothing else may run on the lake. An interrupted rebuild has to be repeated; until then `run`
+    refuses tables that lack what bronze has. `on_progress` is called with the progress and the
+    total number of events. Raises ConfigurationError if there is no bronze.
     """
     if not lake.bronze.exists(spark):
         raise ConfigurationError(f"there is no bronze in {lake} to make anything from")
@@ -99,7 +100,7 @@ def rebuild(
         place = Lake(lake.location, broker, lake.catalog)
         end = progress[place.application(journal)]
         writer = LakeWriter(spark, place, journal, _MADE)
-        for first, last in _ranges(spark, place, max_rows, end):
+        for first, last in _ranges(spark, place, max_rows, max_bytes, end):
             events = bronze.where(
                 (f.col("broker") == broker) & f.col("sequence").between(first, last)
             )
@@ -109,23 +110,26 @@ def rebuild(
     return rows
 
 
-def _ranges(spark: SparkSession, lake: Lake, max_rows: int, end: int) -> list[tuple[int, int]]:
-    """Return the broker's records as ranges of sequence numbers with about `max_rows` events; the
-    last one ends with `end`."""
+def _ranges(
+    spark: SparkSession, lake: Lake, max_rows: int, max_bytes: int, end: int
+) -> list[tuple[int, int]]:
+    """Return the broker's records as ranges of sequence numbers within about these limits; the last
+    one ends with `end`."""
     numbers = lake.bronze.read(spark).where(f.col("broker") == lake.broker)
     # numbers have gaps and a record may have many events, so count blocks and cut between them
     block = f.floor(f.col("sequence") / _BLOCK)
-    counts = numbers.groupBy(block.alias("block")).count().orderBy("block").collect()
+    sums = (f.expr("count(1) AS rows"), f.expr("coalesce(sum(size), 0) AS bytes"))
+    blocks = numbers.groupBy(block.alias("block")).agg(*sums).orderBy("block").collect()
     ranges: list[tuple[int, int]] = []
-    capacity = 0
-    for row in counts:
+    rows = volume = 0
+    for row in blocks:
         first, last = row["block"] * _BLOCK, (row["block"] + 1) * _BLOCK - 1
-        if ranges and row["count"] <= capacity:
+        rows, volume = rows + row["rows"], volume + row["bytes"]
+        if ranges and rows <= max_rows and volume <= max_bytes:
             ranges[-1] = (ranges[-1][0], last)
         else:
             ranges.append((first, last))
-            capacity = max_rows
-        capacity -= row["count"]
+            rows, volume = row["rows"], row["bytes"]
     if ranges:
         ranges[-1] = (ranges[-1][0], end)
     return ranges
