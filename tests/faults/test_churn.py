@@ -206,7 +206,8 @@ class Crowd:
         wait_until(lambda: self._connections() == self._staying, seconds=SECONDS)
         wait_until(self._requests_are_answered, seconds=SECONDS)
         with socket.create_connection(("127.0.0.1", port), timeout=60) as client:
-            client.sendall(b"flush churn\nquit\n")
+            # those that expired before are dead letters now
+            client.sendall(b"flush churn\nflush mq.sys.dmq\nquit\n")
             while client.recv(4096):
                 pass
         time.sleep(QUIET_SECONDS)
