@@ -1,225 +1,159 @@
 """kill -9 of the driver, a Python worker or the broker at random moments, while continuous queries
-read the journal and write to queues and a table: in the end each row is there once, and equals what
-a batch makes of the same journal afterwards."""
+read the journal and write to queues or a lake: in the end each row is there once, and equals what
+one batch makes of the same journal afterwards."""
 
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import subprocess
 import sys
-import threading
-import time
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pyarrow.parquet as pq
-from deltalake import DeltaTable
+import pytest
+from pyspark.sql import SparkSession
 
-from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.model.errors import ClientError
+from sluicemq.journal import Slots
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.session import SHORT_JOB
+from sluicemq.pipeline.typed.definition import load_definition
 from tests.faults import pipeline_driver as program
+from tests.faults.kill_loop import TIMEOUT, VICTIMS, Driver, Producer, finish, kill_at_random
 from tests.faults.load import make_body, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
-from tests.faults.processes import command_of, descendants, kill_if_there
+from tests.pipeline.conftest import spark
+from tests.pipeline.recomputed import compare
 from tests.pipeline.sink.witness import published
 from tests.protocols.sockets import unused_port
 
-KILLS = size(2, 30)
-BATCHES = 1
-"""Batches that each query has to finish between two kills."""
-PATIENCE = 600.0
-"""Seconds for that; a driver needs several to start."""
-RESTARTS = 5
-"""Maximum restarts of a driver that ends by itself, without a kill in between."""
-TOO_SLOW = "Python worker failed to connect back"
-PAUSE = 0.1
-"""Seconds between the bursts of the producer."""
+__all__ = ["spark"]
+
 BURST = 20
+ORDERS = "kill.orders"
+OPEN = 1
+"""Messages of a burst that stay unacknowledged: a fourth of them."""
+DEFINITION = f"""
+[[table]]
+name = "orders"
+destination = "{ORDERS}"
+format = "json"
+schema = "id BIGINT, turn BIGINT"
+key = ["id"]
+
+[[table.expect]]
+name = "not every seventh"
+check = "turn % 7 > 0"
+action = "quarantine"
+
+[[gold]]
+name = "turns"
+sql = "SELECT turn % 5 AS part, count(*) AS orders FROM silver.orders GROUP BY turn % 5"
+keys = ["part"]
+refresh = "incremental"
+"""
 
 
-class Producer(threading.Thread):
-    """Sends numbered messages without end, to the current process of the broker."""
-
-    def __init__(self, broker: LocalBroker, chance: random.Random) -> None:
-        super().__init__(daemon=True)
-        self.stop = threading.Event()
-        self._broker = broker
-        self._chance = chance
-        self._next = 0
-        self.start()
-
-    def run(self) -> None:
-        while not self.stop.is_set():
-            try:
-                with BlockingClient(PhpmqClient.connect, port=self._broker.port("phpmq")) as client:
-                    while not self.stop.wait(PAUSE):
-                        for _ in range(BURST):
-                            body = self._chance.choice((0, 100, 1000))
-                            client.send(program.IN, make_body(self._next, body))
-                            self._next += 1
-            except (ClientError, KeyError):
-                self.stop.wait(PAUSE)
-
-
-class Driver:
-    """A process of the program, with the processes that it starts."""
-
-    def __init__(self, mode: str, broker: LocalBroker, url: str, work: Path, rows: int) -> None:
-        self.log = work / "driver.log"
-        self._work = work
-        arguments = [mode, str(broker.directory), url, str(work), str(rows)]
-        with self.log.open("ab") as log:
-            log.write(f"--- {' '.join(arguments)}\n".encode())
-            self._process = subprocess.Popen(
-                [sys.executable, program.__file__, *arguments],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-
-    @property
-    def runs(self) -> bool:
-        return self._process.poll() is None
-
-    def batches(self) -> list[int]:
-        """Return the batches finished by each query in all runs. (Spark keeps the last hundred.)"""
-        return [
-            max(
-                (int(file.name) + 1 for file in (self._work / name).glob("commits/[0-9]*")),
-                default=0,
-            )
-            for name in program.CHECKPOINTS
-        ]
-
-    def kill(self, chance: random.Random) -> None:
-        """Kill the JVM, or Python, which the JVM does not survive; both have ended on return."""
-        family = list(descendants(self._process.pid))
-        java = [pid for pid in family if "java" in command_of(pid).partition(" ")[0]]
-        os.kill(chance.choice([self._process.pid, *java]), signal.SIGKILL)
-        self._process.wait(PATIENCE)
-        until = time.monotonic() + PATIENCE
-        while any(command_of(pid) for pid in family):
-            assert time.monotonic() < until, "processes of a killed driver live on"
-            time.sleep(0.01)
-
-    def kill_worker(self, chance: random.Random) -> bool:
-        """Kill one of the Python workers of the JVM; return whether there was one."""
-        workers = [pid for pid in descendants(self._process.pid) if "pyspark" in command_of(pid)]
-        workers = [pid for pid in workers if "java" not in command_of(pid).partition(" ")[0]]
-        if workers:
-            kill_if_there(chance.choice(workers))
-        return bool(workers)
-
-    def wait(self) -> bool:
-        """Wait for its successful end. Return False if Spark gave up on a Python process that had
-        not started within its ten seconds, as on a busy machine."""
-        if self._process.wait(5 * PATIENCE) == 0:
-            return True
-        assert TOO_SLOW in self.output(), self.output()
-        return False
-
-    def output(self) -> str:
-        return self.log.read_text(errors="replace")[-8000:]
-
-
-def wait_for_batches(driver: Driver, expected_batches: Sequence[int]) -> bool:
-    """Wait until the queries have finished so many batches; return False if the driver ended."""
-    until = time.monotonic() + PATIENCE
-    while any(have < want for have, want in zip(driver.batches(), expected_batches, strict=True)):
-        if not driver.runs:
-            return False
-        assert time.monotonic() < until, f"the queries do not go on:\n{driver.output()}"
-        time.sleep(0.05)
-    return True
-
-
-def test_kill_anything_at_random_moments(tmp_path: Path) -> None:
-    chance = repeatable()
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     url = f"http://127.0.0.1:{unused_port()}"
-    broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS)
-    victims = ["driver", "worker", "broker"] * -(-KILLS // 3)
-    chance.shuffle(victims)
-    with ExitStack() as stack:
-        stack.enter_context(broker)
-        producer = Producer(broker, random.Random(chance.random()))
-        stack.callback(producer.stop.set)
-
-        def start(mode: str = "run") -> Driver:
-            rows = chance.choice((50, 500, 5000)) if mode == "run" else 10_000
-            return Driver(mode, broker, url, tmp_path, rows)
-
-        driver = start()
-        stack.callback(lambda: driver.runs and driver.kill(chance))
-        for victim in victims[:KILLS]:
-            expected_batches = [have + BATCHES for have in driver.batches()]
-            for _ in range(RESTARTS):
-                if wait_for_batches(driver, expected_batches):
-                    break
-                driver = start()  # as a supervisor would
-            else:
-                raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
-            time.sleep(chance.uniform(0, 1.0))
-            print(f"after {driver.batches()} batches: kill {victim}")
-            if victim == "broker":
-                broker.kill()
-                time.sleep(chance.uniform(0, 1.0))
-                broker.start()
-            elif victim == "driver" and driver.runs:
-                driver.kill(chance)
-                driver = start()
-            elif driver.runs:
-                assert driver.kill_worker(chance)
-        producer.stop.set()
-        producer.join(PATIENCE)
-        if driver.runs:
-            driver.kill(chance)
-        for _ in range(RESTARTS):
-            driver = start("finish")
-            if driver.wait():
-                break
-        else:
-            raise AssertionError(f"the driver fails again and again:\n{driver.output()}")
-        assert broker.stop() == 0
-    check_copied(tmp_path)
-    check_silver(tmp_path)
+    with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS) as made:
+        yield made
 
 
-def check_copied(work: Path) -> None:
-    """Check that the queue has the rows of the batch, each once."""
-    rows = pq.read_table(work / program.BATCH_COPIED).to_pylist()
+def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
+    """By the sink in a stream, and in foreachBatch."""
+    chance = repeatable()
+    bodies = random.Random(chance.random())
+    sent = iter(range(1 << 32))
+
+    def burst(client: BlockingClient) -> None:
+        for _ in range(BURST):
+            client.send(program.IN, make_body(next(sent), bodies.choice((0, 100, 1000))))
+
+    def start(mode: str = "run") -> Driver:
+        rows = chance.choice((50, 500, 5000)) if mode == "run" else 10_000
+        url = f"http://127.0.0.1:{broker.port('http')}"
+        arguments = [mode, str(broker.directory), url, str(tmp_path), str(rows)]
+        command = [sys.executable, program.__file__, *arguments]
+        return Driver(command, tmp_path / program.CHECKPOINTS, tmp_path / "driver.log")
+
+    producer = Producer(broker, lambda client: None, burst)
+    driver = kill_at_random(broker, start, 2, size(2, len(VICTIMS)), chance)
+    producer.end()
+    if driver.is_running:
+        driver.kill(chance)
+    finish(partial(start, "finish"))
+    assert broker.stop() == 0
+
+    rows = pq.read_table(tmp_path / program.EXPECTED).to_pylist()
     assert rows
     expected = {row["message_id"]: (row["body"], dict(row["properties"])) for row in rows}
-    found = published(work / "data", program.COPIED)
-    assert len(found) == len({message.message_id for message in found}), "rows are there twice"
-    assert expected == {
-        message.message_id: (
-            message.body,
-            {name: str(value) for name, value in (message.properties or {}).items()},
-        )
-        for message in found
-    }
-    for message in found:
-        number_of(message.body)
+    for queue in (program.STREAMED, program.BATCHED):
+        found = published(broker.directory, queue)
+        assert len(found) == len({message.message_id for message in found}), "rows are there twice"
+        assert expected == {
+            message.message_id: (
+                message.body,
+                {name: str(value) for name, value in (message.properties or {}).items()},
+            )
+            for message in found
+        }
+        for message in found:
+            number_of(message.body)
 
 
-def check_silver(work: Path) -> None:
-    """Check the same for the other queue and the table."""
-    rows = pq.read_table(work / program.BATCH_SILVER).to_pylist()
-    expected = {row["message_sequence"]: row for row in rows}
-    assert len(expected) == len(rows)
-    written = DeltaTable(str(work / program.TABLE)).to_pyarrow_table().to_pylist()
-    assert len(written) == len(rows)
-    assert {row["message_sequence"]: row for row in written} == expected
-    messages = published(work / "data", program.SILVER)
-    assert len(messages) == len(rows)
-    for message in messages:
-        row = expected[int(message.message_id)]
-        body = json.loads(message.body)
-        assert (body["message_sequence"], body["size"]) == (row["message_sequence"], row["size"])
+def test_every_table_of_a_lake_equals_a_recomputation(
+    broker: LocalBroker, tmp_path: Path, spark: SparkSession
+) -> None:
+    """Messages of many batches are open at any time, so that later batches change their rows."""
+    chance = repeatable()
+    choices = random.Random(chance.random())
+    turns = iter(range(1 << 32))
+    Slots(broker.directory / "journal").create("recomputation")  # keeps the whole journal
+    lake = Lake(tmp_path / "lake")
+    definition = tmp_path / "pipeline.toml"
+    definition.write_text(DEFINITION)
+
+    def subscribe(client: BlockingClient) -> None:
+        client.subscribe(ORDERS, 10)
+
+    def burst(client: BlockingClient) -> None:
+        turn = next(turns)
+        for number in range(OPEN * 4):
+            body = json.dumps({"id": turn * 7 % 50 + number, "turn": turn})
+            client.send(ORDERS, body.encode())
+        for _ in range(OPEN * 3):
+            message = client.receive(TIMEOUT)
+            if choices.random() < 0.9:
+                message.ack()
+            else:
+                message.requeue()
+
+    def start(command: str = "run") -> Driver:
+        arguments = [
+            *(sys.executable, *PROGRAM, "pipeline", command, "--definition", str(definition)),
+            *("--journal", str(broker.directory), "--lake", str(lake)),
+            *("--max-rows", str(chance.choice((50, 500, 5000)) if command == "run" else 10_000)),
+            *("--conf", f"spark.driver.extraJavaOptions={SHORT_JOB}"),
+            *("--conf", "spark.driver.memory=1g"),
+        ]
+        return Driver(arguments, tmp_path / "lake/_checkpoints/main", tmp_path / "driver.log")
+
+    producer = Producer(broker, subscribe, burst)
+    driver = kill_at_random(broker, start, 3, size(1, len(VICTIMS)), chance)
+    producer.end()
+    if driver.is_running:
+        driver.kill_java()
+        assert "error: Spark's Java process was killed by signal 9" in driver.output()
+        assert "py4j" not in driver.output()
+    assert broker.stop() == 0
+    finish(partial(start, "backfill"))
+    counts = compare(spark, lake, broker.directory, load_definition(definition))
+    assert counts["silver"] == len(published(broker.directory, ORDERS))
+    assert counts["silver.orders"]
+    assert counts["silver.orders_quarantine"]
+    assert counts["gold.turns"] == 5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -209,17 +210,24 @@ def spark_session(
     lake: Lake | None = None,
 ) -> Iterator[SparkSession]:
     """Open a Spark session for a lake's scheme and catalog; a session created here is stopped on
-    exit. Spark's output is appended to the lake's log file, which errors name."""
+    exit. Spark's output is appended to the lake's log file, which errors name.
+
+    Raises SluiceError if Spark's Java process has ended."""
     with require_pipeline():
+        from py4j.protocol import Py4JError
         from pyspark.sql import SparkSession
 
-        from sluicemq.pipeline.session import session
+        from sluicemq.pipeline.session import expect_java, session
     there = SparkSession.getActiveSession() is not None
     log = None if lake is None else lake.log
     with err().status("starting Spark"):
         spark = session(name, settings, log, schemes=() if lake is None else (lake.scheme,))
     if not there:
         spark.sparkContext.setLogLevel("ERROR")
+        if log is not None:
+            # tracebacks of PySpark, which errors explain; warnings of the pipeline are for users
+            logging.basicConfig(filename=log)
+            logging.getLogger("sluicemq.pipeline").addHandler(logging.StreamHandler())
     try:
         if lake is not None:
             lake.register(spark)
@@ -227,10 +235,13 @@ def spark_session(
     except Exception as error:
         if log is not None and not there and not isinstance(error, ConfigurationError):
             err().print(f"Spark's output is in {log}.", markup=False)
+        if isinstance(error.__cause__ or error, OSError | Py4JError):
+            expect_java()
         raise
     finally:
         if not there:
-            spark.stop()
+            with suppress(OSError, Py4JError):  # its Java process has ended
+                spark.stop()
 
 
 def seconds(option: str, text: str) -> float:

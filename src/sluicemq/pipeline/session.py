@@ -9,6 +9,8 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
@@ -20,7 +22,7 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
 from sluicemq.pipeline.java import find_java
 
@@ -76,6 +78,8 @@ NEEDED: Final = {
 _EXTENSIONS: Final = "spark.sql.extensions"
 _DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _JARS: Final = "spark.jars"
+_END_SECONDS: Final = 1.0
+"""Time from the loss of the connection to a Java process to its end."""
 
 
 def session(
@@ -118,6 +122,23 @@ def session(
         builder = builder.config(key, value)
     with _heard_by(log):
         return builder.getOrCreate()
+
+
+def expect_java() -> None:
+    """Raise SluiceError if the session's Java process, which this process started, has ended."""
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    try:
+        code = None if process is None else process.wait(_END_SECONDS)
+    except subprocess.TimeoutExpired:
+        return
+    if code == -signal.SIGKILL:
+        raise SluiceError(
+            "Spark's Java process was killed by signal 9, possibly because memory was exhausted. "
+            "Run the command again"
+        )
+    if code is not None:
+        raise SluiceError(f"Spark's Java process ended with status {code}. Run the command again")
 
 
 def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
