@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,22 @@ def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
     command = [str(java), *options, "-XX:+UseLargePages", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == ""
+
+
+def test_a_local_session_uses_the_class_archive(tmp_path: Path) -> None:
+    """Otherwise the start of each session takes a third more processor time."""
+    log = tmp_path / "classes"
+    program = (
+        "from sluicemq.pipeline.session import session; session(settings={"
+        f"'spark.driver.extraJavaOptions': '-Xlog:class+load:file={log}'"
+        "}).stop()"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"}
+    subprocess.run([sys.executable, "-c", program], check=True, env=environment)
+    lines = log.read_text().splitlines()
+    loaded = [line for line in lines if " org.apache.spark.sql." in line]
+    archived = [line for line in loaded if "source: shared objects file (top)" in line]
+    assert len(archived) > len(loaded) / 2
 
 
 def test_settings_of_spark_defaults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

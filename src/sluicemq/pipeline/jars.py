@@ -5,6 +5,8 @@ environment; sessions add them from there, so that no session needs a network:
 
     ENVIRONMENT/share/sluicemq/jars/delta/*.jar     tables
     ENVIRONMENT/share/sluicemq/jars/s3a/*.jar ...   one directory per scheme of a lake's URI
+    ENVIRONMENT/share/sluicemq/spark/               home of Spark for local sessions, with the
+                                                    class archive (class_archive.py)
 
 Spark's own resolver (Ivy) fetches them from Maven Central, or from the repositories that its
 settings name (spark.jars.repositories, spark.jars.ivySettings).
@@ -31,6 +33,8 @@ DELTA: Final = "delta"
 CONNECTORS: Final = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
 """Artifact of Hadoop that reads and writes the URIs of a scheme."""
 
+LINKS: Final = ("bin", "conf", "jars", "sbin")
+"""Directories of the PySpark package that the home of local sessions links to."""
 _SCALA: Final = "2.13"
 _VERSIONED: Final = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.-]*)\.jar")
 _RESOLVER: Final = "sluicemq.pipeline.jars"
@@ -67,6 +71,21 @@ def spark_home() -> Path:
     """Return the directory of Spark: SPARK_HOME, or that of the PySpark package."""
     home = os.environ.get("SPARK_HOME")
     return Path(home) if home else Path(pyspark.__file__).parent
+
+
+def local_home() -> Path:
+    """Return the home of Spark for sessions on one machine, which may not exist.
+
+    It is the PySpark package without `python`: workers import PySpark from the environment, and not
+    from the pyspark.zip there, which has no compiled modules and costs each of them a second. The
+    JVM ignores a class archive if Spark's jars have another path.
+    """
+    return directory().parent / "spark"
+
+
+def class_archive() -> Path:
+    """Return the path of the class archive for `local_home`, which may not exist."""
+    return local_home() / "classes.jsa"
 
 
 def coordinate(name: str) -> str:

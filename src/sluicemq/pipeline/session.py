@@ -6,19 +6,15 @@ spark-defaults.conf, and from here. Without a master anywhere, Spark runs in thi
 
 from __future__ import annotations
 
-import atexit
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
@@ -75,6 +71,7 @@ NEEDED: Final = {
 }
 """Settings that the pipeline requires."""
 
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _JARS: Final = "spark.jars"
@@ -116,7 +113,7 @@ def session(
         found = [str(jar) for each in libraries for jar in jars.jars(each)]
         effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *found])
         if _is_local(effective):
-            _use_installed_packages()
+            _use_local_home(effective)
     builder = SparkSession.builder.appName(name)
     for key, value in effective.items():
         builder = builder.config(key, value)
@@ -180,21 +177,15 @@ def _spark_defaults() -> dict[str, str]:
     return {key: value.strip() for key, value in (each for each in entries if len(each) == 2)}
 
 
-def _use_installed_packages() -> None:
-    """Let workers import PySpark from the environment instead of from Spark's pyspark.zip.
-
-    The archive has no compiled modules and comes first on the workers' path, which costs each
-    worker process about a second. Spark adds it if its home has it; so the home is one without.
-    """
-    if "SPARK_HOME" in os.environ:
+def _use_local_home(effective: dict[str, str]) -> None:
+    """Use the home and the class archive that `sluicemq pipeline jars` has prepared."""
+    home, archive = jars.local_home(), jars.class_archive()
+    if "SPARK_HOME" in os.environ or not (home / "bin" / "spark-submit").exists():
         return
-    package = Path(pyspark.__file__).parent
-    home = Path(tempfile.mkdtemp(prefix="sluicemq-spark-"))
-    atexit.register(shutil.rmtree, home, ignore_errors=True)
-    for name in ("bin", "conf", "jars", "sbin"):
-        if (package / name).exists():
-            (home / name).symlink_to(package / name)
     os.environ["SPARK_HOME"] = str(home)
+    options = effective[_OPTIONS]
+    if archive.exists() and "Archive" not in options:
+        effective[_OPTIONS] = f"{options} -XX:SharedArchiveFile={archive}"
 
 
 @contextmanager
