@@ -9,6 +9,7 @@ jars, so that a missing or old one only costs that time.
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -29,9 +30,12 @@ _TIMEOUT: Final = 600.0
 def prepare() -> None:
     """Create the home of Spark for local sessions, and its class archive, if they are not there.
 
-    A JVM that cannot write archives is no error: sessions work without one.
+    A JVM that cannot write archives, and an environment that cannot be written to, are no errors:
+    sessions work without an archive.
     """
     home = jars.local_home()
+    if not os.access(home if home.exists() else home.parent, os.W_OK):
+        return
     home.mkdir(parents=True, exist_ok=True)
     for link in jars.LINKS:
         target = Path(pyspark.__file__).parent / link
@@ -46,7 +50,10 @@ def prepare() -> None:
         return
     archive.unlink(missing_ok=True)
     command = [sys.executable, "-m", "sluicemq.pipeline.class_archive", str(archive)]
-    subprocess.run(command, capture_output=True, timeout=_TIMEOUT)
+    try:
+        subprocess.run(command, capture_output=True, timeout=_TIMEOUT)
+    except subprocess.TimeoutExpired:
+        archive.unlink(missing_ok=True)
     stamp.write_text(made)
 
 
