@@ -38,10 +38,10 @@ def prepare() -> None:
         return
     home.mkdir(parents=True, exist_ok=True)
     for link in jars.LINKS:
-        target = Path(pyspark.__file__).parent / link
-        if target.exists() and not (home / link).exists():
+        if not (home / link).exists():
             (home / link).unlink(missing_ok=True)  # of an environment that was moved
-            (home / link).symlink_to(target)
+            # `conf` need not exist yet
+            (home / link).symlink_to(Path(pyspark.__file__).parent / link)
     release = find_java() / "release"
     java = release.read_text() if release.is_file() else str(release)
     stamp, made = home / "ARCHIVED", f"{pyspark.__version__}\n{java}"

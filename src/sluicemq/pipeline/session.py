@@ -22,6 +22,7 @@ from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
 from sluicemq.pipeline.java import find_java
 
+_OPTIONS: Final = "spark.driver.extraJavaOptions"
 # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
 # Warnings of the JVM go to standard output by default, which has the result of the command.
 _JVM: Final = "-Xss4m -Xlog:disable -Xlog:all=warning:stderr"
@@ -52,7 +53,7 @@ LOCAL: Final = {
 """Defaults for Spark on one small machine."""
 
 EVERYWHERE: Final = {
-    "spark.driver.extraJavaOptions": _JVM,
+    _OPTIONS: _JVM,
     "spark.sql.execution.arrow.pyspark.enabled": "true",
     "spark.sql.execution.arrow.maxRecordsPerBatch": "4096",
     "spark.sql.parquet.compression.codec": "zstd",
@@ -71,7 +72,6 @@ NEEDED: Final = {
 }
 """Settings that the pipeline requires."""
 
-_OPTIONS: Final = "spark.driver.extraJavaOptions"
 _EXTENSIONS: Final = "spark.sql.extensions"
 _DELTA: Final = "io.delta.sql.DeltaSparkSessionExtension"
 _JARS: Final = "spark.jars"
@@ -123,8 +123,7 @@ def session(
 
 def expect_java() -> None:
     """Raise SluiceError if the session's Java process, which this process started, has ended."""
-    gateway = SparkContext._gateway
-    process = getattr(gateway, "proc", None)
+    process = getattr(SparkContext._gateway, "proc", None)
     try:
         code = None if process is None else process.wait(_END_SECONDS)
     except subprocess.TimeoutExpired:
