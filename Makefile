@@ -17,7 +17,7 @@ WORKERS := $(shell expr $$(nproc) + 1)
 BENCH_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java jars chromium demo test test-vibemq test-s3 faults fuzz lint docs screenshots bench compiled test-compiled clean
+.PHONY: help setup java jars programs demo test test-vibemq test-s3 faults fuzz lint docs screenshots bench compiled test-compiled clean
 
 help:
 	@echo "make setup          create $(VENV) with everything that is needed"
@@ -63,12 +63,9 @@ java: $(STAMP)
 jars: java
 	@$(BIN)/sluicemq pipeline jars >/dev/null
 
-# The tests look at the console in it; nothing else needs it.
-chromium: $(STAMP)
-	@$(BIN)/python -m tests.console.chromium >/dev/null 2>&1 || { \
-	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	    { apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y chromium; } >/dev/null || true; \
-	  fi; $(BIN)/python -m tests.console.chromium || true; }
+# Programs that only tests and screenshots need.
+programs: $(STAMP)
+	@$(BIN)/python -m tests.support.programs
 
 demo: setup
 	$(BIN)/sluicemq demo
@@ -76,10 +73,10 @@ demo: setup
 # Those with Spark go by themselves: what it leaves behind in a process is not to fail other tests.
 SPARK_TESTS := tests/pipeline tests/faults/test_pipeline_kill.py
 ifdef PYTEST_ARGS
-test: setup chromium
+test: setup programs
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 else
-test: setup chromium
+test: setup programs
 	@$(BIN)/python -m pytest $(PARALLEL) $(WORKERS) --ignore=tests/s3 $(SPARK_TESTS:%=--ignore=%)
 	@$(BIN)/python -m pytest $(PARALLEL) auto $(SPARK_TESTS)
 endif
@@ -120,7 +117,7 @@ lint: setup
 docs: setup
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
-screenshots: setup chromium
+screenshots: setup programs
 	$(BIN)/python -m tools.screenshots
 
 bench: setup

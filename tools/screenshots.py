@@ -14,8 +14,8 @@ import time
 from pathlib import Path
 from typing import Final
 
-from tests.console.chromium import HOW, find_chromium, launch_chromium
 from tests.support.console import ConsoleFixture, visiting
+from tests.support.programs import CHROMIUM, launch_chromium
 
 IMAGES: Final = Path(__file__).parents[1] / "docs" / "images"
 PAGES: Final = {
@@ -49,14 +49,13 @@ def generate_traffic(console: ConsoleFixture, seconds: float) -> None:
 
 def take_screenshots(directory: Path, traffic_seconds: float = TRAFFIC_SECONDS) -> list[Path]:
     """Write the images to a directory and return their paths. Raises if there is no browser."""
-    chromium = find_chromium()
-    if chromium is None:
-        raise FileNotFoundError(HOW)
+    if CHROMIUM.find() is None:
+        raise FileNotFoundError(CHROMIUM.how)
     paths = []
     with (
         tempfile.TemporaryDirectory() as data,
         ConsoleFixture(Path(data)) as console,
-        launch_chromium(chromium) as browser,
+        launch_chromium() as browser,
     ):
         console.furnish()
         generate_traffic(console, traffic_seconds)

@@ -9,17 +9,14 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from tests.console.chromium import HOW, find_chromium, launch_chromium
 from tests.support.console import BrowserPage, ConsoleFixture, Visit, visiting
+from tests.support.programs import launch_chromium
 
 
 @pytest.fixture(scope="package")
 def browser() -> Iterator[Browser]:
-    """Run a headless browser. Without one, skip the tests and print how to install it."""
-    path = find_chromium()
-    if path is None:
-        pytest.skip(HOW)
-    with launch_chromium(path) as chromium:
+    """Run a headless browser."""
+    with launch_chromium() as chromium:
         yield chromium
 
 

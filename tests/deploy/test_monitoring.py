@@ -6,7 +6,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +17,7 @@ import yaml
 
 from sluicemq.admin.metrics import ALL, Shape
 from sluicemq.cli.main import app
+from tests.support.programs import PROMTOOL
 
 ROOT: Final = Path(__file__).parents[2]
 RULES: Final = ROOT / "deploy" / "prometheus" / "alerts.yml"
@@ -219,10 +219,10 @@ def test_metric_names_follow_the_conventions() -> None:
         assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="no promtool (apt install prometheus)")
 def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
+    promtool = PROMTOOL.path_or_skip()
     for command in (("check", "rules", str(RULES)), ("test", "rules", str(TRUTH))):
-        done = subprocess.run(["promtool", *command], capture_output=True, text=True, timeout=300)
+        done = subprocess.run([promtool, *command], capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 
 from sluicemq.cli.local import LocalBroker
 from tests.interop.test_jms import PROJECT, REQUIRED, missing, program
+from tests.support.programs import PHP
 
 EXAMPLES: Final = Path(__file__).parents[2] / "examples"
 PROTOCOLS: Final = ("phpmq", "msglite", "vibemq", "jmq")
@@ -85,10 +85,9 @@ def test_perl_example(broker: LocalBroker) -> None:
     assert run("perl", script, str(broker.port("msglite"))) == "reply: olleh\n"
 
 
-@pytest.mark.skipif(shutil.which("php") is None, reason="there is no php: apt install php-cli")
 def test_php_example(broker: LocalBroker) -> None:
     script = EXAMPLES / "php" / "phpmq_work_queue.php"
-    output = run("php", script, str(broker.port("phpmq")))
+    output = run(PHP.path_or_skip(), script, str(broker.port("phpmq")))
     assert output == "processed resize 1.png\nprocessed resize 2.png\n"
 
 

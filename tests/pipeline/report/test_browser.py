@@ -11,10 +11,10 @@ from playwright.sync_api import Browser, Page
 
 from sluicemq.pipeline.report import build, write
 from sluicemq.pipeline.report.charts import COLOURS
-from tests.console.chromium import HOW, find_chromium, launch_chromium
 from tests.console.test_accessible import violations
 from tests.pipeline.report.sample import anomalies, anomaly, busy, gold, row
 from tests.pipeline.report.test_page import HOSTILE, full
+from tests.support.programs import launch_chromium
 
 LOOKS: dict[str, dict[str, Any]] = {
     "dark": {"color_scheme": "dark", "viewport": {"width": 1280, "height": 900}},
@@ -25,11 +25,8 @@ LOOKS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Run a headless browser. Without one, skip the tests and print how to install it."""
-    path = find_chromium()
-    if path is None:
-        pytest.skip(HOW)
-    with launch_chromium(path) as chromium:
+    """Run a headless browser."""
+    with launch_chromium() as chromium:
         yield chromium
 
 

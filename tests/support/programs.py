@@ -1,0 +1,104 @@
+"""Programs that some tests run and nothing else needs: Chromium, PHP and Prometheus's promtool.
+
+`python -m tests.support.programs` installs those that are missing, if the user is root on Debian or
+Ubuntu, and otherwise prints how to install them. Without a program, the tests that run it are
+skipped.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+from playwright.sync_api import Browser, sync_playwright
+
+BIN: Final = Path(__file__).parents[2] / "build" / "bin"
+
+
+class Program(NamedTuple):
+    """A program: its commands, of which one is enough, and its package in Debian and Ubuntu."""
+
+    name: str
+    package: str
+    commands: tuple[str, ...]
+
+    def find(self) -> str | None:
+        """Return the path of the program, or None."""
+        places = f"{os.environ.get('PATH', '')}:{BIN}"
+        found = (shutil.which(command, path=places) for command in self.commands)
+        return next(filter(None, found), None)
+
+    @property
+    def how(self) -> str:
+        """What to tell a user who does not have it."""
+        return f"No {self.name} was found. On Debian or Ubuntu: sudo apt install {self.package}"
+
+    def path_or_skip(self) -> str:
+        """Return the path of the program. Without it, skip the test."""
+        path = self.find()
+        if path is None:
+            pytest.skip(self.how)
+        return path
+
+
+BROWSERS: Final = ("chromium-browser", "google-chrome", "google-chrome-stable", "microsoft-edge")
+CHROMIUM: Final = Program(
+    "Chromium", "chromium", (os.environ.get("CHROMIUM", ""), "chromium", *BROWSERS)
+)
+PHP: Final = Program("PHP", "php-cli", ("php",))
+PROMTOOL: Final = Program("promtool", "prometheus", ("promtool",))
+
+
+@contextmanager
+def launch_chromium() -> Iterator[Browser]:
+    """Run a headless browser. Without Chromium, skip the test."""
+    path = CHROMIUM.path_or_skip()
+    # the sandbox needs rights that root in a container does not have
+    arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=arguments)
+        yield browser
+        browser.close()
+
+
+def _apt(*arguments: str, directory: Path | None = None) -> None:
+    command = ["apt-get", "-qq", *arguments]
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    subprocess.run(command, cwd=directory, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _extract_promtool() -> None:
+    """Take promtool out of its package, which starts a server on all addresses when installed."""
+    with tempfile.TemporaryDirectory() as directory:
+        place = Path(directory)  # only this user may write there, so not apt's own
+        _apt("-o", "APT::Sandbox::User=root", "download", PROMTOOL.package, directory=place)
+        for package in place.glob("*.deb"):
+            subprocess.run(["dpkg-deb", "--extract", package, place], check=True)
+            BIN.mkdir(parents=True, exist_ok=True)
+            shutil.copy2(place / "usr" / "bin" / "promtool", BIN)
+
+
+def install() -> None:
+    """Install the missing programs, or print what to type."""
+    programs = (CHROMIUM, PHP, PROMTOOL)
+    missing = [program for program in programs if not program.find()]
+    if missing and os.getuid() == 0 and shutil.which("apt-get"):
+        _apt("update")
+        if PROMTOOL in missing:
+            _extract_promtool()
+        if packages := [program.package for program in missing if program is not PROMTOOL]:
+            _apt("install", "-y", *packages)
+    for program in missing:
+        if not program.find():
+            print(program.how)
+
+
+if __name__ == "__main__":
+    install()
