@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from contextlib import ExitStack, redirect_stdout
 from pathlib import Path
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -26,7 +25,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.pipeline.jars import DELTA, jars
+from sluicemq.pipeline.jars import DELTA, class_archive, jars, local_home
 from sluicemq.pipeline.java import find_java
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import SHORT_JOB
@@ -39,14 +38,15 @@ from tests.pipeline.sink.witness import published
 from tests.pipeline.test_examples import EXAMPLES
 from tests.server.authority import Authority
 
-HOME = Path(pyspark.__file__).parent
+HOME = local_home()
 ROWS = 600
 PATIENCE = 600.0
 """Seconds for anything here; it takes a few of them on a machine of one's own."""
 LOOPBACK = "127.0.0.1"
+JAVA_OPTIONS = f"{SHORT_JOB} -XX:SharedArchiveFile={class_archive()}"
 SETTINGS = {
-    "spark.driver.extraJavaOptions": SHORT_JOB,
-    "spark.executor.extraJavaOptions": SHORT_JOB,
+    "spark.driver.extraJavaOptions": JAVA_OPTIONS,
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
     "spark.driver.memory": "512m",
@@ -90,7 +90,7 @@ class Cluster:
             "SPARK_HOME": str(HOME),
             "SPARK_LOCAL_IP": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": SHORT_JOB,
+            "SPARK_DAEMON_JAVA_OPTS": JAVA_OPTIONS,
             "SPARK_WORKER_DIR": str(work / "work"),
             "PYSPARK_PYTHON": sys.executable,
             # where executors look too, whatever directory they are started in
