@@ -46,7 +46,15 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
     since = newest - _COMPARED
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    lake.anomalies.merge(anomalies(rates, lives, limits))
+    found = anomalies(rates, lives, limits).persist()
+    try:
+        if found.isEmpty():
+            # merging no rows costs seconds: Delta plans and compiles both of its queries
+            lake.anomalies.create(spark)
+        else:
+            lake.anomalies.merge(found)
+    finally:
+        found.unpersist()
     return lake.anomalies.read(spark).count()
 
 
