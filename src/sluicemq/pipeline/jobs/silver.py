@@ -56,7 +56,7 @@ def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = 
     java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
     topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
     """
-    return _finish(_sum(_facts(events, broker, java), topics))
+    return _finish(_sum(_facts(events, java), broker, topics))
 
 
 def combine(joined: DataFrame) -> DataFrame:
@@ -114,7 +114,7 @@ def _milliseconds(start: str, end: str) -> Column:
     return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1000.0)
 
 
-def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
+def _facts(events: DataFrame, java: bool) -> DataFrame:
     frame = events.where("message_sequence IS NOT NULL").selectExpr(
         "*",
         "event IN ('published', 'relocated') AS _published",
@@ -126,8 +126,7 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
     )
     frame = decode(frame, java)
     record = ", ".join(f"'{name}', `{name}`" for name in RECORD)
-    return frame.withColumn("broker", f.lit(broker)).selectExpr(
-        "broker",
+    return frame.selectExpr(
         "message_sequence",
         f"if((_given OR _ended) AND {OF_TOPICS}, subscription, NULL) AS subscription",
         f"if(_published, named_struct({record}), NULL) AS record",
@@ -151,11 +150,12 @@ def _facts(events: DataFrame, broker: str, java: bool) -> DataFrame:
     )
 
 
-def _sum(facts: DataFrame, topics: bool) -> DataFrame:
+def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
     """Aggregate to one row per message.
 
     For maps by subscription, the first step groups by subscription as well, so that they take
-    linear time. One exchange serves both steps, because it is by the coarser key.
+    linear time. One exchange serves both steps, because it is by the coarser key. The broker, a
+    constant, is no part of the key: Spark would exchange the rows, with their bodies, once more.
     """
     merged = [
         "first(record, true) AS record",
@@ -164,17 +164,17 @@ def _sum(facts: DataFrame, topics: bool) -> DataFrame:
         *(f"sum({each}) AS {each}" for each in _SUMMED),
     ]
     partitions = int(str(facts.sparkSession.conf.get("spark.sql.shuffle.partitions")))
-    parts = facts.repartition(partitions, *SILVER_KEYS)
+    parts = facts.repartition(partitions, "message_sequence")
     none = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
     maps = [f"map_from_entries({none}) AS {name}" for name in _MAPS]
     if topics:
-        parts = parts.groupBy(*SILVER_KEYS, "subscription").agg(*map(f.expr, merged))
+        parts = parts.groupBy("message_sequence", "subscription").agg(*map(f.expr, merged))
         maps = [
             "map_from_entries(array_sort(collect_list(if(subscription IS NOT NULL AND "
             f"{count} > 0, struct(subscription, {count}), NULL)))) AS {name}"
             for name, count in _MAPS.items()
         ]
-    whole = parts.groupBy(*SILVER_KEYS).agg(*map(f.expr, merged + maps))
-    return whole.selectExpr(
+    whole = parts.groupBy("message_sequence").agg(*map(f.expr, merged + maps))
+    return whole.withColumn("broker", f.lit(broker)).selectExpr(
         *(f"record.`{name}` AS `{name}`" if name in RECORD else name for name in _PLAIN)
     )
