@@ -3,9 +3,10 @@
     python -m benchmarks.pipeline_commits [--batches 500] [--rows 3000] [--destinations 30]
 
 Writes batches of published messages to the bronze, silver and gold tables of one lake, as
-`sluicemq pipeline run` does, and prints the median time and the number of data files for each
-hundred batches. Compaction after commits bounds the files, and with them the cost of a commit: the
-last hundred batches should take at most 1.2 times as long as the first hundred.
+`sluicemq pipeline run` does, and prints for each hundred batches the median time, the mean
+processor time, which counts on a machine with other load, and the number of data files. Compaction
+after commits bounds the files, and with them the cost of a commit: the last hundred batches should
+cost at most 1.2 times as much as the first hundred.
 
 A batch covers a second, so that later batches change rows of gold that earlier ones wrote.
 """
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 from typing import Final
 
+from benchmarks.pipeline_cost import cpu_seconds
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -78,20 +80,26 @@ def main() -> None:
         lake = Lake(Path(directory) / "lake")
         writer = LakeWriter(spark, lake, JOURNAL)
         seconds: list[float] = []
-        medians: list[float] = []
-        print(f"{'batches':>12} {'median ms':>10} {'files':>6}", flush=True)
+        groups: list[tuple[float, float]] = []
+        used = 0.0
+        print(f"{'batches':>12} {'median ms':>10} {'CPU ms':>8} {'files':>6}", flush=True)
         for batch in range(WARM_UPS + options.batches):
             frame = events(spark, batch, options.rows, options.destinations)
             before = time.perf_counter()
             writer.write(frame, batch * options.rows + 1, (batch + 1) * options.rows)
             seconds.append(time.perf_counter() - before)
             done = batch + 1 - WARM_UPS
-            if done > 0 and done % GROUP == 0:
-                medians.append(statistics.median(seconds[-GROUP:]))
+            if done == 0:
+                used = cpu_seconds()
+            elif done > 0 and done % GROUP == 0:
+                wall, cpu = statistics.median(seconds[-GROUP:]), (cpu_seconds() - used) / GROUP
+                groups.append((wall, cpu))
                 files = sum(lake.layer(name).state(spark).files for name in NAMES)
-                print(f"{done:>12} {medians[-1] * 1000:>10.0f} {files:>6}", flush=True)
-        if len(medians) > 1:
-            print(f"last / first: {medians[-1] / medians[0]:.2f}")
+                print(f"{done:>12} {wall * 1000:>10.0f} {cpu * 1000:>8.0f} {files:>6}", flush=True)
+                used = cpu_seconds()
+        if len(groups) > 1:
+            wall, cpu = (last / first for first, last in zip(groups[0], groups[-1], strict=True))
+            print(f"last / first: {wall:.2f} by time, {cpu:.2f} by processor time")
     spark.stop()
 
 
