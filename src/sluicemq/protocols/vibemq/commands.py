@@ -35,9 +35,15 @@ import msgspec
 from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
 from sluicemq.model.destination import CreatedBy, Overflow
-from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.model.errors import (
+    AccessDenied,
+    AccessError,
+    DestinationConflict,
+    UserExists,
+    UserNotFound,
+)
 from sluicemq.protocols.vibemq import queues
-from sluicemq.protocols.vibemq.connection import VibemqConnection
+from sluicemq.protocols.vibemq.connection import RejectedRequest, VibemqConnection
 from sluicemq.protocols.vibemq.consumers import Subscriber
 from sluicemq.protocols.vibemq.mapping import is_queue_name
 from sluicemq.protocols.vibemq.queues import QueueOptions
@@ -77,20 +83,18 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     yet. A dead-letter queue is never changed.
     """
     written = queues.read_written(frame.payload, frame.headers)
-    if not connection.may(frame, Operation.CREATE):
-        return
+    connection.demand(frame, Operation.CREATE)
     name = frame.queue
     broker, channel, creation = connection.broker, connection.channel, connection.creation
     options = written.options(creation.options)
     existing = queues.find(broker, name)
     if existing is not None and connection.options.strict_create:
-        connection.refuse(frame.id, "QUEUE_EXISTS", f"there is a queue {name}")
-        return
+        raise DestinationConflict(f"there is a queue {name}")
     if existing is None or _takes_options(broker, existing, options):
         dlq = options.dead_letter_queue
         # else a user who may create one queue could fill any other, by letting messages expire
-        if dlq and not connection.permits(frame, Operation.PRODUCE, dlq):
-            return
+        if dlq:
+            channel.demand(Operation.PRODUCE, dlq)
         created = 0
         if existing is not None and existing.address.kind is not options.kind:
             created = existing.created
@@ -125,15 +129,13 @@ def _takes_options(broker: Broker, existing: Destination, options: QueueOptions)
 
 def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
     """Delete the queue. A missing queue is a success."""
-    if not connection.may(frame, Operation.DELETE):
-        return
+    connection.demand(frame, Operation.DELETE)
     broker = connection.broker
     destination = queues.find(broker, frame.queue)
     if destination is not None:
         why = _foreign(broker, destination, connection.channel.identity)
         if why and not connection.options.foreign_delete:
-            connection.refuse(frame.id, "FORBIDDEN", why)
-            return
+            raise RejectedRequest("FORBIDDEN", why)
         broker.remove(destination, force=True)
     connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
@@ -160,8 +162,7 @@ def _foreign(broker: Broker, destination: Destination, identity: Identity) -> st
 
 def queue_info(connection: VibemqConnection, frame: Frame) -> None:
     """Answer with the state and the options of the queue."""
-    if not connection.may(frame, Operation.BROWSE):
-        return
+    connection.demand(frame, Operation.BROWSE)
     answer = Frame(QUEUE_INFO, frame.id, frame.queue)
     destination = queues.find(connection.broker, frame.queue)
     if destination is not None:
@@ -234,8 +235,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     users, identity = connection.channel.access.users, connection.channel.identity
     assert users is not None
     if not identity.superuser and kind not in _OWN:
-        _deny(connection, frame, "Superuser access required.")
-        return
+        raise _denied(connection, kind, "Superuser access required.")
     if kind == LIST_USERS:
         accounts = [
             {
@@ -247,17 +247,13 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         ]
         _answer(connection, frame, accounts)
         return
-    try:
-        request = _read_request(frame)
-    except AccessError as error:
-        connection.refuse(frame.id, "INVALID_PAYLOAD", str(error))
-        return
+    request = _read_request(frame)
     name, pattern = request.username or "", request.queue_pattern or ""
     response: dict[str, object] = {"username": name}
     done = partial(_changed, connection, frame, response)
     if not identity.superuser and name != identity.name:
-        _deny(connection, frame, _OWN[kind])
-    elif kind == GET_USER_PERMISSIONS:
+        raise _denied(connection, kind, _OWN[kind])
+    if kind == GET_USER_PERMISSIONS:
         _answer(connection, frame, [_permission(item) for item in users.permissions(name)])
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
@@ -281,14 +277,15 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
 
 
 def _read_request(frame: Frame) -> CommandPayload:
-    """Return the payload of a command. Raises AccessError."""
+    """Return the payload of a command. Raises RejectedRequest."""
     fields = _FIELDS[frame.type]
     if not frame.payload:
-        raise AccessError(f"Payload required: {{ {', '.join(fields)} }}.")
+        raise RejectedRequest("INVALID_PAYLOAD", f"Payload required: {{ {', '.join(fields)} }}.")
     try:
         request = _read(frame.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise AccessError(f"the payload cannot be read: {error}") from None
+        why = f"the payload cannot be read: {error}"
+        raise RejectedRequest("INVALID_PAYLOAD", why) from None
     given = {
         "username": (request.username or "").strip(),
         "password": request.password,
@@ -300,7 +297,7 @@ def _read_request(frame: Frame) -> CommandPayload:
         *others, last = fields
         comma = "," if len(others) > 1 else ""
         listed = f"{', '.join(others)}{comma} and {last} are" if others else f"{last} is"
-        raise AccessError(f"{listed} required.")
+        raise RejectedRequest("INVALID_PAYLOAD", f"{listed} required.")
     return request
 
 
@@ -356,9 +353,10 @@ def _answer(connection: VibemqConnection, frame: Frame, value: object) -> None:
     connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(value)))
 
 
-def _deny(connection: VibemqConnection, frame: Frame, why: str) -> None:
-    connection.channel.deny(f"command {frame.type}")
-    connection.refuse(frame.id, "NOT_AUTHORIZED", why)
+def _denied(connection: VibemqConnection, kind: int, why: str) -> RejectedRequest:
+    """Write to the audit log that the user may not use a command, and return the error."""
+    connection.channel.deny(f"command {kind}")
+    return RejectedRequest("NOT_AUTHORIZED", why)
 
 
 def _permission(permission: Permission) -> dict[str, object]:
@@ -374,5 +372,5 @@ COMMANDS: Final[dict[int, Callable[[VibemqConnection, Frame], None]]] = {
     LIST_QUEUES: list_queues,
     **dict.fromkeys(ADMIN, administer),
 }
-"""Infrequent commands of a logged-in client that concern no subscription. They raise ProtocolError
-and BrokerError."""
+"""Infrequent commands of a logged-in client that concern no subscription. They raise
+`connection.ANSWERED`."""

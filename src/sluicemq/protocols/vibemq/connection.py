@@ -21,6 +21,7 @@ from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import ANONYMOUS, Operation
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
+    AccessDenied,
     BrokerError,
     DestinationConflict,
     DestinationNotFound,
@@ -29,6 +30,7 @@ from sluicemq.model.errors import (
     LimitExceeded,
     MessageTooLarge,
     ProtocolError,
+    SluiceError,
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, cache_target
@@ -76,13 +78,30 @@ _NEEDS_QUEUE: Final = {
     QUEUE_INFO: "QueueInfo",
 }
 """Commands in the original server's error for a missing queue name."""
-_ERROR_CODES: Final[tuple[tuple[type[BrokerError], str], ...]] = (
+_ERROR_CODES: Final[tuple[tuple[type[SluiceError], str], ...]] = (
     (DestinationNotFound, "QUEUE_NOT_FOUND"),
     (DestinationConflict, "QUEUE_EXISTS"),
     (DestinationPrivate, "NOT_AUTHORIZED"),
+    (AccessDenied, "NOT_AUTHORIZED"),
     (MessageTooLarge, "INVALID_MESSAGE"),
+    (ProtocolError, "INVALID_MESSAGE"),
 )
 """The protocol's error codes; other errors are SERVER_ERROR."""
+
+
+class RejectedRequest(SluiceError):
+    """The answer to a request is an Error with this code of the protocol."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+ANSWERED: Final = (RejectedRequest, ProtocolError, BrokerError, AccessDenied)
+"""Errors of a request that `VibemqConnection.fail` answers."""
+
+Request = tuple[AckTemplate, str]
+"""Template of the PublishAck, and the id of the Publish."""
 
 
 class SessionOptions(NamedTuple):
@@ -130,12 +149,14 @@ class SessionOptions(NamedTuple):
 
 
 class VibemqConnection:
-    """State of one connection.
+    """State of one connection. Implements `channel.PublishingSession`.
 
     name         unique name of the connection
     compression  negotiated compression
     by_name      the client reads delivery modes by name
     large        frames of large messages, of all connections
+    publisher    accepts the messages; `confirm` has to be called after the frames of a read
+    targets      destinations to which this client may publish, with their PublishAck templates
     """
 
     __slots__ = (
@@ -147,6 +168,8 @@ class VibemqConnection:
         "large",
         "name",
         "options",
+        "publisher",
+        "targets",
     )
 
     def __init__(
@@ -166,6 +189,8 @@ class VibemqConnection:
         self.name = name
         self.compression = Compression.NONE
         self.by_name = False
+        self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
+        self.publisher: Publisher[Request] = Publisher(self.channel, self, options.block_timeout)
 
     # --- responses ---------------------------------------------------------------------------
 
@@ -185,68 +210,22 @@ class VibemqConnection:
         text = why.encode(errors="replace")[:_LONGEST_REASON].decode(errors="replace")
         self.send(Frame(ERROR, identity, error_code=code, error_message=text))
 
-    def fail(self, identity: str, error: BrokerError) -> None:
-        """Answer the request of that id with an error of the broker."""
+    def fail(self, identity: str, error: SluiceError) -> None:
+        """Answer the request of that id with an error, one of `ANSWERED`."""
         codes = (code for kind, code in _ERROR_CODES if isinstance(error, kind))
-        self.refuse(identity, next(codes, "SERVER_ERROR"), str(error))
+        code = error.code if isinstance(error, RejectedRequest) else next(codes, "SERVER_ERROR")
+        why = "Access denied." if isinstance(error, AccessDenied) else str(error)
+        self.refuse(identity, code, why)
 
     # --- permissions -------------------------------------------------------------------------
 
-    def names_queue(self, frame: Frame) -> bool:
-        """Return whether the frame has a valid queue name. Sends an Error if not."""
-        name = frame.queue
-        if is_queue_name(name):
-            return True
-        if not name:
-            why = f"Queue name is required for {_NEEDS_QUEUE[frame.type]}."
-            self.refuse(frame.id, "INVALID_QUEUE", why)
-            return False
-        why = (
-            "Queue name contains invalid characters. "
-            "Allowed: alphanumeric, hyphens, underscores, dots."
-        )
-        if utf16_units(name) > MAX_QUEUE_NAME:
-            why = f"Queue name exceeds maximum length ({MAX_QUEUE_NAME})."
-        self.refuse(frame.id, "INVALID_MESSAGE", why)
-        return False
+    def demand(self, frame: Frame, operation: Operation) -> None:
+        """Raise an error unless the user may perform the operation on the queue that the frame
+        names: ProtocolError, RejectedRequest, AccessDenied."""
+        check_queue_name(frame)
+        self.channel.demand(operation, frame.queue)
 
-    def may(self, frame: Frame, operation: Operation) -> bool:
-        """Return whether the frame names a queue on which the user may perform the operation.
-
-        Sends an Error if not.
-        """
-        return self.names_queue(frame) and self.permits(frame, operation, frame.queue)
-
-    def permits(self, frame: Frame, operation: Operation, name: str) -> bool:
-        """Return whether the user may perform the operation. Sends an Error if not."""
-        if self.channel.identity.may(operation, name):
-            return True
-        self.channel.deny(f"{operation.value} {name}")
-        self.refuse(frame.id, "NOT_AUTHORIZED", "Access denied.")
-        return False
-
-
-Request = tuple[AckTemplate, str]
-"""Template of the PublishAck, and the id of the Publish."""
-
-
-class PublishCommands:
-    """Publishes the messages of one connection. Implements `channel.PublishingSession`.
-
-    publisher  accepts the messages; `confirm` has to be called after the frames of a read
-    targets    destinations to which this client may publish, with their PublishAck templates
-    """
-
-    __slots__ = ("_broker", "_connection", "_options", "publisher", "targets")
-
-    def __init__(self, connection: VibemqConnection) -> None:
-        self._connection = connection
-        self._broker = connection.broker
-        self._options = connection.options
-        self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
-        self.publisher: Publisher[Request] = Publisher(
-            connection.channel, self, self._options.block_timeout
-        )
+    # --- published messages ------------------------------------------------------------------
 
     def publish(self, frame: Frame, checked: bool = False) -> None:
         """Publish the message of a PUBLISH frame. If `checked`, its payload is known to be JSON."""
@@ -256,63 +235,49 @@ class PublishCommands:
                 check(payload)
             if headers:
                 check_headers(headers)
-        except ProtocolError as error:
-            self._connection.refuse(identity, "INVALID_MESSAGE", str(error))
-            return
-        try:
             target = self.targets.get(name)
             if target is None or target[0].removed:
                 target = self._find_target(frame)
-                if target is None:
-                    return
-        except BrokerError as error:
-            self._connection.fail(identity, error)
+        except ANSWERED as error:
+            self.fail(identity, error)
             return
         destination, template = target
-        durability = self._options.durability
-        message = to_message(destination.address, frame, durability, self._broker.clock.wall)
+        durability = self.options.durability
+        message = to_message(destination.address, frame, durability, self.broker.clock.wall)
         request = (template, identity)
         try:
             if self.publisher.publish(destination, message, request):
                 self.publisher.accepted.append(request)
         except BrokerError as error:
-            self._refuse(identity, error)
+            self._refuse_message(identity, error)
 
-    def _refuse(self, identity: str, error: BrokerError) -> None:
+    def _refuse_message(self, identity: str, error: BrokerError) -> None:
         if isinstance(error, LimitExceeded) and not isinstance(error, MessageTooLarge):
-            self._connection.refuse(identity, "QUEUE_FULL", str(error))
+            self.refuse(identity, "QUEUE_FULL", str(error))
         else:
-            self._connection.fail(identity, error)
+            self.fail(identity, error)
 
-    def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate] | None:
-        """Return the destination of a publish; None if it was refused. Raises BrokerError."""
+    def _find_target(self, frame: Frame) -> tuple[Destination, AckTemplate]:
+        """Return the destination of a publish. Raises as `demand`; BrokerError."""
         name = frame.queue
-        connection = self._connection
         address = read_address(name)
-        destination = self._broker.destinations.find(address)
+        destination = self.broker.destinations.find(address)
         if destination is not None and is_queue_name(name) and not destination.temporary:
             destination = None
         if destination is None and is_temporary(address.name):
-            why = f"{name} is no longer waited for"
-            connection.refuse(frame.id, "QUEUE_NOT_FOUND", why)
-            return None
+            raise DestinationNotFound(f"{name} is no longer waited for")
         if destination is None:
-            if not connection.may(frame, Operation.PRODUCE):
-                return None
-            creator = connection.channel.identity.creator
-            destination = connection.creation.find_or_create(name, creator)
-        # any client that knows a temporary destination's name may use it
-        elif not destination.temporary and not connection.permits(
-            frame, Operation.PRODUCE, destination.name
-        ):
-            return None
+            self.demand(frame, Operation.PRODUCE)
+            destination = self.creation.find_or_create(name, self.channel.identity.creator)
+        elif not destination.temporary:  # any client that knows a temporary one's name may use it
+            self.channel.demand(Operation.PRODUCE, destination.name)
         target = (destination, AckTemplate(name.encode()))
         cache_target(self.targets, name, target)
         return target
 
     def confirm(self, size: int) -> None:
         """Confirm the messages of a read of `size` bytes once they are durable."""
-        self._connection.channel.traffic.published += len(self.publisher.accepted)
+        self.channel.traffic.published += len(self.publisher.accepted)
         self.publisher.confirm(size)
 
     def encode_confirms(self, batch: list[Request]) -> list[bytes]:
@@ -321,15 +286,30 @@ class PublishCommands:
 
     def may_park(self, destination: Destination) -> bool:
         """Return whether one more message may wait for room."""
-        return self._options.block_timeout > 0 and self.publisher.parked < _MOST_PARKED
+        return self.options.block_timeout > 0 and self.publisher.parked < _MOST_PARKED
 
     def finish_parked(self, request: Request, error: BrokerError | None) -> None:
         """Answer a Publish that has waited for room."""
         if error is None:
-            self._connection.channel.traffic.published += 1
+            self.channel.traffic.published += 1
             self.publisher.confirm_parked(request)
         elif isinstance(error, DestinationNotFound):
             why = "the queue has been removed, and another may not be created"
-            self._connection.refuse(request[1], "QUEUE_NOT_FOUND", why)
+            self.refuse(request[1], "QUEUE_NOT_FOUND", why)
         else:
-            self._refuse(request[1], error)
+            self._refuse_message(request[1], error)
+
+
+def check_queue_name(frame: Frame) -> None:
+    """Raise RejectedRequest or ProtocolError unless the frame has a valid queue name."""
+    name = frame.queue
+    if not name:
+        why = f"Queue name is required for {_NEEDS_QUEUE[frame.type]}."
+        raise RejectedRequest("INVALID_QUEUE", why)
+    if is_queue_name(name):
+        return
+    if utf16_units(name) > MAX_QUEUE_NAME:
+        raise ProtocolError(f"Queue name exceeds maximum length ({MAX_QUEUE_NAME}).")
+    raise ProtocolError(
+        "Queue name contains invalid characters. Allowed: alphanumeric, hyphens, underscores, dots."
+    )

@@ -28,7 +28,6 @@ from sluicemq.model.access import Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
-    BrokerError,
     LoginBusy,
     ProtocolError,
     TooManyConnections,
@@ -39,9 +38,10 @@ from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Trans
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
 from sluicemq.protocols.vibemq.connection import (
-    PublishCommands,
+    ANSWERED,
     SessionOptions,
     VibemqConnection,
+    check_queue_name,
 )
 from sluicemq.protocols.vibemq.consumers import Subscriber, Subscriptions
 from sluicemq.protocols.vibemq.large import (
@@ -119,7 +119,6 @@ class VibemqSession:
         "_login",
         "_offload",
         "_options",
-        "_publishing",
         "_rate",
         "_second",
         "_subscriptions",
@@ -147,7 +146,6 @@ class VibemqSession:
         self._channel: Channel[Frame] = self._connection.channel
         self._channel.has_backlog = self._has_backlog
         self._login = LoginCheck(self._channel, self)
-        self._publishing = PublishCommands(self._connection)
         self._subscriptions = Subscriptions(self._connection)
         self._unpacking: Timer | None = None
         """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
@@ -240,7 +238,7 @@ class VibemqSession:
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input, including messages that wait for room in their queues."""
-        parked = self._publishing.publisher.parked_bytes
+        parked = self._connection.publisher.parked_bytes
         return self._decoder.buffered + self._channel.held_bytes + parked
 
     @property
@@ -278,7 +276,7 @@ class VibemqSession:
         """Release everything that the connection holds."""
         self._stop()
         self._login.release()
-        self._publishing.publisher.release()
+        self._connection.publisher.release()
         self._channel.has_backlog = None
 
     def shutdown(self) -> None:
@@ -317,7 +315,7 @@ class VibemqSession:
         """
         channel = self._channel
         acknowledge = self._subscriptions.acknowledge
-        publish = self._publishing.publish
+        publish = self._connection.publish
         for index, frame in enumerate(frames):
             kind = frame[0]
             if not self._login.logged_in and kind != CONNECT and kind != PING:
@@ -345,7 +343,7 @@ class VibemqSession:
                 self._carry_out(frame)
             if self._channel.closed:
                 break
-        self._publishing.confirm(size)
+        self._connection.confirm(size)
         if channel.closed:
             return
         if channel.held is None:
@@ -370,9 +368,7 @@ class VibemqSession:
                 self._connection.refuse(frame.id, "UNKNOWN_COMMAND", why)
             else:
                 command(self._connection, frame)
-        except ProtocolError as error:
-            self._connection.refuse(frame.id, "INVALID_MESSAGE", str(error))
-        except BrokerError as error:
+        except ANSWERED as error:
             self._connection.fail(frame.id, error)
 
     def _answer_malformed(self, error: ProtocolError) -> None:
@@ -442,7 +438,7 @@ class VibemqSession:
             skip=True,
         )
         self._decoder.allow(limits)
-        self._publishing.targets.clear()  # another user has other permissions
+        self._connection.targets.clear()  # another user has other permissions
         headers = frame.headers
         connection = self._connection
         connection.by_name = "clientVersion" in headers
@@ -459,8 +455,7 @@ class VibemqSession:
 
     def _subscribe(self, frame: Frame) -> None:
         connection = self._connection
-        if not connection.may(frame, Operation.CONSUME):
-            return
+        connection.demand(frame, Operation.CONSUME)
         name = frame.queue
         by_name = self._subscriptions.by_name
         existing = by_name.get(name)
@@ -480,8 +475,7 @@ class VibemqSession:
         self._connection.send(Frame(SUBSCRIBE_ACK, frame.id, frame.queue, headers=headers))
 
     def _unsubscribe(self, frame: Frame) -> None:
-        if not self._connection.names_queue(frame):
-            return
+        check_queue_name(frame)
         subscriber = self._subscriptions.by_name.pop(frame.queue, None)
         if subscriber is not None:
             subscriber.end(self._subscriptions.begun())
@@ -504,12 +498,12 @@ class VibemqSession:
         """Stop processing input, and close once all publishes are answered."""
         self._channel.end()
         self._end_subscriptions()
-        last = self._publishing.publisher.last_sync
+        last = self._connection.publisher.last_sync
         self._connection.broker.when_durable(last, partial(self._close, reason))
 
     def _end_subscriptions(self) -> None:
         self._subscriptions.end()
-        self._publishing.publisher.end()
+        self._connection.publisher.end()
 
     def _stop(self) -> None:
         """Stop processing input and sending responses."""
