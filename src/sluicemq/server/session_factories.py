@@ -39,7 +39,7 @@ from sluicemq.protocols.transport import Background, Login, Session, Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED
 from sluicemq.protocols.vibemq.connection import SessionOptions as VibemqOptions
 from sluicemq.protocols.vibemq.large import LargeDeliveries, Offload
-from sluicemq.protocols.vibemq.queues import ListenerDefaults, Mode, Strategy, spelled
+from sluicemq.protocols.vibemq.queues import Mode, Strategy, WrittenOptions, spelled
 from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
@@ -312,13 +312,13 @@ class SessionFactories:
         return self._factories[protocol](transport, options)
 
 
-def _queue_defaults(options: Listener) -> ListenerDefaults:
+def _queue_defaults(options: Listener) -> WrittenOptions:
     """Return the defaults of a listener for the queues of VibeMQ clients."""
-    return ListenerDefaults(
-        _MODES.get(options.default_mode or ""),
-        options.default_max_queue_size or None,
-        _STRATEGIES.get(options.default_overflow or ""),
-        options.default_max_retries or None,
+    return WrittenOptions(
+        mode=_MODES.get(options.default_mode or ""),
+        max_queue_size=options.default_max_queue_size or None,
+        overflow=_STRATEGIES.get(options.default_overflow or ""),
+        max_retry_attempts=options.default_max_retries or None,
     )
 
 

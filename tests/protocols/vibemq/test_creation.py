@@ -12,13 +12,15 @@ from sluicemq.model.access import Identity, Operation, Permission
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.queues import NO_LIMIT, ListenerDefaults, Mode, Strategy
+from sluicemq.protocols.vibemq.queues import NO_LIMIT, Mode, Strategy, WrittenOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Access
 from tests.protocols.vibemq.harness import Harness, Peer
 
 LISTENER = SessionOptions(
-    defaults=ListenerDefaults(Mode.PRIORITY_BASED, 7, Strategy.DROP_NEWEST, 5),
+    defaults=WrittenOptions(
+        Mode.PRIORITY_BASED, 7, overflow=Strategy.DROP_NEWEST, max_retry_attempts=5
+    ),
 )
 VIBEMQ = DestinationSettings(
     max_messages=10_000,
@@ -97,7 +99,7 @@ def test_the_listener_overrules_the_broker() -> None:
         max_attempts=5,
         priority_ordering=True,
     )
-    explicit = SessionOptions(defaults=ListenerDefaults(overflow=Strategy.DROP_OLDEST))
+    explicit = SessionOptions(defaults=WrittenOptions(overflow=Strategy.DROP_OLDEST))
     assert settings_by_use(given, explicit).overflow is Overflow.DROP_OLDEST
 
 
@@ -129,7 +131,7 @@ def test_info_of_a_queue_by_use_shows_the_listeners_defaults() -> None:
 def test_a_queue_by_use_may_be_fan_out() -> None:
     harness = Harness()
     mode = Mode.FAN_OUT_WITH_ACK
-    options = SessionOptions(defaults=ListenerDefaults(mode, max_queue_size=NO_LIMIT))
+    options = SessionOptions(defaults=WrittenOptions(mode, max_queue_size=NO_LIMIT))
     peer, other = harness.connect(options), harness.connect(options)
     peer.subscribe("q")
     other.subscribe("q")

@@ -27,7 +27,6 @@ from sluicemq.protocols.vibemq import queues, wire
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.queues import (
     NO_LIMIT,
-    ListenerDefaults,
     Mode,
     QueueCreation,
     WrittenOptions,
@@ -65,7 +64,7 @@ USERS: dict[str, Callable[[Broker], object]] = {
     "jmq": lambda broker: jmq.find_or_create(broker, QUEUE, None),
     "phpmq": lambda broker: broker.destinations.queue("q", by=CreatedBy.PHPMQ),
     "msglite": lambda broker: broker.destinations.queue("q", by=CreatedBy.MSGLITE),
-    "vibemq": lambda broker: QueueCreation(broker, ListenerDefaults()).find_or_create("q", None),
+    "vibemq": lambda broker: QueueCreation(broker, WrittenOptions()).find_or_create("q", None),
     "management": lambda broker: broker.destinations.queue("q", by=CreatedBy.MANAGEMENT),
 }
 

@@ -46,7 +46,7 @@ from sluicemq.protocols.vibemq.mapping import (
     to_message,
     utf16_units,
 )
-from sluicemq.protocols.vibemq.queues import ListenerDefaults, QueueCreation
+from sluicemq.protocols.vibemq.queues import QueueCreation, WrittenOptions
 from sluicemq.protocols.vibemq.wire import (
     BLOCK_TIMEOUT,
     CREATE_QUEUE,
@@ -125,7 +125,7 @@ class SessionOptions(NamedTuple):
     login_failures  failed logins, from 1, after which the connection is closed
     refused         the connection exceeds the connection limit: its Connect is refused
     block_timeout   ms that a publish waits for room in a queue with the BlockPublisher strategy
-    defaults        defaults of queues for which a client gives no options
+    defaults        options of queues for which a client gives none
     """
 
     durability: Durability = Durability.SYNC
@@ -145,7 +145,7 @@ class SessionOptions(NamedTuple):
     login_failures: int = 5
     refused: bool = False
     block_timeout: int = BLOCK_TIMEOUT
-    defaults: ListenerDefaults = ListenerDefaults()
+    defaults: WrittenOptions = WrittenOptions()
 
 
 class VibemqConnection:

@@ -430,19 +430,6 @@ _DETERMINED: Final = frozenset(
 """Settings of a destination that the options of CreateQueue determine."""
 
 
-class ListenerDefaults(NamedTuple):
-    """Listener options for queues for which a client gives no options; None = not set.
-
-    max_queue_size      ready messages, 1 to NO_LIMIT
-    max_retry_attempts  deliveries in total, 1 to NO_LIMIT
-    """
-
-    mode: Mode | None = None
-    max_queue_size: int | None = None
-    overflow: Strategy | None = None
-    max_retry_attempts: int | None = None
-
-
 class QueueCreation:
     """Creates the queues of the clients of one listener.
 
@@ -451,16 +438,15 @@ class QueueCreation:
 
     __slots__ = ("_broker", "_explicit", "_idle_timeout", "_others", "_overflow", "options")
 
-    def __init__(self, broker: Broker, listener: ListenerDefaults) -> None:
+    def __init__(self, broker: Broker, listener: WrittenOptions) -> None:
+        """`listener` has the listener's options for queues for which a client gives none."""
         self._broker = broker
         given = broker.settings.given_defaults
-        set_by_listener = {k: value for k, value in listener._asdict().items() if value is not None}
         enforced = QueueOptions.of(DestinationSettings(**given))._asdict()
         options = {o.effective for o in OPTIONS.values() if o.setting in given}
-        self.options = QueueOptions()._replace(
-            **{name: enforced[name] for name in options} | set_by_listener
-        )
-        self._explicit = frozenset(given).union(OPTIONS[name].setting for name in set_by_listener)
+        defaults = QueueOptions()._replace(**{name: enforced[name] for name in options})
+        self.options = listener.options(defaults)
+        self._explicit = frozenset(given) | listener.provenance().explicit
         """Names of the settings that the listener or the broker's configuration sets."""
         self._others = {name: value for name, value in given.items() if name not in _DETERMINED}
         self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
