@@ -175,9 +175,7 @@ def test_phpmq_broker_without_probes_confirms_by_a_message() -> None:
                     stored.append(queue)
                     if queue.startswith(PROBE):
                         chunks: list[bytes] = []
-                        wire.DispatchEncoder(queue, dispatch_version=1).add(
-                            chunks, body, b"0" * 32, 0
-                        )
+                        wire.DispatchEncoder(queue).add(chunks, body, b"0" * 32, -1)
                         connection.sendall(b"".join(chunks))
                 elif kind == wire.ACKNOWLEDGE and message_id == b"0" * 32:
                     stored.remove(queue)

@@ -27,7 +27,8 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
-from sluicemq.protocols.phpmq.wire import Decoder, encode_dispatch
+from sluicemq.protocols.phpmq.wire import Decoder
+from tests.protocols.phpmq.harness import encode_dispatch
 
 README = Path(__file__).parents[2] / "benchmarks" / "README.md"
 SHORT = ("--seconds", "0.05")

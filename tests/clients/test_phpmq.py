@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.model.message import Message
 from sluicemq.protocols.phpmq import wire
-from tests.protocols.phpmq.harness import Harness
+from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.sockets import port_of, run_against
 
 
@@ -158,9 +158,7 @@ def test_dispatches_of_both_versions_are_read(
     client.subscribe("q")
     server, _ = listener.accept()
     with server:
-        server.sendall(
-            wire.encode_dispatch(b"q", b"body", b"f" * 32, dispatch_version=dispatch_version)
-        )
+        server.sendall(encode_dispatch(b"q", b"body", b"f" * 32, dispatch_version=dispatch_version))
         assert client.receive(timeout=60).body == b"body"
     client.close()
 

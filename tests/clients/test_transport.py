@@ -21,9 +21,9 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.msglite import wire as msglite
-from sluicemq.protocols.phpmq import wire as phpmq
 from tests.protocols.msglite.harness import Harness as MsgliteHarness
 from tests.protocols.phpmq.harness import Harness as PhpmqHarness
+from tests.protocols.phpmq.harness import encode_dispatch
 from tests.protocols.sockets import port_of, serve, unused_port
 from tests.support.sessions import SessionHarness
 
@@ -74,7 +74,7 @@ class MsgliteUser(User):
 
 class PhpmqUser(User):
     harness = PhpmqHarness
-    dispatched = phpmq.encode_dispatch(b"q", b"last", b"f" * 32)
+    dispatched = encode_dispatch(b"q", b"last", b"f" * 32)
 
     async def send(self, body: bytes) -> None:
         await self.call(self.client.send, "q", body)

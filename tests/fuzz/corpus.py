@@ -17,6 +17,7 @@ from sluicemq.protocols.vibemq import wire as vibemq_wire
 from sluicemq.protocols.vibemq.compression import Compression
 from tests.fuzz import jmq
 from tests.fuzz.mutations import Frames
+from tests.protocols.phpmq.harness import encode_dispatch
 
 Conversation = Callable[[Random], Frames]
 
@@ -59,7 +60,7 @@ def phpmq_broker(chance: Random) -> Frames:
     dispatch_version = chance.choice((1, 2))
     newline = chance.choice((b"", b"", b"", b"\n", b"\r\n"))
     return [
-        phpmq_wire.encode_dispatch(
+        encode_dispatch(
             chance.choice(NAMES),
             _body(chance),
             chance.choice(_IDS),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_dispatch, encode_send
+from sluicemq.protocols.phpmq.wire import encode_acknowledge, encode_send
 from tests.pipeline.decode.tables import decoded, decoded_bytes
 from tests.pipeline.decode.wires import (
     COOKED,
@@ -28,6 +28,7 @@ from tests.pipeline.decode.wires import (
     pcapng,
     section,
 )
+from tests.protocols.phpmq.harness import encode_dispatch
 
 V6 = ("fe80::1", 40_000), ("fe80::2", 9100)
 

@@ -10,6 +10,22 @@ from sluicemq.security.access import OPEN, Access
 from tests.support.sessions import RecordedTransport, SessionHarness, SessionPeer
 
 
+def encode_dispatch(
+    queue: bytes,
+    body: bytes,
+    message_id: bytes,
+    ttl: int = 0,
+    *,
+    dispatch_version: int = 2,
+    newline: bytes = b"",
+) -> bytes:
+    """Encode a dispatch (type 003). Version 1 has no TTL packet."""
+    chunks: list[bytes] = []
+    encoder = wire.DispatchEncoder(queue, newline)
+    encoder.add(chunks, body, message_id, -1 if dispatch_version == 1 else ttl)
+    return b"".join(chunks)
+
+
 class Harness(SessionHarness):
     def open(self, transport: Transport) -> PhpmqSession:
         return PhpmqSession(transport, self.broker)

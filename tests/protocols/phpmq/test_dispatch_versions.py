@@ -16,7 +16,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.phpmq import wire
 from tests.journal.support import crash
-from tests.protocols.phpmq.harness import Harness, Peer
+from tests.protocols.phpmq.harness import Harness, Peer, encode_dispatch
 
 QUEUE = Address(Kind.QUEUE, "q")
 THREE, FOUR = b"H0100303", b"H0100304"
@@ -37,9 +37,7 @@ def dispatched(peer: Peer) -> list[tuple[bytes, bytes]]:
     found = []
     for frame in peer.frames():
         for header, dispatch_version in ((THREE, 1), (FOUR, 2)):
-            expected = wire.encode_dispatch(
-                *frame[1:4], ttl=frame[4], dispatch_version=dispatch_version
-            )
+            expected = encode_dispatch(*frame[1:4], ttl=frame[4], dispatch_version=dispatch_version)
             if written.startswith(expected):
                 found.append((header, frame[2]))
                 written = written[len(expected) :]

@@ -6,7 +6,7 @@ from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.phpmq import wire
-from tests.protocols.phpmq.harness import Harness
+from tests.protocols.phpmq.harness import Harness, encode_dispatch
 from tests.protocols.phpmq.test_wire import MALFORMED
 from tests.support.broker import purge
 
@@ -31,7 +31,7 @@ def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: H
     [frame] = consumer.frames()
     assert frame[:3] == (wire.DISPATCH, b"Foo", b"Hello World")
     assert frame[4] == 3300
-    assert written == wire.encode_dispatch(b"Foo", b"Hello World", frame[3], 3300)
+    assert written == encode_dispatch(b"Foo", b"Hello World", frame[3], 3300)
     consumer.acknowledge(frame)
     consumer.drop()
     again = harness.connect()

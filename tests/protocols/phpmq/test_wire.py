@@ -4,6 +4,7 @@ import pytest
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.protocols.phpmq import wire
+from tests.protocols.phpmq.harness import encode_dispatch
 
 ID = b"d7e7f68761d34838494b233148b5486c"
 
@@ -57,7 +58,7 @@ def encode(frame: wire.Frame, newline: bytes = b"") -> bytes:
     if kind == wire.CONSUME:
         return wire.encode_consume(queue, number, newline=newline)
     if kind == wire.DISPATCH:
-        return wire.encode_dispatch(queue, content, message_id, number, newline=newline)
+        return encode_dispatch(queue, content, message_id, number, newline=newline)
     if kind == wire.ACKNOWLEDGE:
         return wire.encode_acknowledge(queue, message_id, newline=newline)
     if kind == wire.REQUEUE:
@@ -105,9 +106,9 @@ def test_sends_of_both_generations_on_one_connection() -> None:
 
 
 def test_dispatches_of_both_versions() -> None:
-    three = wire.encode_dispatch(b"q", b"body", ID, 7, dispatch_version=1)
-    four = wire.encode_dispatch(b"q", b"body", ID, 7)
-    for_ever = wire.encode_dispatch(b"q", b"body", ID)
+    three = encode_dispatch(b"q", b"body", ID, 7, dispatch_version=1)
+    four = encode_dispatch(b"q", b"body", ID, 7)
+    for_ever = encode_dispatch(b"q", b"body", ID)
     assert three.startswith(b"H0100303")
     assert four.startswith(b"H0100304")
     assert four.endswith(b"P05" + b"1".zfill(29) + b"7")
@@ -120,11 +121,11 @@ def test_batch_encoder_writes_what_the_single_one_writes() -> None:
     encoder = wire.DispatchEncoder(b"queue")
     chunks: list[bytes] = []
     bodies = [b"", b"a", b"b", b"x" * 1000]
-    for ttl, body in enumerate(bodies):
+    for ttl, body in enumerate(bodies, -1):
         encoder.add(chunks, body, ID, ttl)
     assert any(chunk is bodies[3] for chunk in chunks)
     assert b"".join(chunks) == b"".join(
-        wire.encode_dispatch(b"queue", body, ID, ttl) for ttl, body in enumerate(bodies)
+        encode_dispatch(b"queue", body, ID, ttl) for ttl, body in enumerate(bodies, -1)
     )
 
 
@@ -141,7 +142,7 @@ def test_batch_encoder_forgets_lengths_rather_than_grow() -> None:
 
 def test_ids_of_other_lengths_than_ours() -> None:
     for message_id in (b"", b"1", b"x" * 64):
-        dispatch = wire.encode_dispatch(b"q", b"b", message_id)
+        dispatch = encode_dispatch(b"q", b"b", message_id)
         assert wire.Decoder(kinds=wire.FROM_SERVER).feed(dispatch * 2)[1][3] == message_id
         acknowledge = wire.encode_acknowledge(b"q", message_id)
         assert wire.Decoder().feed(acknowledge * 2)[1][3] == message_id

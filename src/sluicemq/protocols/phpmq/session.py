@@ -97,7 +97,7 @@ class PhpmqSession:
         "_decoder",
         "_destinations",
         "_durability",
-        "_encoders",
+        "_encoder",
         "_form",
         "_ids",
         "_pauses",
@@ -140,8 +140,8 @@ class PhpmqSession:
         self._pauses = DeliveryPauses(broker)
         self._queue = b""
         self._count = 0
-        self._encoders = _NO_ENCODERS
-        """Encoders of dispatches without and with a TTL packet."""
+        self._encoder: DispatchEncoder | None = None
+        """Encoder of the subscription's dispatches."""
         self._waiting: deque[tuple[Destination, Message]] = deque()
         """Sends that wait for disk space, and sends behind them."""
         self._waiting_bytes = 0
@@ -317,7 +317,7 @@ class PhpmqSession:
         destination = self._broker.destinations.queue(name, creator, CreatedBy.PHPMQ)
         self._queue = queue
         self._count = count
-        self._encoders = _encoders(queue, self._decoder.newline)
+        self._encoder = DispatchEncoder(queue, self._decoder.newline)
         if self._unsent:
             # A client that sends many requests in one read, each of which requeues the deliveries
             # of the previous one, would fill the memory with dispatches: wait until those are sent.
@@ -397,9 +397,9 @@ class PhpmqSession:
         """
         if not self._channel.closed:
             chunks: list[bytes] = []
-            # the send of the probe has set the form
-            encoder = _encoders(queue, self._decoder.newline)[self._form - 1]
-            encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), 0)
+            ttl = -1 if self._form == 1 else 0  # the send of the probe has set the form
+            encoder = DispatchEncoder(queue, self._decoder.newline)
+            encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), ttl)
             self._transport.write(chunks)
 
     def _held(self, sequence: int) -> Message | None:
@@ -506,25 +506,22 @@ class PhpmqSession:
 
     def deliver(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
         """Dispatch whole messages only, so that a client's header read finds all 8 bytes."""
+        encoder = self._encoder
+        assert encoder is not None
         self._unsent = True
         chunks: list[bytes] = []
-        without_ttl, with_ttl = (encoder.add for encoder in self._encoders)
-        by_message = not self._form
-        add = without_ttl if self._form == 1 else with_ttl
+        add = encoder.add
+        form = self._form
         prefix = self._ids.prefix
         now = self._broker.clock.steady
         for delivery in deliveries:
             message = delivery.message
             assert message is not None  # unacked
-            if by_message:
-                add = with_ttl if came_with_ttl(message) else without_ttl
             expires = delivery.expires
-            add(
-                chunks,
-                to_content(message),
-                b"%b%016x" % (prefix, delivery.sequence),
-                seconds_left(expires, now) if expires else 0,
-            )
+            ttl = seconds_left(expires, now) if expires else 0
+            if form != 2 and (form == 1 or not came_with_ttl(message)):
+                ttl = -1
+            add(chunks, to_content(message), b"%b%016x" % (prefix, delivery.sequence), ttl)
         self._channel.traffic.delivered += len(deliveries)
         self._transport.write(chunks)
 
@@ -547,15 +544,3 @@ class PhpmqSession:
 def _size(frames: list[Frame]) -> int:
     """Return the size of the contents of frames, in bytes."""
     return sum(len(frame[2]) for frame in frames)
-
-
-def _encoders(queue: bytes, newline: bytes) -> tuple[DispatchEncoder, DispatchEncoder]:
-    """Return the encoders of both dispatch versions for a queue."""
-    return (
-        DispatchEncoder(queue, dispatch_version=1, newline=newline),
-        DispatchEncoder(queue, dispatch_version=2, newline=newline),
-    )
-
-
-_NO_ENCODERS = _encoders(b"", b"")
-"""Encoders of a connection without a subscription; never used to write."""

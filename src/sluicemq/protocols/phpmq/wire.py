@@ -391,23 +391,6 @@ def encode_consume(queue: bytes, count: int, *, newline: bytes = b"") -> bytes:
     return _message(CONSUME, newline, ((QUEUE_NAME, queue), (COUNT, b"%d" % count)))
 
 
-def encode_dispatch(
-    queue: bytes,
-    body: bytes,
-    message_id: bytes,
-    ttl: int = 0,
-    *,
-    dispatch_version: int = 2,
-    newline: bytes = b"",
-) -> bytes:
-    """Encode a dispatch (type 003). `ttl`: seconds left, 0 = for ever; omitted in version 1."""
-    chunks: list[bytes] = []
-    DispatchEncoder(queue, dispatch_version=dispatch_version, newline=newline).add(
-        chunks, body, message_id, ttl
-    )
-    return b"".join(chunks)
-
-
 def encode_acknowledge(queue: bytes, message_id: bytes, *, newline: bytes = b"") -> bytes:
     """Encode an acknowledgement (type 004)."""
     return _message(ACKNOWLEDGE, newline, ((QUEUE_NAME, queue), (MESSAGE_ID, message_id)))
@@ -427,52 +410,47 @@ def encode_dead_letter(queue: bytes, message_id: bytes, *, newline: bytes = b"")
 class DispatchEncoder:
     """Encodes dispatches of one queue.
 
-    The bytes before the content depend only on its length, so they are cached per length. The
-    content is not copied.
+    The bytes before the content depend only on its length and on the version, so they are cached.
+    The content is not copied.
     """
 
-    __slots__ = ("_endings", "_head", "_identity", "_newline", "_prefixes", "_with_ttl")
+    __slots__ = ("_for_ever", "_identity", "_name", "_newline", "_prefixes")
 
     _MOST_PREFIXES: Final = 1024
 
-    def __init__(self, queue: bytes, *, dispatch_version: int = 2, newline: bytes = b"") -> None:
-        """`dispatch_version` 1 writes three packets, 2 writes four."""
-        self._with_ttl = dispatch_version != 1
+    def __init__(self, queue: bytes, newline: bytes = b"") -> None:
         self._newline = newline
-        header = _header(DISPATCH, 4 if self._with_ttl else 3)
-        self._head = header + newline + _packet(QUEUE_NAME, queue, newline)
+        self._name = newline + _packet(QUEUE_NAME, queue, newline)
         self._prefixes: dict[int, bytes] = {}
+        """By length of the content; for dispatches without a TTL packet by its complement, `~`."""
         self._identity = b"%bP03%029d%b" % (newline, 32, newline)
-        self._endings: dict[int, bytes] = {0: self._make_ending(0)}
+        self._for_ever = newline + _packet(TIME_TO_LIVE, b"0", newline)
 
     def add(self, chunks: list[bytes], body: bytes, message_id: bytes, ttl: int) -> None:
-        """Append one dispatch to `chunks`. `ttl`: seconds left, 0 = for ever."""
+        """Append one dispatch to `chunks`.
+
+        `ttl`: seconds left, 0 = for ever, -1 = no TTL packet (version 1).
+        """
+        newline = self._newline
         length = len(body)
-        prefix = self._prefixes.get(length)
+        key = length if ttl >= 0 else ~length
+        prefix = self._prefixes.get(key)
         if prefix is None:
-            prefix = self._make_prefix(length)
-        ending = self._endings.get(ttl)
-        if ending is None:
-            ending = self._make_ending(ttl)
+            if len(self._prefixes) >= self._MOST_PREFIXES:
+                self._prefixes.clear()
+            header = _header(DISPATCH, 4 if ttl >= 0 else 3)
+            prefix = b"%b%bP02%029d%b" % (header, self._name, length, newline)
+            self._prefixes[key] = prefix
+        if not ttl:
+            ending = self._for_ever
+        elif ttl < 0:
+            ending = newline
+        else:
+            ending = newline + _packet(TIME_TO_LIVE, b"%d" % ttl, newline)
         chunks.append(prefix)
         chunks.append(body)
         if len(message_id) == 32:
             chunks.append(self._identity + message_id + ending)
         else:
-            newline = self._newline
             size = len(message_id)
             chunks.append(b"%bP03%029d%b%b%b" % (newline, size, newline, message_id, ending))
-
-    def _make_prefix(self, length: int) -> bytes:
-        if len(self._prefixes) >= self._MOST_PREFIXES:
-            self._prefixes.clear()
-        prefix = b"%bP02%029d%b" % (self._head, length, self._newline)
-        self._prefixes[length] = prefix
-        return prefix
-
-    def _make_ending(self, ttl: int) -> bytes:
-        """Return the bytes after the message id."""
-        newline = self._newline
-        if not self._with_ttl:
-            return newline
-        return newline + _packet(TIME_TO_LIVE, b"%d" % ttl, newline)
