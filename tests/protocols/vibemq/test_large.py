@@ -9,10 +9,10 @@ import pytest
 
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.message import BodyKind, Message, Origin
-from sluicemq.protocols.vibemq import wire
+from sluicemq.protocols.vibemq import consumers, wire
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
-from sluicemq.protocols.vibemq.large import PARALLEL, LargeDelivery
+from sluicemq.protocols.vibemq.large import PARALLEL, LargeKey, encode_large
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED
 from sluicemq.protocols.vibemq.wire import Decoder, Frame, Limits
 from tests.protocols.vibemq.harness import Harness, Peer
@@ -257,13 +257,12 @@ def test_message_is_compressed_once_for_all_subscribers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built: list[int] = []
-    build = LargeDelivery.build
 
-    def counted(self: LargeDelivery) -> bytes:
-        built.append(self.key.sequence)
-        return build(self)
+    def counted(message: Message, identity: bytes, key: LargeKey, threshold: int) -> bytes:
+        built.append(key.sequence)
+        return encode_large(message, identity, key, threshold)
 
-    monkeypatch.setattr(LargeDelivery, "build", counted)
+    monkeypatch.setattr(consumers, "encode_large", counted)
     owner = compressing(harness)
     owner.create("q", mode=1)
     peers = [compressing(harness) for _ in range(5)]

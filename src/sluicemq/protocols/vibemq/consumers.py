@@ -65,7 +65,7 @@ from sluicemq.protocols.channel import (
 from sluicemq.protocols.transport import Timer
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
-from sluicemq.protocols.vibemq.large import LARGE, LargeDelivery, LargeKey
+from sluicemq.protocols.vibemq.large import LARGE, LargeKey, encode_large
 from sluicemq.protocols.vibemq.mapping import to_deliver, wire_id
 from sluicemq.protocols.vibemq.queues import find
 from sluicemq.protocols.vibemq.wire import HEADER_SIZE, MAX_BODY, compressed
@@ -238,11 +238,8 @@ class Subscriber:
         if self.timeout:
             self._subscriptions.expect(self._broker.clock.steady + self.timeout)
 
-    def _send(
-        self, consumer: Consumer, deliveries: list[Delivery], made: bytes | None = None
-    ) -> None:
-        """Write the frames of deliveries, up to one that another thread must encode. `made` is the
-        large frame of the first."""
+    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
+        """Write the frames of deliveries, up to one that another thread must encode."""
         connection = self._connection
         subscriptions = self._subscriptions
         how = connection.compression
@@ -261,9 +258,7 @@ class Subscriber:
             identity = wire_id(message, prefix)
             raw = identity.encode()
             if delivery.size > LARGE:
-                large, made = made, None
-                if large is None:
-                    large = self._find_large(delivery, raw)
+                large = self._find_large(delivery, raw)
                 if large is None:
                     self._behind = deliveries[index:]
                     self.pauses.pause(_ENCODING)
@@ -328,37 +323,36 @@ class Subscriber:
         found = connection.large.find(key)
         if found is not None:
             return found
-        request = LargeDelivery(key, message, identity, connection.options.threshold)
+        encode = partial(encode_large, message, identity, key, connection.options.threshold)
         if (
             not connection.compression
             and message.kind is BodyKind.JSON
             and (message.origin is Origin.VIBEMQ or delivery.size > MAX_BODY)
         ):
-            return b"" if delivery.size > MAX_BODY else request.build()
+            return b"" if delivery.size > MAX_BODY else encode()
         self._awaited = key
-        connection.large.request(request, self._has_made)
+        connection.large.request(key, encode, len(message.body), self._has_made)
         return None
 
-    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
+    def _has_made(self, key: LargeKey, error: Exception | None) -> None:
         if key == self._awaited:
             self._awaited = None
             # in an event loop callback of this connection, so that an error ends only it
             self._timer = self._connection.channel.transport.call_later(
-                0, partial(self._go_on, key, frame)
+                0, partial(self._go_on, error)
             )
 
-    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
-        """Send the large frame and the deliveries behind it."""
+    def _go_on(self, error: Exception | None) -> None:
+        """Send the large frame, which is cached now, and the deliveries behind it."""
         self._timer = None
-        if isinstance(frame, Exception):
-            raise frame
+        if error is not None:
+            raise error
         consumer = self.consumer
         if consumer is None:
             return
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
-        left = [item for item in behind if unacked.get(item.sequence) is item]
-        self._send(consumer, left, frame if left and self._key(left[0]) == key else None)
+        self._send(consumer, [item for item in behind if unacked.get(item.sequence) is item])
         if not self._behind:
             self.pauses.resume(_ENCODING)
 

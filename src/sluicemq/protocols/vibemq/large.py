@@ -182,36 +182,25 @@ class LargeKey(NamedTuple):
     detect_json: bool = True
 
 
-class LargeDelivery(NamedTuple):
-    """Request for a frame. `identity` and `threshold` as in `to_deliver` and `compressed`."""
+def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: int) -> bytes:
+    """Return the frame of a large message, or b"" if no client could read it.
 
-    key: LargeKey
-    message: Message
-    identity: bytes
-    threshold: int
-
-    def build(self) -> bytes:
-        """Return the frame, or b"" if no client could read it.
-
-        Takes up to seconds; may be called in any thread.
-        """
-        key = self.key
-        most = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
-        try:
-            return compressed(self._frame(most), key.compression, self.threshold)
-        except FrameTooLarge:
-            # without the additions that a frame at the limit omits
-            frame = self._frame(MAX_BODY)
-            return frame if len(frame) <= MAX_BODY + HEADER_SIZE else b""
-
-    def _frame(self, limit: int) -> bytes:
-        key = self.key
-        return to_deliver(
-            self.message, self.identity, key.queue, key.attempts, limit, key.detect_json
-        )
+    `identity` and `threshold` as in `to_deliver` and `compressed`. Takes up to seconds; may be
+    called in any thread.
+    """
+    frame = partial(
+        to_deliver, message, identity, key.queue, key.attempts, detect_json=key.detect_json
+    )
+    most = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
+    try:
+        return compressed(frame(limit=most), key.compression, threshold)
+    except FrameTooLarge:
+        # without the additions that a frame at the limit omits
+        plain = frame(limit=MAX_BODY)
+        return plain if len(plain) <= MAX_BODY + HEADER_SIZE else b""
 
 
-Built = Callable[[LargeKey, bytes | Exception], None]
+Built = Callable[[LargeKey, Exception | None], None]
 
 
 class LargeDeliveries:
@@ -247,20 +236,20 @@ class LargeDeliveries:
             _, oldest = self._kept.popitem(last=False)
             self._kept_bytes -= _ENTRY + len(oldest)
 
-    def request(self, delivery: LargeDelivery, built: Built) -> None:
-        """Call `built` with the frame's key and the frame, or the exception of encoding it.
+    def request(self, key: LargeKey, encode: Callable[[], bytes], size: int, built: Built) -> None:
+        """Add a frame to the cache, then call `built` with its key and the exception of `encode`,
+        if there was one.
 
-        The frame is b"" if no client could read it. The call may happen before this returns.
+        `size` is that of the message's body. The call may happen before this returns.
         """
-        key = delivery.key
         requests = self._requests.setdefault(key, [])
         requests.append(built)
         if len(requests) == 1:
-            size = 2 * len(delivery.message.body) + MAX_BODY
-            self.offload.submit(delivery.build, partial(self._end, key), size)
+            self.offload.submit(encode, partial(self._end, key), 2 * size + MAX_BODY)
 
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
+        error = frame if isinstance(frame, Exception) else None
         if isinstance(frame, bytes):
             self.keep(key, frame)
         for built in self._requests.pop(key):
-            built(key, frame)
+            built(key, error)
