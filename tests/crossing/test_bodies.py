@@ -114,8 +114,8 @@ def test_a_damaged_compressed_body_stays_as_it_is(body: bytes) -> None:
 
 
 def test_a_body_larger_than_a_packet_is_not_unpacked() -> None:
-    bomb = zlib.compress(bytes(java.JavaLimits().size + 1), 9)
-    message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.JavaLimits().size + 1}))
+    bomb = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
+    message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1}))
     assert b64decode(PHP.received(message).body) == bomb
 
 

@@ -12,7 +12,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols import java
-from sluicemq.protocols.java import Byte, Char, Float, JavaLimits, Long, SerialError, Short
+from sluicemq.protocols.java import Byte, Char, Float, Long, SerialError, Short
 
 HEADER = b"\xac\xed\x00\x05"
 INTEGER = bytes.fromhex(
@@ -239,28 +239,40 @@ def test_a_reference_to_a_map_is_as_deep_as_the_map() -> None:
         java.loads(stream)
 
 
-def test_limits() -> None:
+def limit(monkeypatch: pytest.MonkeyPatch, entries: int, handles: int, size: int) -> None:
+    monkeypatch.setattr(java, "MAX_ENTRIES", entries)
+    monkeypatch.setattr(java, "MAX_HANDLES", handles)
+    monkeypatch.setattr(java, "MAX_SIZE", size)
+
+
+def test_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = java.dumps_stream(["ab", 1, 2])
-    assert java.loads_stream(stream, JavaLimits(entries=3, handles=5, size=200)) == ["ab", 1, 2]
-    for limits in (JavaLimits(entries=2), JavaLimits(handles=4), JavaLimits(size=1)):
+    limit(monkeypatch, entries=3, handles=5, size=200)
+    assert java.loads_stream(stream) == ["ab", 1, 2]
+    for entries, handles, size in ((2, 5, 200), (3, 4, 200), (3, 5, 1)):
+        limit(monkeypatch, entries, handles, size)
         with pytest.raises(SerialError, match="too"):
-            java.loads_stream(stream, limits)
+            java.loads_stream(stream)
 
 
-def test_references_count_as_what_they_refer_to() -> None:
+def test_references_count_as_what_they_refer_to(monkeypatch: pytest.MonkeyPatch) -> None:
     again = b"\x71\0\x7e\0\0"
     text = HEADER + b"\x74\0\x64" + b"a" * 100
-    assert len(java.loads_stream(text + again * 9, JavaLimits(size=1000))) == 10
+    monkeypatch.setattr(java, "MAX_SIZE", 1000)
+    assert len(java.loads_stream(text + again * 9)) == 10
     with pytest.raises(SerialError, match="too large"):
-        java.loads_stream(text + again * 10, JavaLimits(size=1000))
+        java.loads_stream(text + again * 10)
+    monkeypatch.undo()
     inner = {str(number): None for number in range(100)}
     written = java.dumps({"a": inner, "b": None})
     assert written.endswith(b"\x70\x78")
-    assert len(java.loads_map(written, JavaLimits(entries=310))) == 2
     twice = written[:-2] + b"\x71\0\x7e\0\3\x78"
     assert java.loads_map(twice) == {"a": inner, "b": inner}
+    monkeypatch.setattr(java, "MAX_ENTRIES", 310)
+    assert len(java.loads_map(written)) == 2
+    monkeypatch.setattr(java, "MAX_ENTRIES", 300)
     with pytest.raises(SerialError, match="too many"):
-        java.loads_map(twice, JavaLimits(entries=300))
+        java.loads_map(twice)
 
 
 def test_resets_are_counted() -> None:
@@ -435,12 +447,13 @@ def message(flags: int, body: bytes, origin: Origin = Origin.JMQ) -> Message:
     )
 
 
-def test_the_body_of_a_compressed_message() -> None:
+def test_the_body_of_a_compressed_message(monkeypatch: pytest.MonkeyPatch) -> None:
     body = zlib.compress(b"abc")
     assert java.expanded(message(0x0405, body)) == b"abc"
     assert java.expanded(message(0x0305, body)) == body
     assert java.expanded(message(0x0405, body, Origin.VIBEMQ)) == body
     with pytest.raises(ProtocolError):
         java.expanded(message(0x0400, zlib.compress(b"abcd")))
+    monkeypatch.setattr(java, "MAX_SIZE", 2)
     with pytest.raises(FrameTooLarge):
-        java.expanded(message(0x0400, body), 2)
+        java.expanded(message(0x0400, body))

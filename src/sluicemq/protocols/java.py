@@ -37,7 +37,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from struct import Struct, error, pack
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -82,21 +82,13 @@ class Char(str):
 Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
-class JavaLimits(NamedTuple):
-    """Limits of decoded streams.
-
-    entries  values in total, those of inner maps and resets included
-    handles  classes, objects, Strings and arrays between two resets
-    size     bytes of Strings, arrays and class descriptions; the first two count again for each
-             reference
-    """
-
-    entries: int = 100_000
-    handles: int = 300_000
-    size: int = 73_400_320
-
-
-_DEFAULT_LIMITS: Final = JavaLimits()
+MAX_ENTRIES: Final = 100_000
+"""Maximum number of values of a stream, those of inner maps and resets included."""
+MAX_HANDLES: Final = 300_000
+"""Maximum number of classes, objects, Strings and arrays between two resets."""
+MAX_SIZE: Final = 73_400_320
+"""Maximum size in bytes of Strings, arrays and class descriptions; the first two count again for
+each reference. Also the maximum size of a decompressed body."""
 _DEPTH: Final = 2
 """Maximum nesting of maps."""
 
@@ -232,23 +224,22 @@ _LONG: Final = _BOX_OF[Long]
 # --- reading -----------------------------------------------------------------------------------
 
 
-def loads(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> Value:
+def loads(stream: bytes) -> Value:
     """Return the first value of a stream. The rest is not read. Raises SerialError."""
-    reader = _Reader(stream, limits)
-    return reader.value(_DEPTH)
+    return _Reader(stream).value(_DEPTH)
 
 
-def loads_map(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> dict[str, Value]:
+def loads_map(stream: bytes) -> dict[str, Value]:
     """Return the body of a MapMessage. Raises SerialError, also for values of other types."""
-    value = loads(stream, limits)
+    value = loads(stream)
     if not isinstance(value, dict):
         raise SerialError("the stream is of no map")
     return value
 
 
-def loads_stream(stream: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> list[Value]:
+def loads_stream(stream: bytes) -> list[Value]:
     """Return the values of a StreamMessage's body; maps are invalid. Raises SerialError."""
-    reader = _Reader(stream, limits)
+    reader = _Reader(stream)
     values: list[Value] = []
     while reader.more():
         values.append(reader.value(0))
@@ -262,17 +253,16 @@ class _Reader:
     because a reference to it would be a cycle.
     """
 
-    __slots__ = ("_data", "_entries", "_handles", "_max_handles", "_position", "_volume")
+    __slots__ = ("_data", "_entries", "_handles", "_position", "_volume")
 
-    def __init__(self, stream: bytes, limits: JavaLimits) -> None:
+    def __init__(self, stream: bytes) -> None:
         if not stream.startswith(STREAM_HEADER):
             raise SerialError("this is no Java serialisation")
         self._data = stream
         self._position = len(STREAM_HEADER)
         self._handles: list[object] = []
-        self._entries = limits.entries
-        self._max_handles = limits.handles
-        self._volume = limits.size
+        self._entries = MAX_ENTRIES
+        self._volume = MAX_SIZE
 
     def more(self) -> bool:
         """Skip resets and return whether there is another content."""
@@ -346,7 +336,7 @@ class _Reader:
     def _reserve(self) -> int:
         """Reserve the next handle and return its index."""
         handles = self._handles
-        if len(handles) >= self._max_handles:
+        if len(handles) >= MAX_HANDLES:
             raise SerialError("a stream has too many objects")
         handles.append(None)
         return len(handles) - 1
@@ -590,18 +580,18 @@ _COMPRESSED: Final = 0x04
 """Flag in the first byte of the flags of a JMQ packet."""
 
 
-def json_of_map(body: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> bytes:
+def json_of_map(body: bytes) -> bytes:
     """Return the body of a MapMessage as a JSON object. Raises SerialError.
 
     byte[] becomes base64, a Character text of one character, NaN and infinities text, a Float the
     shortest number that Java would write.
     """
-    return msgspec.json.encode(_plain(loads_map(body, limits)))
+    return msgspec.json.encode(_plain(loads_map(body)))
 
 
-def json_of_stream(body: bytes, limits: JavaLimits = _DEFAULT_LIMITS) -> bytes:
+def json_of_stream(body: bytes) -> bytes:
     """Return a StreamMessage's body as a JSON array, as `json_of_map`; [] without a body."""
-    values = loads_stream(body, limits) if body else []
+    values = loads_stream(body) if body else []
     return msgspec.json.encode([_plain(value) for value in values])
 
 
@@ -651,7 +641,7 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
     return plain
 
 
-def expanded(message: Message, limit: int = _DEFAULT_LIMITS.size) -> bytes:
+def expanded(message: Message) -> bytes:
     """Return a message's body, decompressed if its JMQ client compressed it.
 
     Raises ProtocolError as `inflate`.
@@ -660,4 +650,4 @@ def expanded(message: Message, limit: int = _DEFAULT_LIMITS.size) -> bytes:
     if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
         return message.body
     size = (message.properties or {}).get("JMS_SUN_UNCOMPRESSED_SIZE")
-    return inflate(message.body, size if isinstance(size, int) else None, limit)
+    return inflate(message.body, size if isinstance(size, int) else None, MAX_SIZE)

@@ -21,10 +21,10 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.pipeline.jobs.schemas import sql_list
 from sluicemq.pipeline.schema import TEXTS
 from sluicemq.protocols.java import (
+    MAX_SIZE,
     Byte,
     Char,
     Float,
-    JavaLimits,
     Long,
     Short,
     Value,
@@ -72,8 +72,6 @@ _READ_ARROW: Final = pa.struct(
     ]
 )
 _READ: Final = from_arrow_type(_READ_ARROW)
-_LIMIT: Final = JavaLimits().size
-"""Maximum size of a decompressed body in bytes, as for the protocols."""
 
 _TYPES: Final = (
     # a subclass precedes its base class
@@ -177,7 +175,7 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
     found: dict[str, Any] = {}
     try:
         if plain_size is not None:
-            body = inflate(body, plain_size if plain_size >= 0 else None, _LIMIT)
+            body = inflate(body, plain_size if plain_size >= 0 else None, MAX_SIZE)
             found["plain"] = body
         if kind == "map":
             entries = loads_map(body)

@@ -36,7 +36,7 @@ from sluicemq.model.errors import ProtocolError
 from sluicemq.pipeline.jobs.bodies import COMPRESSED_SIZE, NEED_JAVA, PACKED, PLAIN_SIZE
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
-from sluicemq.protocols.java import JavaLimits, inflate, json_of_map, json_of_stream
+from sluicemq.protocols.java import MAX_SIZE, inflate, json_of_map, json_of_stream
 
 SHOWN: Final = 100
 """Characters of a value that a reason shows."""
@@ -70,8 +70,6 @@ _XML_END: Final = (
 )
 """An XML document ends with the end tag of its first element, or with an empty element."""
 
-_LIMIT: Final = JavaLimits().size
-"""Maximum size of a decompressed body in bytes, as for the protocols."""
 _DECODED: Final = StructType(
     [StructField("text", StringType()), StructField("error", StringType())]
 )
@@ -131,7 +129,7 @@ def java_text(body: bytes, kind: str, plain_size: int | None) -> tuple[str | Non
     """
     try:
         if plain_size is not None:
-            body = inflate(body, plain_size if plain_size >= 0 else None, _LIMIT)
+            body = inflate(body, plain_size if plain_size >= 0 else None, MAX_SIZE)
         if kind == "map":
             return json_of_map(body).decode(), None
         if kind == "stream":
