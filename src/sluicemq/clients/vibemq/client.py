@@ -38,6 +38,7 @@ from sluicemq.clients.vibemq.connection import (
     Unconfirmed,
 )
 from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.protocols.transcoding import text_of_json
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.mapping import BASE64, CONTENT_ENCODING
@@ -97,12 +98,7 @@ class VibeMQMessage:
     def text(self) -> bytes:
         """Body; for a JSON string its text. The inverse of `commands.payload_of`."""
         body = self.body
-        if body is self.payload and body[:1] == b'"':
-            try:
-                return msgspec.json.decode(body, type=str).encode()
-            except (msgspec.MsgspecError, UnicodeError):
-                pass
-        return body
+        return text_of_json(body) if body is self.payload else body
 
     def json(self, type: Any = Any) -> Any:
         """Decode the payload with `msgspec.json.decode`. None if there is none.

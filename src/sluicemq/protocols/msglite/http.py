@@ -179,28 +179,19 @@ class RequestReader:
 
     def _read_lines(self, data: bytes) -> None:
         rest = self._rest
-        if rest and b"\n" not in data:
-            rest += data
-            self._check_line(len(rest) - rest.endswith(b"\r"))
-            return
-        data = bytes(rest) + data
-        rest.clear()
-        position = 0
+        rest += data
         while self._body is None:
-            end = data.find(b"\n", position)
+            end = rest.find(b"\n")
+            line = bytes(rest[:end] if end >= 0 else rest).removesuffix(b"\r")
+            if len(line) > self._limits.line:
+                raise FrameTooLarge(f"a line is longer than {self._limits.line} bytes")
             if end < 0:
-                rest += data[position:]
-                self._check_line(len(rest) - rest.endswith(b"\r"))
                 return
-            line = data[position : end - 1 if data[end - 1 : end] == b"\r" else end]
-            position = end + 1
-            self._check_line(len(line))
+            del rest[: end + 1]
             self._read_line(line)
-        self._read_body(data[position:])
-
-    def _check_line(self, length: int) -> None:
-        if length > self._limits.line:
-            raise FrameTooLarge(f"a line is longer than {self._limits.line} bytes")
+        body = bytes(rest)
+        rest.clear()
+        self._read_body(body)
 
     def _read_line(self, line: bytes) -> None:
         if _CONTROL.search(line):

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
@@ -55,6 +56,7 @@ class Memory(Protocol):
         """Release `size` reserved bytes."""
 
 
+@dataclass(slots=True, eq=False)
 class OffloadedJob:
     """Submitted job. Created by `Offload.submit`.
 
@@ -63,14 +65,9 @@ class OffloadedJob:
     size  bytes of memory that it needs at most
     """
 
-    __slots__ = ("done", "size", "work")
-
-    def __init__(
-        self, work: Callable[[], Result], done: Callable[[Result | Exception], None], size: int
-    ) -> None:
-        self.work: Callable[[], Any] | None = work
-        self.done: Callable[[Any], None] | None = done
-        self.size = size
+    work: Callable[[], Any] | None
+    done: Callable[[Any], None] | None
+    size: int
 
     def cancel(self) -> None:
         """Do not report the result, and do not start the job if it has not started."""

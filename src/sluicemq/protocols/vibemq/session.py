@@ -303,8 +303,8 @@ class VibemqSession:
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
-        consumers = [subscriber.consumer for subscriber in self._subscriptions.by_name.values()]
-        return [consumer for consumer in consumers if consumer is not None]
+        subscribers = self._subscriptions.by_name.values()
+        return [item.consumer for item in subscribers if item.consumer is not None]
 
     # --- frames ------------------------------------------------------------------------------
 
