@@ -200,10 +200,13 @@ class MaintenanceSession:
             self._refresh(self._monitor)
         else:
             try:
-                if word == "flushall" or (word == "flush" and argument):
-                    self._purge(argument, word == "flushall")
+                if word == "flushall":
+                    self._purge(list(self._queues()))
+                elif word == "flush" and argument:
+                    queue = self._permitted(Operation.MANAGE, argument)
+                    self._purge([] if queue is None else [queue])
                 elif word == "show":
-                    self._demand(Operation.BROWSE, argument)
+                    self._permitted(Operation.BROWSE, argument)
                     self._refresh(lambda: self._show(argument))
                 else:
                     self._write(self._answer(word, argument, line.strip()) + screen.PROMPT)
@@ -221,14 +224,10 @@ class MaintenanceSession:
             return screen.search_result(argument, self._search(argument))
         return screen.unknown_command(line)
 
-    def _purge(self, name: str, all: bool) -> None:
-        """Purge a queue, or all queues, or none if the user may not. Raises AccessDenied."""
-        found = None if all else self._find(name)
-        queues = list(self._queues()) if all else [found] if found is not None else []
-        if not all:
-            self._demand(Operation.MANAGE, name)
+    def _purge(self, queues: list[Destination]) -> None:
+        """Purge the queues, or none if the user may not purge one of them. Raises AccessDenied."""
         for destination in queues:
-            self._demand(Operation.MANAGE, destination.name)
+            self._channel.demand(Operation.MANAGE, destination.name)
         self._purging = 1 + len(queues)
         for destination in queues:
             self._broker.operations.purge(destination, True, self._purged)
@@ -240,11 +239,12 @@ class MaintenanceSession:
         if not self._purging and not self._channel.closed:
             self._write("OK\n" + screen.PROMPT)
 
-    def _demand(self, operation: Operation, argument: str) -> None:
-        """Raise AccessDenied unless the user may perform the operation on the queue."""
+    def _permitted(self, operation: Operation, argument: str) -> Destination | None:
+        """Return the queue of this name, or None. Raises AccessDenied unless the user may perform
+        the operation on it."""
         destination = self._find(argument)
-        name = argument if destination is None else destination.name
-        self._channel.demand(operation, name)
+        self._channel.demand(operation, argument if destination is None else destination.name)
+        return destination
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
         # Not a regular expression: with many asterisks its running time is unbounded. The parts of
