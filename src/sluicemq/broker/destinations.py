@@ -183,11 +183,12 @@ class Destinations:
         self._awaited.setdefault(name, []).append(callback)
 
     def stop_waiting(self, name: str, callback: Callable[[Destination], None]) -> None:
-        """Cancel an `await_creation` whose callback has not been called."""
-        waiting = self._awaited[name]
-        waiting.remove(callback)
-        if not waiting:
-            del self._awaited[name]
+        """Cancel an `await_creation`, if there is one whose callback has not been called."""
+        waiting = self._awaited.get(name, [])
+        if callback in waiting:
+            waiting.remove(callback)
+            if not waiting:
+                del self._awaited[name]
 
     def declare(
         self,

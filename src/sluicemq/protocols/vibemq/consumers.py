@@ -104,7 +104,6 @@ class Subscriber:
         "_timer",
         "_topic",
         "_unsettled",
-        "_waits",
         "consumer",
         "name",
         "pauses",
@@ -119,8 +118,6 @@ class Subscriber:
         self._subscriptions = subscriptions
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
-        self._waits = False
-        """A queue of this name is awaited."""
         self._topic = False
         self._unsettled = True
         """Deliveries stay unacked until the client acknowledges them."""
@@ -162,13 +159,7 @@ class Subscriber:
             answer()
         broker.grant(window, connection.options.window if self._unsettled else _UNSENT)
 
-    def _await_queue(self) -> None:
-        """Attach as soon as a queue of this name is created."""
-        self._waits = True
-        self._broker.destinations.await_creation(self.name, self._created)
-
     def _created(self, destination: Destination) -> None:
-        self._waits = False
         try:
             self.attach(destination)
         except BrokerError:
@@ -178,9 +169,7 @@ class Subscriber:
         """Requeue all unacked deliveries and detach. `begun` as of `Subscriptions.begun`."""
         broker = self._broker
         unsent = self._stop_sending()
-        if self._waits:
-            broker.destinations.stop_waiting(self.name, self._created)
-            self._waits = False
+        broker.destinations.stop_waiting(self.name, self._created)
         consumer = self._drop_consumer()
         if consumer is None:
             return
@@ -202,7 +191,7 @@ class Subscriber:
         self._stop_sending()
         destination = find(self._broker, self.name)
         if destination is None:
-            self._await_queue()
+            self._broker.destinations.await_creation(self.name, self._created)
         else:
             self._created(destination)
 
