@@ -249,7 +249,7 @@ def test_a_plain_frame_that_is_too_long_is_skipped_and_the_next_is_read() -> Non
     decoder = Decoder(Limits(frame=1000, skip=True))
     last = encode(HELLO)
     skipped, hello = decoder.feed(long_frame() + last)
-    assert (skipped.type, skipped.id) == (wire.TOO_LONG, "long")
+    assert (skipped.type, skipped.id) == (wire.REFUSED, "long")
     assert "1000" in skipped.error_message
     assert hello == HELLO
     assert decoder.buffered == 0

@@ -29,6 +29,7 @@ from sluicemq.protocols.vibemq.wire import (
     MAX_BODY,
     MAX_UNPACKED,
     PUBLISH,
+    REFUSED,
     Decoder,
     Frame,
     compressed,
@@ -142,27 +143,24 @@ class Offload:
 # --- received frames -----------------------------------------------------------------------------
 
 
-LargeRead = tuple[Frame, str]
-"""Frame, and the reason for which its payload is refused; "" if it is valid."""
-
-
-def read_large(decoder: Decoder, large: Unpacker, size: int) -> LargeRead | None:
+def read_large(decoder: Decoder, large: Unpacker, size: int) -> Frame | None:
     """Read the decoder's large frame and check its payload, in any thread.
 
-    Return None if it unpacks to more than `size` bytes, unless `size` is 0. Raises ProtocolError.
+    Return None if it unpacks to more than `size` bytes, unless `size` is 0. A frame with an invalid
+    payload is returned as REFUSED. Raises ProtocolError.
     """
     frame = decoder.read_large(large, size)
     if frame is None:
         return None
     if frame.type != PUBLISH:
         why = f"only a Publish may have more than {LARGE} bytes"
-        return frame._replace(payload=b"", headers={}), why
+        return Frame(REFUSED, frame.id, error_message=why)
     try:
         if frame.payload:
             check_in_chunks(frame.payload)
     except ProtocolError as error:
-        return frame._replace(payload=b""), str(error)
-    return frame, ""
+        return Frame(REFUSED, frame.id, error_message=str(error))
+    return frame
 
 
 # --- sent frames ---------------------------------------------------------------------------------

@@ -47,7 +47,6 @@ from sluicemq.protocols.vibemq.consumers import Subscriber, Subscriptions
 from sluicemq.protocols.vibemq.large import (
     LARGE,
     LargeDeliveries,
-    LargeRead,
     Offload,
     OffloadedJob,
     read_large,
@@ -71,10 +70,10 @@ from sluicemq.protocols.vibemq.wire import (
     PONG,
     PUBLISH,
     PUBLISH_ACK,
+    REFUSED,
     REVOKE_PERMISSION,
     SUBSCRIBE,
     SUBSCRIBE_ACK,
-    TOO_LONG,
     UNSUBSCRIBE,
     UNSUBSCRIBE_ACK,
     Decoder,
@@ -191,7 +190,7 @@ class VibemqSession:
         if job.done is not None:
             self._large = job
 
-    def _has_read(self, result: LargeRead | Exception | None) -> None:
+    def _has_read(self, result: Frame | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
         large = self._decoder.large
@@ -205,7 +204,7 @@ class VibemqSession:
                 0, partial(self._carry_out_large, result)
             )
 
-    def _carry_out_large(self, result: LargeRead | Exception) -> None:
+    def _carry_out_large(self, result: Frame | Exception) -> None:
         self._unpacking = None
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
@@ -214,20 +213,13 @@ class VibemqSession:
             self._handle([])
             return
         self._decoder.finish_large()
-        frame, fault = result
-        frames = [frame]
-        if self._options.rate_limit:
-            frames = self._limit(frames)
-        if frames and fault:
-            self._connection.refuse(frame.id, "INVALID_MESSAGE", fault)
-            frames = []
-        self._handle(frames, len(frame.payload), checked=True)
+        frames = self._limit([result]) if self._options.rate_limit else [result]
+        self._handle(frames, len(result.payload), checked=True)
 
     def end_of_input(self) -> None:
         """Process the remaining requests, then close. A login that waits for its password check is
         cancelled: most likely the client has disconnected."""
-        unread = self._decoder.backlog or self._decoder.large is not None
-        if unread and self._channel.held is None:
+        if self._decoder.backlog and self._channel.held is None:
             self._input_ended = True
             return
         self._channel.end()
@@ -337,7 +329,7 @@ class VibemqSession:
             elif kind == DISCONNECT:
                 channel.end()
                 break
-            elif kind == TOO_LONG:
+            elif kind == REFUSED:
                 self._connection.refuse(frame.id, "INVALID_MESSAGE", frame.error_message)
             else:
                 self._carry_out(frame)
@@ -348,8 +340,9 @@ class VibemqSession:
             return
         if channel.held is None:
             decoder = self._decoder
-            unread = decoder.backlog or decoder.large is not None
-            if channel.ended or (self._input_ended and not unread and decoder.error is None):
+            if channel.ended or (
+                self._input_ended and not decoder.backlog and decoder.error is None
+            ):
                 self._leave()
             elif decoder.error is not None:
                 self._answer_malformed(decoder.error)
@@ -486,8 +479,7 @@ class VibemqSession:
 
     def _has_backlog(self, wait: bool) -> bool:
         """Return whether received frames are still packed, and unpack them unless they `wait`."""
-        decoder = self._decoder
-        if not decoder.backlog and decoder.large is None:
+        if not self._decoder.backlog:
             return False
         if not wait and self._unpacking is None and self._large is None:
             transport = self._channel.transport

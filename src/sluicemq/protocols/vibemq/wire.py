@@ -95,9 +95,9 @@ FROM_SERVER: Final = _ANSWERED_ALIKE | {
     ERROR,
 }
 
-TOO_LONG: Final = -1
-"""Type of the frame that a `Decoder` returns for a skipped plain frame above the limit. It has the
-skipped frame's id and an error message."""
+REFUSED: Final = -1
+"""Type of the frame that stands for one that is refused: one above the limit that a `Decoder` has
+skipped, or a large one with an invalid payload. It has that frame's id and an error message."""
 MAX_STRING: Final = 65_535
 """Maximum length in bytes of an id, queue name, header key or value, error code or message."""
 ATTEMPTS_HEADER: Final = "deliveryAttempts"
@@ -335,7 +335,7 @@ class Limits(NamedTuple):
                for the next (the last frame may exceed it); 0 = no limit. A kilobyte of compressed
                frames may unpack to a hundred megabytes
     inline     bytes of a decompressed body above which a frame is `Decoder.large`; 0 = no limit
-    skip       skip a plain frame above `frame` or `unpacked` bytes and return it as TOO_LONG;
+    skip       skip a plain frame above `frame` or `unpacked` bytes and return it as REFUSED;
                otherwise it is an error
     compressed accept compressed frames
     """
@@ -370,8 +370,8 @@ class Decoder:
     The session checks which types the peer may send and which fields they need, because it answers
     such errors and keeps the connection open.
 
-    backlog   complete frames are left packed because of `Limits.batch`: call `feed(b"")` after
-              processing the returned ones
+    backlog   a complete frame is left: packed because of `Limits.batch`, or `large`. Unless it is
+              large, call `feed(b"")` after processing the returned ones
     unpacked  bytes that the compressed frames of the last `feed` unpacked to
     large     body of the next frame, above `Limits.inline` bytes: it is not decoded yet, because
               that takes time. The caller must call `read_large` and then `finish_large`; input is
@@ -421,7 +421,7 @@ class Decoder:
         """True if a frame has been received in part."""
         if self._skipped:
             return True
-        return bool(self._rest) and not self.backlog and self.large is None
+        return bool(self._rest) and not self.backlog
 
     @property
     def buffered(self) -> int:
@@ -431,7 +431,7 @@ class Decoder:
     def discard(self) -> None:
         """Drop the bytes of the frames that are not returned yet."""
         self._rest.clear()
-        self.backlog = False
+        self.backlog = self.large is not None
 
     def read_large(self, large: Unpacker, size: int = 0) -> Frame | None:
         """Decode the large frame, once. May be called in another thread. Raises ProtocolError.
@@ -599,7 +599,7 @@ class Decoder:
         return position
 
     def _too_long(self, data: bytes, position: int, length: int) -> Frame | None:
-        """Return the TOO_LONG frame for a frame to skip, or None if more input is needed.
+        """Return the REFUSED frame for a frame to skip, or None if more input is needed.
 
         Raises ProtocolError if it has no id.
         """
@@ -617,7 +617,7 @@ class Decoder:
         why = f"the frame has {length} bytes, the limit is {self._plain_limit}"
         if self._plain_limit == self._limits.frame < self._limits.unpacked:
             why += f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
-        return Frame(TOO_LONG, _string(data[id_at:id_end]), error_message=why)
+        return Frame(REFUSED, _string(data[id_at:id_end]), error_message=why)
 
     def _complete(self, data: bytes, flag: int) -> Frame | None:
         """Decode the frame with this transferred body; None if it is `large` now.
@@ -628,6 +628,7 @@ class Decoder:
         unpacker = Unpacker(data, flag, limits.unpacked)
         if not unpacker.unpack(limits.inline or limits.unpacked):
             self.large = unpacker
+            self.backlog = True
             self._large_bytes = unpacker.unpacked
             return None
         if flag:
