@@ -125,12 +125,21 @@ class WaitingAccess(Access):
             self.waiting.pop()(AuthenticationFailed("the connection was closed"))
 
 
-@pytest.mark.parametrize("end", ["closed", "end_of_input", "shutdown", "disconnect"])
-def test_end_of_a_connection_cancels_its_login(end: str) -> None:
-    asyncio.run(cancel_login_at_the_end(end, *(["bye"] if end == "disconnect" else [])))
+@pytest.mark.parametrize(
+    "end",
+    [
+        HttpSession.closed,
+        HttpSession.end_of_input,
+        lambda session: session.disconnect("bye"),
+        lambda session: session.disconnect("the broker stops", stopping=True),
+    ],
+    ids=["closed", "end of input", "disconnect", "stopping"],
+)
+def test_end_of_a_connection_cancels_its_login(end: Callable[[HttpSession], None]) -> None:
+    asyncio.run(cancel_login_at_the_end(end))
 
 
-async def cancel_login_at_the_end(end: str, *arguments: str) -> None:
+async def cancel_login_at_the_end(end: Callable[[HttpSession], None]) -> None:
     fixture = SessionFixture()
     access = WaitingAccess()
     transport = RecordedTransport(fixture)
@@ -139,7 +148,7 @@ async def cancel_login_at_the_end(end: str, *arguments: str) -> None:
     transport.session.receive(STATUS.replace(b"\r\n\r\n", credentials))
     await fixture.rest()
     assert len(access.waiting) == len(fixture.http.state.tasks) == 1
-    getattr(transport.session, end)(*arguments)
+    end(transport.session)
     await fixture.rest()
     assert access.waiting == []
     assert not fixture.http.state.tasks, "the request still waits for its login"
@@ -361,7 +370,7 @@ async def test_a_stop() -> None:
     busy.session.receive(POST + BODY[:-1])
     await fixture.rest()
     for transport in (idle, busy):
-        transport.session.shutdown()
+        transport.session.disconnect("the broker stops", stopping=True)
     assert not idle.open
     assert busy.open
     busy.session.receive(BODY[-1:])

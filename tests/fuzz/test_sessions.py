@@ -166,7 +166,7 @@ class Beside(RuleBasedStateMachine):
             if how == "end":
                 peer.session.end_of_input()
             elif how == "shutdown":
-                peer.session.shutdown()
+                peer.session.disconnect("the broker stops", stopping=True)
             self.fixture.turn()
         peer.drop()
         self.hostile[which] = self.fixture.connect(self.protocol)

@@ -360,15 +360,13 @@ class HttpSession:
         self._leave()
         self._protocol.connection_lost(None)
 
-    def shutdown(self) -> None:
-        """Finish the response in progress and close; the broker is stopping."""
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
+        """Finish the response in progress and close, with an administrator's `reason` for the
+        log."""
         self._leave()
-        self._protocol.shutdown()
-
-    def disconnect(self, reason: str) -> None:
-        """Finish the response in progress and close, with `reason` for the log."""
-        self._leave()
-        if not self._protocol.conclude():
+        if stopping:
+            self._protocol.shutdown()
+        elif not self._protocol.conclude():
             self._transport.close(reason)
 
     def _leave(self) -> None:

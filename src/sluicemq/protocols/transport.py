@@ -179,11 +179,8 @@ class Session(Protocol):
         The session must be freed afterwards without a garbage collector run: no reference cycles.
         """
 
-    def shutdown(self) -> None:
-        """Notify the client that the broker stops, if the protocol can, then `Transport.close`."""
-
-    def disconnect(self, reason: str) -> None:
-        """Close the connection for an administrator.
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
+        """Close the connection for an administrator, or because the broker is `stopping`.
 
         Send `reason`, one sentence in one line, if the protocol can, then call `Transport.close`.
         """

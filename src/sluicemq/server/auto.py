@@ -174,14 +174,10 @@ class AutoSession:
             self._timer.cancel()
             self._timer = None
 
-    def shutdown(self) -> None:
-        """Close the connection: the client could not read a notification."""
-        self.disconnect("")
-
-    def disconnect(self, reason: str) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection: the client could not read the reason."""
         self.closed()
-        self._transport.close(reason)
+        self._transport.close("" if stopping else reason)
 
     def session_info(self) -> SessionInfo:
         """Return session info with the protocol `auto`."""

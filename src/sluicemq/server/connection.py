@@ -481,7 +481,7 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Shut the session down, because the broker stops."""
         if self._session is not None and not self._closing:
-            self._session.shutdown()
+            self._session.disconnect("the broker stops", stopping=True)
 
     def end(self, code: str, reason: str) -> None:
         """Disconnect because of a limit or deadline, and count it as `code`."""

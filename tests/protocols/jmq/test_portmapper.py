@@ -111,7 +111,7 @@ def test_a_client_that_has_gone_is_not_answered(harness: PortMapperHarness) -> N
 
 def test_a_stop_closes_without_an_encode_services(harness: PortMapperHarness) -> None:
     peer = harness.connect()
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     harness.turn(1000)
     assert peer.transport.taken() == b""
     assert not peer.transport.open

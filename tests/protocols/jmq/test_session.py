@@ -567,14 +567,14 @@ def test_requests_before_the_end_of_input_are_answered() -> None:
 def test_the_broker_says_goodbye() -> None:
     harness = Harness()
     peer = harness.connect()
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     [goodbye] = peer.receive()
     assert goodbye.type == H.GOODBYE
     assert goodbye.properties["JMQGoodbyeReason"] == 1
     assert goodbye.properties["JMQExit"] is False
     assert not peer.transport.open
     stranger = harness.arrive()
-    stranger.session.shutdown()
+    stranger.session.disconnect("the broker stops", stopping=True)
     assert stranger.receive() == []
     assert not stranger.transport.open
 

@@ -374,8 +374,8 @@ def test_shutdown_sends_an_error_unless_the_response_has_begun(
     worker.answer(OK)
     client.got()
     for peer in (client, unfinished, idle):
-        peer.session.shutdown()
-        peer.session.shutdown()
+        peer.session.disconnect("the broker stops", stopping=True)
+        peer.session.disconnect("the broker stops", stopping=True)
     assert client.got() == b""
     assert unfinished.got().startswith(b"HTTP/1.0 500 ")
     assert idle.got() == b""

@@ -441,8 +441,8 @@ def test_quit_is_not_answered_and_nothing_behind_it_is_done(harness: Harness, cl
 
 def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, client: Peer) -> None:
     client.put(b"< 60 a\r\n? 0 60 a\r\n")
-    client.session.shutdown()
-    client.session.shutdown()
+    client.session.disconnect("the broker stops", stopping=True)
+    client.session.disconnect("the broker stops", stopping=True)
     assert (client.got(), client.open) == (b"", False)
     harness.connect().put(b"> 1 9 a\r\nx\r\n")
     client.drop()

@@ -111,7 +111,7 @@ def test_a_stop_resets_a_connection_with_waiting_sends(harness: Harness) -> None
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)
     peer.send(b"queue", b"one")
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     assert peer.transport.aborted
     harness.links.remove(peer.transport)
     set_level(harness, SpaceLevel.ENOUGH)

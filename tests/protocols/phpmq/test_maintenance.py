@@ -365,14 +365,14 @@ def test_a_line_too_long_is_noticed_behind_commands_that_wait(
 
 
 def test_the_end_of_the_connection_ends_the_refresh(harness: Harness) -> None:
-    for end in ("end_of_input", "shutdown", "closed"):
+    for end in ("end_of_input", "disconnect", "closed"):
         terminal = Terminal(harness)
         terminal.enter(b"monitor")
-        getattr(terminal.session, end)()
+        getattr(terminal.session, end)(*(["enough"] if end == "disconnect" else []))
         assert not terminal.refreshing
         assert terminal.transport.open == (end == "closed")
         terminal.session.closed()
-        terminal.session.shutdown()
+        terminal.session.disconnect("the broker stops", stopping=True)
         terminal.session.end_of_input()
 
 

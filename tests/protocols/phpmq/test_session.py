@@ -349,7 +349,7 @@ def test_unsettled_messages_go_back_to_their_place_with_the_same_ids(
     elif how == "protocol error":
         holder.session.receive(b"GET / HTTP/1.0\r\n")
     elif how == "shutdown":
-        holder.session.shutdown()
+        holder.session.disconnect("the broker stops", stopping=True)
     assert holder.transport.open == (how == "reset")
     holder.drop()
     next_one.consume(b"q", 5)
@@ -364,7 +364,7 @@ def test_input_after_a_close_is_ignored(harness: Harness) -> None:
     peer.put(b"nonsense" + wire.encode_send(b"q", b"1"))
     peer.send(b"q", b"2")
     peer.session.end_of_input()
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     peer.drop()
     assert harness.find("q") is None
 

@@ -81,7 +81,7 @@ class Model(RuleBasedStateMachine):
         elif how == "garbage":
             session.receive(b"H0100102garbage" * 9)
         elif how == "shutdown":
-            session.shutdown()
+            session.disconnect("the broker stops", stopping=True)
         self.peers[peer].drop()
         self.held[peer].clear()
         self.windows[peer] = (b"", 0)

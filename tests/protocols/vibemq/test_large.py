@@ -217,7 +217,7 @@ def test_shutdown_does_not_wait_for_a_large_frame(harness: Harness) -> None:
     peer = harness.connect()
     peer.session.receive(packed(ORDERS))
     harness.turn()
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     harness.settle()
     assert [frame.type for frame in read(peer)] == [wire.DISCONNECT]
     assert harness.find("q") is None

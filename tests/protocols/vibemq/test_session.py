@@ -710,7 +710,7 @@ def test_the_end_of_input_waits_for_the_answers(harness: Harness) -> None:
 
 def test_shutdown_says_goodbye(harness: Harness) -> None:
     peer = harness.connect()
-    peer.session.shutdown()
+    peer.session.disconnect("the broker stops", stopping=True)
     [goodbye] = peer.frames()
     assert goodbye.type == wire.DISCONNECT
     assert goodbye.headers == {"reason": "server_shutdown"}

@@ -142,7 +142,7 @@ class Model(RuleBasedStateMachine):
         elif how == "garbage":
             session.receive(b"\0\0\0\0")
         elif how == "shutdown":
-            session.shutdown()
+            session.disconnect("the broker stops", stopping=True)
         elif how == "disconnect":
             session.receive(wire.encode(Frame(wire.DISCONNECT, "d")))
         self.peers[peer].drop()

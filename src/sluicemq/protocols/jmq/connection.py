@@ -482,15 +482,11 @@ class PortMapperSession:
             self._timer.cancel()
             self._timer = None
 
-    def shutdown(self) -> None:
-        """Close the connection without an answer."""
-        self.disconnect("")
-
-    def disconnect(self, reason: str) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection without an answer."""
         if not self._answered:
             self.closed()
-            self._transport.close(reason)
+            self._transport.close("" if stopping else reason)
 
     def discard_input(self) -> None:
         """Do nothing: no input is buffered."""

@@ -325,18 +325,12 @@ class JmqSession:
         self._handlers.clear()
         self._connection.release()
 
-    def shutdown(self) -> None:
-        """Send GOODBYE (SHUTDOWN) and close; clients may reconnect."""
-        self._take_leave(GoodbyeReason.SHUTDOWN, "the broker stops")
-
-    def disconnect(self, reason: str) -> None:
-        """Send GOODBYE (ADMIN_KILLED) with `reason` and close; the client may reconnect."""
-        self._take_leave(GoodbyeReason.ADMIN_KILLED, reason)
-
-    def _take_leave(self, kind: GoodbyeReason, reason: str) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
+        """Send GOODBYE (SHUTDOWN or ADMIN_KILLED) and close; the client may reconnect."""
         if self._channel.closed:
             return
         if self._nonce is not None:
+            kind = GoodbyeReason.SHUTDOWN if stopping else GoodbyeReason.ADMIN_KILLED
             properties: dict[str, object] = {
                 "JMQExit": False,
                 "JMQGoodbyeReason": kind.value,

@@ -159,11 +159,7 @@ class GatewaySession:
             if not destination.removed:
                 self._broker.remove(destination, force=True)
 
-    def shutdown(self) -> None:
-        """Answer with an error unless the response has begun, and close."""
-        self.disconnect("the broker stops")
-
-    def disconnect(self, reason: str) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Answer with `reason` as an error unless the response has begun, and close."""
         if self._state is _State.READING and not self._reader.begun:
             self._close(reason)

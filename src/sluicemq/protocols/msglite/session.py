@@ -284,14 +284,11 @@ class MsgliteSession:
         self._run()
         self._publisher.release()
 
-    def shutdown(self) -> None:
-        """Close the connection: the protocol has no message for it."""
-        if not self._holds & CLOSED:
-            self._close("the broker stops")
-
-    def disconnect(self, reason: str) -> None:
-        """Send the reason as an error, and close."""
-        if not self._holds & CLOSED:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
+        """Close the connection; send an administrator's reason as an error before."""
+        if stopping:
+            self._close(reason)
+        else:
             self._refuse(reason)
 
     def session_info(self) -> SessionInfo:

@@ -145,12 +145,8 @@ class MaintenanceSession:
         self._line = b""
         self._stop()
 
-    def shutdown(self) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Write the reason and close."""
-        self.disconnect("the broker stops")
-
-    def disconnect(self, reason: str) -> None:
-        """Write the administrator's reason and close."""
         if not self._channel.closed:
             text = screen.printable(reason[:1].upper() + reason[1:])
             self._write(f"\n{text.rstrip('.')}.\n")

@@ -219,11 +219,7 @@ class PhpmqSession:
         self._forget_waiting()
         self._publisher.release()
 
-    def shutdown(self) -> None:
-        """Close the connection: the protocol has no message for it."""
-        self._close("the broker stops")
-
-    def disconnect(self, reason: str) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection: the protocol has no message for it."""
         self._close(reason)
 

@@ -271,17 +271,10 @@ class VibemqSession:
         self._connection.publisher.release()
         self._channel.has_backlog = None
 
-    def shutdown(self) -> None:
+    def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Send Disconnect, on which a .NET client starts to reconnect, and close."""
-        self._notify_and_close("server_shutdown", "the broker stops")
-
-    def disconnect(self, reason: str) -> None:
-        """Send Disconnect with the administrator's reason, and close."""
-        self._notify_and_close(reason, reason)
-
-    def _notify_and_close(self, header: str, reason: str) -> None:
         if not self._channel.closed:
-            headers = {"reason": header}
+            headers = {"reason": "server_shutdown" if stopping else reason}
             self._connection.send(Frame(DISCONNECT, secrets.token_hex(16), headers=headers))
             self._close(reason)
 
