@@ -105,12 +105,14 @@ class RequestReader:
 
     __slots__ = (
         "_body",
-        "_fields",
         "_first",
+        "_headers",
         "_left",
         "_limits",
+        "_lines",
         "_rest",
         "_size",
+        "_value",
         "error",
         "request",
     )
@@ -125,7 +127,12 @@ class RequestReader:
         self._rest = bytearray()
         self._first: list[bytes] | None = None
         """Method, URL and version, once the request line is complete."""
-        self._fields: list[list[bytes]] = []
+        self._lines = 0
+        """Header lines received."""
+        self._headers: dict[bytes, bytearray] = {}
+        """Values by name; folded lines joined with a blank, repeated headers with a comma."""
+        self._value: bytearray | None = None
+        """Value of the last header line."""
         self._body: bytearray | None = None
         self._left = 0
         """Bytes of the body that are still missing, or _UP_TO_THE_END."""
@@ -149,7 +156,8 @@ class RequestReader:
         """Drop the request, complete or not."""
         self._size = 0
         self._rest.clear()
-        self._fields.clear()
+        self._headers.clear()
+        self._value = None
         self.request = None
         if self._body is not None:
             self._body.clear()
@@ -200,40 +208,32 @@ class RequestReader:
             self._first = _request_line(line)
         elif not line:
             self._begin_body()
-        elif len(self._fields) >= self._limits.lines:
+        elif self._lines >= self._limits.lines:
             raise FrameTooLarge(f"there are more than {self._limits.lines} header lines")
-        elif line[:1] in (b" ", b"\t"):
-            if not self._fields:
-                raise ProtocolError("the first header line is folded")
-            # an empty field so that the line is counted
-            self._fields.append([b"", line.strip(b" \t")])
         else:
-            name, colon, value = line.partition(b":")
-            if not colon or not name or not _TOKEN.issuperset(name):
-                raise ProtocolError("a header line is not a name, a colon and a value")
-            self._fields.append([_canonical(name), value.strip(b" \t")])
+            self._lines += 1
+            self._read_field(line)
 
-    def _headers(self) -> dict[bytes, bytes]:
-        """Return headers by name; folded lines joined with a blank, repeated ones with a comma."""
-        headers: dict[bytes, list[bytes]] = {}
-        values: list[bytes] = []
-        for name, value in self._fields:
-            if name:
-                values = headers.setdefault(name, [])
-                if values:
-                    values.append(b",")
-            else:
-                values.append(b" ")
-            values.append(value)
-        return {name: b"".join(values) for name, values in headers.items()}
+    def _read_field(self, line: bytes) -> None:
+        if line[:1] in (b" ", b"\t"):
+            if self._value is None:
+                raise ProtocolError("the first header line is folded")
+            self._value += b" " + line.strip(b" \t")
+            return
+        name, colon, value = line.partition(b":")
+        if not colon or not name or not _TOKEN.issuperset(name):
+            raise ProtocolError("a header line is not a name, a colon and a value")
+        name = _canonical(name)
+        if name in self._headers:
+            self._headers[name] += b","
+        self._value = self._headers.setdefault(name, bytearray())
+        self._value += value.strip(b" \t")
 
     def _begin_body(self) -> None:
         assert self._first is not None
-        headers = self._headers()
-        self._fields = [[name, value] for name, value in headers.items()]
-        if b"Transfer-Encoding" in headers:
+        if b"Transfer-Encoding" in self._headers:
             raise ProtocolError("transfer codings are not supported")
-        length = headers.get(b"Content-Length")
+        length = self._headers.get(b"Content-Length")
         if length is None:
             self._left = 0 if self._first[0] in (b"GET", b"HEAD") else _UP_TO_THE_END
         elif not length.isdigit() or len(length) > 19:
@@ -262,7 +262,7 @@ class RequestReader:
         assert self._first is not None
         assert self._body is not None
         method, url, protocol = self._first
-        headers = {_text(name): _text(value) for name, value in self._fields}
+        headers = {_text(name): _text(value) for name, value in self._headers.items()}
         body = bytes(self._body)
         self._body.clear()
         self._size = 0
@@ -285,7 +285,7 @@ def _canonical(name: bytes) -> bytes:
     return b"-".join(part[:1].upper() + part[1:].lower() for part in name.split(b"-"))
 
 
-def _text(raw: bytes) -> str:
+def _text(raw: bytes | bytearray) -> str:
     """Decode header bytes as UTF-8, or as Latin-1 if they are not valid UTF-8."""
     try:
         return raw.decode()
