@@ -359,22 +359,18 @@ class MsgliteSession:
             destination = self._find_or_create(address, to)
             if destination is None:
                 return  # a late reply
+        durability = self._durability
+        queue = destination.queue
         if not timeout:
-            self._send_now(destination, body, reply, correlation)
-            return
-        # a temporary queue does not survive its connection, so the journal does not record it
-        durability = Durability.NONE if destination.temporary else self._durability
-        self._publish(destination, body, timeout, reply, durability, correlation)
-
-    def _publish(
-        self,
-        destination: Destination,
-        body: bytes,
-        timeout: int,
-        reply: bytes,
-        durability: Durability,
-        correlation: str,
-    ) -> None:
+            # to a waiting consumer, or not at all; earlier messages of this event loop iteration
+            # may be about to go to these consumers
+            self._broker.dispatch(queue)
+            if not destination.topic and not queue.hungry:
+                return
+            durability = Durability.NONE
+        elif destination.temporary:
+            # it does not survive its connection, so the journal does not record the message
+            durability = Durability.NONE
         now = self._broker.clock.wall
         message = to_message(destination.address, body, timeout, reply, durability, now)
         if correlation:
@@ -382,19 +378,8 @@ class MsgliteSession:
         self._channel.traffic.published += 1
         if not self._publisher.publish(destination, message, None):
             self._holds |= PARKED
-
-    def _send_now(
-        self, destination: Destination, body: bytes, reply: bytes, correlation: str
-    ) -> None:
-        """Publish with timeout 0: to a waiting consumer, or not at all."""
-        broker = self._broker
-        queue = destination.queue
-        # earlier messages of this event loop iteration may be about to go to these consumers
-        broker.dispatch(queue)
-        if not destination.topic and not queue.hungry:
-            return
-        self._publish(destination, body, 0, reply, Durability.NONE, correlation)
-        broker.dispatch(queue)
+        if not timeout:
+            self._broker.dispatch(queue)
 
     def _ready(self, timeout: int, addresses: tuple[bytes, ...]) -> None:
         """Process `<`: deliver one message from the first address that has one."""
