@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from random import Random
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import pytest
 from hypothesis import assume, given, settings
@@ -100,10 +101,11 @@ def _looked_into(packet: jmq_wire.Packet) -> list[str]:
 
 
 def request(chunks: list[bytes]) -> Result:
-    reader = http.RequestReader(http.HttpLimits(line=300, lines=10, body=1000))
-    for piece in chunks:
-        reader.feed(piece)
-    reader.end()
+    reader = http.RequestReader(1000)
+    with patch.multiple(http, MAX_LINE=300, MAX_LINES=10):
+        for piece in chunks:
+            reader.feed(piece)
+        reader.end()
     assert reader.error is None or isinstance(reader.error, ProtocolError)
     assert (reader.request is None) != (reader.error is None)
     if reader.request is not None:

@@ -29,7 +29,6 @@ from sluicemq.protocols.jmq.connection import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
 from sluicemq.protocols.jmq.wire import Service, encode_services
 from sluicemq.protocols.msglite.gateway import GatewaySession
-from sluicemq.protocols.msglite.http import HttpLimits
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.protocols.msglite.wire import Limits as MsgliteLimits
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession, ServerInfo
@@ -178,14 +177,13 @@ class SessionFactories:
         )
 
     def _gateway(self, transport: Transport, options: Listener) -> Session:
-        limits = HttpLimits(body=options.max_frame_bytes)
         return GatewaySession(
             transport,
             self._broker,
             self._replies,
             access=self._guest_access(transport, options),
             address=options.request_queue,
-            limits=limits,
+            max_body=options.max_frame_bytes,
         )
 
     def _vibemq(self, transport: Transport, options: Listener, *, refused: bool = False) -> Session:

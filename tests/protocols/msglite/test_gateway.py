@@ -12,7 +12,7 @@ from sluicemq.model.errors import FrameTooLarge
 from sluicemq.model.message import BodyKind
 from sluicemq.protocols.msglite import wire
 from sluicemq.protocols.msglite.gateway import ADDRESS, TIMEOUT
-from sluicemq.protocols.msglite.http import REASONS, GatewayRequest, HttpLimits, RequestReader
+from sluicemq.protocols.msglite.http import REASONS, GatewayRequest, RequestReader
 from tests.protocols.msglite.harness import Harness, Peer
 
 GET = b"GET /pizza?size=3 HTTP/1.1\r\nHost: example.org\r\n\r\n"
@@ -201,7 +201,7 @@ def test_a_head_at_the_limits(client: Peer, worker: Worker) -> None:
 
 
 def test_the_limit_of_a_body_without_length() -> None:
-    reader = RequestReader(HttpLimits(body=3))
+    reader = RequestReader(3)
     reader.feed(b"POST / HTTP/1.1\r\n\r\n123")
     assert reader.error is None
     reader.feed(b"4")

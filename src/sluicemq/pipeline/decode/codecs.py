@@ -19,7 +19,7 @@ from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
 from sluicemq.protocols.jmq.packets import MAGIC, BodyType, DestType, PacketType, Q, Z
 from sluicemq.protocols.msglite import wire as msglite
-from sluicemq.protocols.msglite.http import HttpLimits, RequestReader
+from sluicemq.protocols.msglite.http import RequestReader
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
@@ -407,7 +407,7 @@ class HttpCodec(_ExchangeCodec):
     def describe(self, frame: bytes) -> FrameColumns:
         if not self.to_server:
             return FrameColumns("response", body=frame)
-        reader = RequestReader(HttpLimits(body=self.limit))
+        reader = RequestReader(self.limit)
         reader.feed(frame)
         reader.end()
         request = reader.request

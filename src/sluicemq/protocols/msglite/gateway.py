@@ -29,8 +29,8 @@ from sluicemq.model.errors import AccessDenied, BrokerError, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message
 from sluicemq.protocols.channel import Channel, SentDeliveries
 from sluicemq.protocols.msglite.http import (
+    MAX_BODY,
     GatewayRequest,
-    HttpLimits,
     RequestReader,
     encode_failure,
     encode_head,
@@ -80,9 +80,10 @@ class GatewaySession:
         *,
         access: Access = OPEN,
         address: str = ADDRESS,
-        limits: HttpLimits | None = None,
+        max_body: int = MAX_BODY,
     ) -> None:
-        """Requests are published to `address`. All sessions share `replies`."""
+        """Requests are published to `address`; their bodies have up to `max_body` bytes. All
+        sessions share `replies`."""
         assert access.guest is not None  # the protocol has no logins
         self._transport = transport
         self._broker = broker
@@ -91,7 +92,7 @@ class GatewaySession:
         )
         self._replies = replies
         self._address = address
-        self._reader = RequestReader(limits or HttpLimits())
+        self._reader = RequestReader(max_body)
         self._state = _State.READING
         self._owned: list[Destination] = []
         """Temporary queues R and B."""

@@ -65,17 +65,12 @@ REASONS: Final = {
 """Status codes of RFC 2616 section 6.1.1, except 306."""
 
 
-class HttpLimits(NamedTuple):
-    """Limits of a request.
-
-    line   bytes of a line without its end
-    lines  header lines
-    body   bytes
-    """
-
-    line: int = 4095
-    lines: int = 1023
-    body: int = 64 * 1024 * 1024
+MAX_LINE: Final = 4095
+"""Maximum length of a line without its end, in bytes."""
+MAX_LINES: Final = 1023
+"""Maximum number of header lines."""
+MAX_BODY: Final = 64 * 1024 * 1024
+"""Default maximum size of a body, in bytes."""
 
 
 class GatewayRequest(NamedTuple):
@@ -91,7 +86,6 @@ class GatewayRequest(NamedTuple):
     body: bytes
 
 
-_DEFAULT_LIMITS: Final = HttpLimits()
 _TOKEN: Final = frozenset(
     b"!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 )
@@ -108,8 +102,8 @@ class RequestReader:
         "_first",
         "_headers",
         "_left",
-        "_limits",
         "_lines",
+        "_max_body",
         "_rest",
         "_size",
         "_value",
@@ -117,11 +111,11 @@ class RequestReader:
         "request",
     )
 
-    def __init__(self, limits: HttpLimits = _DEFAULT_LIMITS) -> None:
+    def __init__(self, max_body: int = MAX_BODY) -> None:
         self.error: ProtocolError | None = None
         self.request: GatewayRequest | None = None
         """Request, once it is complete."""
-        self._limits = limits
+        self._max_body = max_body
         self._size = 0
         """Bytes received, of head and body."""
         self._rest = bytearray()
@@ -191,8 +185,8 @@ class RequestReader:
         while self._body is None:
             end = rest.find(b"\n")
             line = bytes(rest[:end] if end >= 0 else rest).removesuffix(b"\r")
-            if len(line) > self._limits.line:
-                raise FrameTooLarge(f"a line is longer than {self._limits.line} bytes")
+            if len(line) > MAX_LINE:
+                raise FrameTooLarge(f"a line is longer than {MAX_LINE} bytes")
             if end < 0:
                 return
             del rest[: end + 1]
@@ -208,8 +202,8 @@ class RequestReader:
             self._first = _request_line(line)
         elif not line:
             self._begin_body()
-        elif self._lines >= self._limits.lines:
-            raise FrameTooLarge(f"there are more than {self._limits.lines} header lines")
+        elif self._lines >= MAX_LINES:
+            raise FrameTooLarge(f"there are more than {MAX_LINES} header lines")
         else:
             self._lines += 1
             self._read_field(line)
@@ -244,8 +238,8 @@ class RequestReader:
         self._body = bytearray()
 
     def _check_body(self, length: int) -> None:
-        if length > self._limits.body:
-            raise FrameTooLarge(f"the body is larger than {self._limits.body} bytes")
+        if length > self._max_body:
+            raise FrameTooLarge(f"the body is larger than {self._max_body} bytes")
 
     def _read_body(self, data: bytes) -> None:
         body = self._body
