@@ -227,8 +227,11 @@ class Subscriber:
         if self.timeout:
             self._subscriptions.expect(self._broker.clock.steady + self.timeout)
 
-    def _send(self, consumer: Consumer, deliveries: list[Delivery]) -> None:
-        """Write the frames of deliveries, up to one that another thread must encode."""
+    def _send(
+        self, consumer: Consumer, deliveries: list[Delivery], made: bytes | None = None
+    ) -> None:
+        """Write the frames of deliveries, up to one that another thread must encode. `made` is the
+        large frame of the first."""
         connection = self._connection
         subscriptions = self._subscriptions
         how = connection.compression
@@ -247,7 +250,9 @@ class Subscriber:
             identity = wire_id(message, prefix)
             raw = identity.encode()
             if delivery.size > LARGE:
-                large = self._find_large(delivery, raw)
+                large, made = made, None
+                if large is None:
+                    large = self._find_large(delivery, raw)
                 if large is None:
                     self._behind = deliveries[index:]
                     self.pauses.pause(_ENCODING)
@@ -323,25 +328,26 @@ class Subscriber:
         connection.large.request(key, encode, len(message.body), self._has_made)
         return None
 
-    def _has_made(self, key: LargeKey, error: Exception | None) -> None:
+    def _has_made(self, key: LargeKey, frame: bytes | Exception) -> None:
         if key == self._awaited:
             self._awaited = None
             # in an event loop callback of this connection, so that an error ends only it
             self._timer = self._connection.channel.transport.call_later(
-                0, partial(self._go_on, error)
+                0, partial(self._go_on, key, frame)
             )
 
-    def _go_on(self, error: Exception | None) -> None:
-        """Send the large frame, which is cached now, and the deliveries behind it."""
+    def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
+        """Send the large frame and the deliveries behind it."""
         self._timer = None
-        if error is not None:
-            raise error
+        if isinstance(frame, Exception):
+            raise frame
         consumer = self.consumer
         if consumer is None:
             return
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
-        self._send(consumer, [item for item in behind if unacked.get(item.sequence) is item])
+        left = [item for item in behind if unacked.get(item.sequence) is item]
+        self._send(consumer, left, frame if left and self._key(left[0]) == key else None)
         if not self._behind:
             self.pauses.resume(_ENCODING)
 

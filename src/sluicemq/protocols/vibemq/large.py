@@ -195,7 +195,7 @@ def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: in
         return plain if len(plain) <= MAX_BODY + HEADER_SIZE else b""
 
 
-Built = Callable[[LargeKey, Exception | None], None]
+Built = Callable[[LargeKey, bytes | Exception], None]
 
 
 class LargeDeliveries:
@@ -232,8 +232,7 @@ class LargeDeliveries:
             self._kept_bytes -= _ENTRY + len(oldest)
 
     def request(self, key: LargeKey, encode: Callable[[], bytes], size: int, built: Built) -> None:
-        """Add a frame to the cache, then call `built` with its key and the exception of `encode`,
-        if there was one.
+        """Call `built` with the key and the frame, or the exception of `encode`.
 
         `size` is that of the message's body. The call may happen before this returns.
         """
@@ -243,8 +242,7 @@ class LargeDeliveries:
             self.offload.submit(encode, partial(self._end, key), 2 * size + MAX_BODY)
 
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
-        error = frame if isinstance(frame, Exception) else None
         if isinstance(frame, bytes):
             self.keep(key, frame)
         for built in self._requests.pop(key):
-            built(key, error)
+            built(key, frame)
