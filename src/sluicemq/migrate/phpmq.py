@@ -37,7 +37,6 @@ from sluicemq.migrate.source_files import (
     SourceError,
     is_database,
     opened,
-    read_settings,
     required,
 )
 from sluicemq.model.destination import Address, Kind, decode_name
@@ -75,7 +74,6 @@ def inspect_source(source: Path, store: Path | None) -> Plan:
     if is_database(source):
         store = store or source
     else:
-        plan.change_detector.look(source)
         store = _read_configuration(plan, source, store)
     if store is not None:
         _read_store(plan, store)
@@ -123,7 +121,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
     """Fill in settings; return the path of the store if it is not known already."""
     listeners: dict[tuple[str, str], dict[str, SourceSetting]] = {}
-    for entry in entries(read_settings(source), str(source)):
+    for entry in entries(plan.change_detector.read_settings(source), str(source)):
         where = f"{'/'.join(entry.path)} in line {entry.line}"
         name = entry.attributes.get("name", "")
         value = entry.attributes.get("value", "")

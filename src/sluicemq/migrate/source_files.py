@@ -36,18 +36,6 @@ class Damage(SourceError):
     """A position in a file holds invalid data; other positions may be intact."""
 
 
-def read_settings(path: Path) -> bytes:
-    """Read a text file. Raises SourceError."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_SETTINGS + 1)
-    except OSError as fault:
-        raise SourceError(f"{path}: {fault.strerror or fault}") from None
-    if len(content) > MAX_SETTINGS:
-        raise SourceError(f"{path}: the file is larger than {MAX_SETTINGS} bytes")
-    return content
-
-
 class SourceFile:
     """A file that is read by position. Raises Damage if it ends too early."""
 
@@ -136,6 +124,18 @@ class ChangeDetector:
         stamp = _stamp(path)
         if stamp is not None:
             self._seen.setdefault(path, stamp)
+
+    def read_settings(self, path: Path) -> bytes:
+        """Read a text file and record its state. Raises SourceError."""
+        self.look(path)
+        try:
+            with path.open("rb") as file:
+                content = file.read(MAX_SETTINGS + 1)
+        except OSError as fault:
+            raise SourceError(f"{path}: {fault.strerror or fault}") from None
+        if len(content) > MAX_SETTINGS:
+            raise SourceError(f"{path}: the file is larger than {MAX_SETTINGS} bytes")
+        return content
 
     def changed(self) -> list[Path]:
         """Return the files that have changed."""

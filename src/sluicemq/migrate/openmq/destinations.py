@@ -108,22 +108,15 @@ def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
 
 
 class OpenmqDestination(NamedTuple):
-    """A destination of the store. `unique` is its name in the store: Q: or T:, and the name without
-    slashes."""
+    """A destination of the store."""
 
     address: Address
-    unique: str
     type: int
     settings: DestinationSettings
 
-    @property
-    def directory(self) -> str:
-        """Return the directory name of its messages."""
-        return self.unique.replace(":", "")
-
 
 def unique_name(address: Address) -> str:
-    """Return the name of a destination in the store, such as `Q:orders`."""
+    """Return the name of a destination in the store, such as `Q:orders`, without slashes."""
     return f"{address.kind.name[0]}:{address.name.replace('/', '_')}"
 
 
@@ -152,7 +145,7 @@ def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
         dead_letter=stored.use_dmq,
         dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
     )
-    return OpenmqDestination(address, unique_name(address), stored.type, settings)
+    return OpenmqDestination(address, stored.type, settings)
 
 
 def _bytes(limit: SizeString | None) -> int:
@@ -184,10 +177,10 @@ def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination)
 # --- durable subscriptions ---------------------------------------------------------------------
 
 
-def consumer_number(value: object) -> int | None:
-    """Parse the number of a ConsumerUID, or of a TransactionUID."""
+def uid_number(value: object, where: str) -> int:
+    """Parse the number of a ConsumerUID, or of a TransactionUID. Raises Damage."""
     if not isinstance(value, ParsedObject) or len(value.written) < 8:
-        return None
+        raise Damage(f"{where}: a consumer or a transaction has no number")
     return int.from_bytes(value.written[:8], "big", signed=True)
 
 
@@ -197,8 +190,8 @@ def read_subscription(
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
     its equivalents: one for each topic that a wildcard matches. Raises Damage."""
     stored = _stored(entry, StoredSubscription, "durable subscription")
-    number = consumer_number(entry.key)
-    if number is None or stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
+    number = uid_number(entry.key, entry.where)
+    if stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
         raise Damage(f"{entry.where}: this is no durable subscription")
     topic, name = stored.dest.name, stored.name()
     exclude = (stored.client_id or "") if stored.no_local else ""

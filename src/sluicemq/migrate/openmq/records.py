@@ -204,8 +204,6 @@ _EXTERNALIZABLE: Final = 0x04
 _BLOCK_DATA: Final = 0x08
 _END: Final = object()
 
-_NULL: Final = 0x70
-_REFERENCE: Final = 0x71
 _BLOCKS: Final = {0x77: ">B", 0x7A: ">i"}
 _STRINGS: Final = {0x74: ">H", 0x7C: ">Q"}
 """Layout of the size, by code."""
@@ -309,6 +307,8 @@ class _ObjectReader:
                 return None
             case 0x71:
                 return self._referred()
+            case 0x72:
+                return self._class(depth)
             case 0x73:
                 return self._object(depth)
             case 0x75:
@@ -336,18 +336,8 @@ class _ObjectReader:
         except ProtocolError as fault:
             raise self._cursor.damage(str(fault)) from None
 
-    def _class(self, depth: int) -> JavaClass | None:
+    def _class(self, depth: int) -> JavaClass:
         cursor = self._cursor
-        if depth > MAX_DEPTH:
-            raise cursor.damage("classes are nested too deep")
-        code = cursor.number(">B")
-        if code == _NULL:
-            return None
-        known = self._referred() if code == _REFERENCE else None
-        if isinstance(known, JavaClass):
-            return known
-        if code != 0x72:
-            raise cursor.damage(f"{code:#x} begins no class")
         described = JavaClass(self._text(">H"))
         _, described.flags = cursor.unpack(">QB")
         self._keep(described)
@@ -361,20 +351,21 @@ class _ObjectReader:
             described.fields.append((sort, name))
         while self.content(depth + 1) is not _END:
             pass
-        parent = self._class(depth + 1)
-        described.lineage = [*(parent.lineage if parent is not None else ()), described]
+        parent = self.content(depth + 1)
+        if parent is not None:
+            described.lineage += self._expect_class(parent).lineage
+        described.lineage.append(described)
         if len(described.lineage) > MAX_DEPTH:
             raise cursor.damage("classes are nested too deep")
         return described
 
-    def _expected_class(self, depth: int) -> JavaClass:
-        described = self._class(depth + 1)
-        if described is None:
-            raise self._cursor.damage("an object has no class")
-        return described
+    def _expect_class(self, value: Any) -> JavaClass:
+        if not isinstance(value, JavaClass):
+            raise self._cursor.damage("there is something else where a class should be")
+        return value
 
     def _object(self, depth: int) -> ParsedObject:
-        described = self._expected_class(depth)
+        described = self._expect_class(self.content(depth + 1))
         made: ParsedObject = self._keep(ParsedObject(described.name))
         if described.flags & _EXTERNALIZABLE:
             if not described.flags & _BLOCK_DATA:
@@ -403,7 +394,7 @@ class _ObjectReader:
         return value
 
     def _array(self, depth: int) -> list[Any]:
-        described = self._expected_class(depth)
+        described = self._expect_class(self.content(depth + 1))
         values: list[Any] = self._keep([])
         size = self._cursor.number(">i")
         if not 0 <= size <= self._cursor.left:  # each takes at least one byte
@@ -414,7 +405,7 @@ class _ObjectReader:
         return values
 
     def _enum(self, depth: int) -> str:
-        described = self._expected_class(depth)
+        described = self._expect_class(self.content(depth + 1))
         place = len(self._handles)
         self._keep("")
         constant = self.content(depth + 1)

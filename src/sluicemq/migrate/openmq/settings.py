@@ -60,7 +60,7 @@ from sluicemq.migrate.configuration import (
 )
 from sluicemq.migrate.openmq.destinations import OVERFLOW, consumer_limits
 from sluicemq.migrate.plan import NewUser, Plan
-from sluicemq.migrate.source_files import Damage, read_settings
+from sluicemq.migrate.source_files import Damage
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
@@ -246,8 +246,7 @@ _SIGNS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
     """Read a property file. Raises SourceError."""
-    plan.change_detector.look(file)
-    return parse(read_settings(file), str(file))
+    return parse(plan.change_detector.read_settings(file), str(file))
 
 
 def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
@@ -307,9 +306,8 @@ class OpenmqAccount(NamedTuple):
 
 def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
     """Read the lines of passwd. Raises SourceError."""
-    plan.change_detector.look(file)
     accounts = []
-    content = read_settings(file).decode("utf-8", "replace")
+    content = plan.change_detector.read_settings(file).decode("utf-8", "replace")
     for count, line in enumerate(content.splitlines(), 1):
         if not line.strip():
             continue

@@ -34,7 +34,6 @@ from sluicemq.migrate.openmq.destinations import (
     AUTOMATIC,
     INTERNAL,
     TEMPORARY,
-    OpenmqDestination,
     destination_of,
     read_subscription,
     unique_name,
@@ -59,7 +58,6 @@ from sluicemq.migrate.openmq.transactions import (
     LoggedAck,
     LoggedTransaction,
     MessageRemoved,
-    MessageStored,
     read_incomplete,
     read_log,
     read_states,
@@ -67,7 +65,7 @@ from sluicemq.migrate.openmq.transactions import (
 from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage, key_of
 from sluicemq.migrate.source_files import Damage, SourceError, SourceFile
 from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
-from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property
 from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
@@ -116,22 +114,18 @@ _UNCOMMITTED: Final = "they were sent in transactions that were never committed"
 class StoredMessage:
     """A message of the index.
 
+    address  the destination that holds it
     states  by consumer number
     raw     the packet, or None while it is in a file: there at `position`
     """
 
-    destination: OpenmqDestination
+    address: Address
     sysid: bytes
     states: dict[int, int]
     raw: bytes | None = None
     path: Path = Path()
     position: int = 0
     size: int = 0
-
-    @property
-    def address(self) -> Address:
-        """Return the destination that holds the message."""
-        return self.destination.address
 
     def packet(self) -> bytes:
         """Return the packet. Raises SourceError."""
@@ -171,19 +165,17 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
 class _Store:
     """Reader of one store.
 
-    _destinations  by unique name; the transaction log adds more
-    _names         of subscriptions, by number and topic
-    _left          number of messages that are not ready, by destination and reason
+    _addresses  of destinations by unique name; the transaction log adds more
+    _names      of subscriptions, by number and topic
     """
 
     def __init__(self, plan: Plan, directory: Path, faults: Faults) -> None:
         self._plan = plan
         self._directory = directory
         self._faults = faults
-        self._destinations: dict[str, OpenmqDestination] = {}
+        self._addresses: dict[str, Address] = {}
         self._messages: dict[Id, StoredMessage] = {}
         self._names: dict[int, dict[str, str]] = {}
-        self._left: Counter[tuple[str, str]] = Counter()
 
     def read(self) -> None:
         plan = self._plan
@@ -191,12 +183,14 @@ class _Store:
             plan.change_detector.look(self._directory / name)
         self._read_destinations()
         self._read_subscriptions()
-        for directory in self._orphans():
-            plan.leave(
-                "messages",
-                f"in {directory}",
-                "no destination of the store has them: Open MQ would not deliver them either",
-            )
+        known = {_directory_name(unique) for unique in self._addresses}
+        for directory in sorted((self._directory / MESSAGES).glob("*/")):
+            if directory.name not in known and directory.is_dir():
+                plan.leave(
+                    "messages",
+                    f"in {directory}",
+                    "no destination of the store has them: Open MQ would not deliver them either",
+                )
         prepared = [*self._replay(), *self._apply_states()]
         self._fill_plan(self._take_branches(prepared))
 
@@ -217,13 +211,14 @@ class _Store:
                 continue
             if not destination.type & (AUTOMATIC | INTERNAL):
                 plan.destinations[address] = destination.settings
-            self._destinations[destination.unique] = destination
-            items = self._directory / MESSAGES / destination.directory
+            unique = unique_name(address)
+            self._addresses[unique] = address
+            items = self._directory / MESSAGES / _directory_name(unique)
             for item in stored_items(items, self._faults, plan.change_detector):
                 with tolerating(self._faults):
-                    self._take(destination, item)
+                    self._take(address, item)
 
-    def _take(self, destination: OpenmqDestination, item: StoredItem) -> None:
+    def _take(self, address: Address, item: StoredItem) -> None:
         file = item.file
         position, size, _ = item.data
         if size < FIXED_SIZE:
@@ -241,19 +236,12 @@ class _Store:
             if not (0 <= count <= _MOST_INTERESTS and length <= attached.size - 4):
                 raise file.damage(attached.position, f"{count} consumers are announced")
             states.update(iter_unpack(">qi", file.read(attached.position + 4, length)))
-        self._messages[destination.unique, sysid] = StoredMessage(
-            destination, sysid, states, None, file.path, position, size
+        self._messages[unique_name(address), sysid] = StoredMessage(
+            address, sysid, states, None, file.path, position, size
         )
 
-    def _orphans(self) -> list[Path]:
-        """Return message directories that belong to no destination."""
-        known = {destination.directory for destination in self._destinations.values()}
-        found = (self._directory / MESSAGES).glob("*/")
-        return sorted(each for each in found if each.name not in known and each.is_dir())
-
     def _read_subscriptions(self) -> None:
-        known = self._destinations.values()
-        topics = [each.address.name for each in known if each.address.kind is Kind.TOPIC]
+        topics = [a.name for a in self._addresses.values() if a.kind is Kind.TOPIC]
         for entry in entries(self._directory / "interest", self._faults):
             with tolerating(self._faults):
                 number, found = read_subscription(self._plan, entry, topics)
@@ -282,10 +270,6 @@ class _Store:
 
     def _apply(self, event: Event, unfinished: dict[int, LoggedTransaction]) -> None:
         match event:
-            case MessageStored(packet):
-                self._sent(packet)
-            case LoggedAck():
-                self._acknowledged(event)
             case MessageRemoved(destination, sysid):
                 self._messages.pop((destination, sysid), None)
             case LoggedTransaction(number=number, state=state) if state == PREPARED:
@@ -328,14 +312,10 @@ class _Store:
     def _sent(self, raw: bytes) -> None:
         """Add a message that the store may or may not contain yet. Raises Damage."""
         message, packet = message_of_packet(raw, _LOG)
-        address = message.destination
-        unique = unique_name(address)
-        destination = self._destinations.get(unique)
-        if destination is None:
-            destination = OpenmqDestination(address, unique, AUTOMATIC, DestinationSettings())
-            self._destinations[unique] = destination
+        unique = unique_name(message.destination)
+        address = self._addresses.setdefault(unique, message.destination)
         # routed again, as Open MQ does
-        stored = StoredMessage(destination, packet.sysid, {}, raw)
+        stored = StoredMessage(address, packet.sysid, {}, raw)
         self._messages.setdefault((unique, packet.sysid), stored)
 
     def _acknowledged(self, ack: LoggedAck) -> None:
@@ -350,6 +330,7 @@ class _Store:
     def _fill_plan(self, held: set[Id]) -> None:
         plan = self._plan
         waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
+        left: Counter[tuple[str, str]] = Counter()
         for identity, stored in self._messages.items():
             if identity in held:
                 continue
@@ -359,10 +340,10 @@ class _Store:
                     waiting.append((stored, decision.takers))
                     plan.counts[stored.address] += 1
                 elif decision.reason:
-                    self._left[str(stored.address), decision.reason] += 1
-        waiting.sort(key=lambda pair: (pair[0].destination.unique, _age(pair[0].sysid)))
+                    left[str(stored.address), decision.reason] += 1
+        waiting.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
         plan.waiting = lambda: self._imports(waiting)
-        for (name, reason), count in self._left.items():
+        for (name, reason), count in left.items():
             plan.leave("messages", f"{count} of {name}", reason)
 
     def _imports(
@@ -434,6 +415,10 @@ class _Store:
         if identity not in held:
             held[identity] = _waiting(stored, takers)
         return held[identity].key, name
+
+
+def _directory_name(unique: str) -> str:
+    return unique.replace(":", "")
 
 
 def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:

@@ -41,7 +41,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import adler32
 
-from sluicemq.migrate.openmq.destinations import consumer_number
+from sluicemq.migrate.openmq.destinations import uid_number
 from sluicemq.migrate.openmq.records import (
     Faults,
     MapEntry,
@@ -92,12 +92,6 @@ class LoggedTransaction(NamedTuple):
     acks: list[LoggedAck]
 
 
-class MessageStored(NamedTuple):
-    """An event: a message has been stored."""
-
-    packet: bytes
-
-
 class MessageRemoved(NamedTuple):
     """An event: a message was removed from the store."""
 
@@ -105,9 +99,10 @@ class MessageRemoved(NamedTuple):
     sysid: bytes
 
 
-Event = MessageStored | LoggedAck | MessageRemoved | LoggedTransaction
+Event = MessageRemoved | LoggedTransaction
 """An event of the log. A LoggedTransaction in state COMMITTED that has work was never prepared; one
-without work ends a prepared transaction."""
+without work ends a prepared transaction. A message or an acknowledgement outside of transactions
+is a committed transaction with the number 0, which Open MQ gives to none."""
 
 
 def read_log(directory: Path) -> tuple[list[Event], int]:
@@ -164,9 +159,9 @@ def _event(cursor: ByteReader) -> Event | None:
         case (2 | 3, _):
             return None
         case (4, _):
-            return MessageStored(_message(cursor))
+            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [_message(cursor)], [])
         case (5, _):
-            return _ack(cursor)
+            return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [], [_ack(cursor)])
         case (6, _):
             return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
     raise cursor.damage(f"there is no event {kind}.{sort}")
@@ -242,16 +237,9 @@ def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]
     for entry in entries(directory / "txnack", faults):
         with tolerating(faults):
             acks = _acks(entry)
-            if (number := _number(entry)) in found:
+            if (number := uid_number(entry.key, entry.where)) in found:
                 found[number].acks.extend(acks)
     return found
-
-
-def _number(entry: MapEntry) -> int:
-    number = consumer_number(entry.key)  # both numbers have the same type
-    if number is None:
-        raise Damage(f"{entry.where}: a transaction has no number")
-    return number
 
 
 def _state(entry: MapEntry) -> LoggedTransaction:
@@ -265,14 +253,15 @@ def _state(entry: MapEntry) -> LoggedTransaction:
     if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
         state = entry.behind[len(_MARK)]
     known_xid = b"" if xid.startswith(_NO_XID) else xid
-    return LoggedTransaction(LOCAL, _number(entry), state, known_xid, [], [])
+    number = uid_number(entry.key, entry.where)
+    return LoggedTransaction(LOCAL, number, state, known_xid, [], [])
 
 
 def _acks(entry: MapEntry) -> list[LoggedAck]:
     found = []
     for each in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
-        consumers = [consumer_number(one) for one in each.inner()]
-        if len(each.written) < SYSID_SIZE or not consumers or consumers[-1] is None:
+        consumers = [uid_number(one, entry.where) for one in each.inner()]
+        if len(each.written) < SYSID_SIZE or not consumers:
             raise Damage(f"{entry.where}: this is no acknowledgement")
         # the store uses the last number
         found.append(LoggedAck("", each.written[:SYSID_SIZE], consumers[-1]))

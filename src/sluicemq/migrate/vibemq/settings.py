@@ -42,7 +42,6 @@ from sluicemq.migrate.source_files import (
     column_text,
     columns,
     opened,
-    read_settings,
 )
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.protocols.vibemq.commands import OPERATIONS
@@ -129,8 +128,7 @@ def beside(directory: Path, path: str) -> Path:
 
 
 def _read_file(plan: Plan, file: Path) -> Values:
-    plan.change_detector.look(file)
-    tree = decode(read_settings(file), str(file))
+    tree = decode(plan.change_detector.read_settings(file), str(file))
     if not isinstance(tree, dict):
         raise Damage(f"{file}, line 1: this is no JSON object")
     return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
@@ -148,9 +146,8 @@ def _flat(tree: dict[str, Any] | list[Any], before: str = "") -> Iterator[tuple[
 def _read_variables(plan: Plan, file: Path) -> Values:
     """Read the variables of a file in the format of `docker run --env-file`, or of `env`: a line is
     NAME=VALUE, blank, or begins with #. Quotes around a value are removed, as Compose does."""
-    plan.change_detector.look(file)
     try:
-        lines = read_settings(file).decode("utf-8-sig").splitlines()
+        lines = plan.change_detector.read_settings(file).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as fault:
         raise Damage(f"{file}, byte {fault.start}: this is not UTF-8") from None
     found = {}
