@@ -54,7 +54,6 @@ def connected(path: Path, journal_mode: str) -> Iterator[int]:
 # --- a source in use -----------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="F_GETLK and /proc as Linux has them")
 @pytest.mark.parametrize("journal_mode", ["WAL", "DELETE"])
 def test_a_running_source_is_recognised_before_the_first_write(
     store: Store, migrate: Migrate, run: Run, tmp_path: Path, journal_mode: str
@@ -74,7 +73,6 @@ def test_a_running_source_is_recognised_before_the_first_write(
     assert migrate("vibemq", store.path)["messages"]["imported"] == 10
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="F_GETLK as Linux has it")
 def test_lock_is_detected_without_the_process_list(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -112,10 +112,6 @@ ASIDE: Final = {
 """Types of rows that are set aside, with their description."""
 
 
-def _nothing() -> Iterator[Any]:
-    return iter(())
-
-
 class Plan(msgspec.Struct, kw_only=True):
     """Contents of a source and the changes that the migration will make.
 
@@ -150,9 +146,9 @@ class Plan(msgspec.Struct, kw_only=True):
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
     users: list[NewUser] = msgspec.field(default_factory=list)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
-    waiting: Callable[[], Iterator[SourceMessage]] = _nothing
+    waiting: Callable[[], Iterable[SourceMessage]] = tuple
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)
-    aside: Callable[[], Iterator[SetAsideRow]] = _nothing
+    aside: Callable[[], Iterable[SetAsideRow]] = tuple
     late: int = 0
     one_name: bool = False
     branches: list[PreparedTransaction] = msgspec.field(default_factory=list)

@@ -13,7 +13,6 @@ import os
 import shutil
 import sqlite3
 import struct
-import sys
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
@@ -274,8 +273,6 @@ def usage(path: Path) -> str:
 def _lock_holder(path: Path, start: int, length: int) -> int | None:
     """Return the process that holds a POSIX lock on some of these bytes: 0 if it is not visible
     from here, None if there is no lock or the system does not support the query."""
-    if sys.platform != "linux":
-        return None
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -181,9 +181,6 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
     """Yield a function that returns whether SIGINT has arrived; a second SIGINT interrupts at
     once."""
     received = threading.Event()
-    if threading.current_thread() is not threading.main_thread():
-        yield received.is_set
-        return
 
     def receive(number: int, frame: FrameType | None) -> None:
         received.set()
@@ -198,14 +195,13 @@ def _until_interrupted() -> Iterator[Callable[[], bool]]:
 
 @dataclass
 class _Transfer:
-    """One run. `_numbers` are the journal's destination numbers."""
+    """One run."""
 
     _plan: Plan
     _broker: Broker
     _journal: FileJournal
     _ledger: Ledger
     _interrupted: Callable[[], bool]
-    _numbers: dict[Address, int] = field(default_factory=dict)
     _outcome: MigrationOutcome = field(default_factory=MigrationOutcome)
 
     def __post_init__(self) -> None:
@@ -291,20 +287,17 @@ class _Transfer:
     # --- messages ------------------------------------------------------------------------------
 
     def _number(self, address: Address) -> int:
-        """Return a destination's number in the journal. Call it before a unit begins, as it may
-        append a record."""
-        number = self._numbers.get(address)
-        if number is None:
-            broker = self._broker
-            found = broker.destinations.find(address) or broker.destinations.create(
-                address,
-                broker.settings.defaults,
-                None,
-                True,
-                provenance=Provenance(_CREATORS[self._plan.kind]),
-            )
-            number = self._numbers[address] = broker.destinations.number(found)
-        return number
+        """Return a destination's number in the journal. The first call for a destination appends
+        records, so it has to come before a unit begins."""
+        destinations = self._broker.destinations
+        found = destinations.find(address) or destinations.create(
+            address,
+            self._broker.settings.defaults,
+            None,
+            True,
+            provenance=Provenance(_CREATORS[self._plan.kind]),
+        )
+        return destinations.number(found)
 
     def _write(self, part: list[SourceMessage]) -> None:
         """Append one unit."""
@@ -320,7 +313,7 @@ class _Transfer:
         subscription receives it."""
         message = waiting.message
         address = message.destination
-        number = self._numbers[address]
+        number = self._number(address)
         attempts = {number: waiting.takers.get("", 0)} if waiting.takers else {}
         references = 1
         if address.kind is Kind.TOPIC:
@@ -346,7 +339,7 @@ class _Transfer:
     def _target(self, address: Address, name: str) -> int | None:
         """Return the number of a subscription in the journal; None if it does not exist."""
         if address.kind is Kind.QUEUE:
-            return self._numbers[address]
+            return self._number(address)
         subscription = self._broker.destinations.topic(address.name).subscriptions.get(name)
         return subscription.number if subscription is not None else None
 

@@ -84,6 +84,7 @@ _NOT_JSON: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 HeaderValue = str | int | float | bool | None
 DecodedT = TypeVar("DecodedT")
+RowT = TypeVar("RowT", SourceMessage, SetAsideRow)
 _header_values: Final = msgspec.json.Decoder(dict[str, HeaderValue])
 
 
@@ -147,8 +148,8 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
                     plan.origins[where] = origin_of(given, column_text(created))
         _scan(plan, store, connection, strict)
     plan.one_name = True
-    plan.waiting = store.waiting
-    plan.aside = store.aside
+    plan.waiting = partial(store.select, SourceMessage)
+    plan.aside = partial(store.select, SetAsideRow)
 
 
 def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
@@ -278,22 +279,15 @@ class _Store:
         queue = self.queues.get(name)
         return QueueOptions() if queue is None or queue.options is None else queue.options
 
-    def waiting(self) -> Iterator[SourceMessage]:
-        """Read the messages to import, in the order of each queue."""
+    def select(self, kind: type[RowT]) -> Iterator[RowT]:
+        """Read the messages to import, or the rows that are not imported, in the order of `rows`.
+        Opens the file."""
         with opened(self.file, self.change_detector) as connection:
-            for found in self.rows(connection):
-                if isinstance(found, SourceMessage):
-                    yield found
-
-    def aside(self) -> Iterator[SetAsideRow]:
-        """Read the rows that are not imported, invalid queues first."""
-        with opened(self.file, self.change_detector) as connection:
-            for found in self.rows(connection):
-                if isinstance(found, SetAsideRow):
-                    yield found
+            yield from (found for found in self.rows(connection) if isinstance(found, kind))
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
-        """Read invalid queues, messages, and dead letters, oldest first."""
+        """Read invalid queues, messages in the order of each queue, and dead letters, oldest
+        first."""
         for queue in self.queues.values():
             if queue.reason:
                 yield SetAsideRow("unreadable", queue.reason, queue.row)
