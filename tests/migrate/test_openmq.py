@@ -249,6 +249,24 @@ def test_prepared_transaction_is_ended_by_its_manager(
             assert bodies(consumer, 1) == ["taken"]
 
 
+def test_messages_of_a_damaged_transaction_are_ready(
+    instance: Instance, migrate: Migrate, tmp_path: Path
+) -> None:
+    """The transaction acknowledges two messages, one of which cannot be decoded."""
+    no_message = bytearray(packet("bank", "left", 2))
+    no_message[6:8] = b"\x7f\x7f"  # type of the packet
+    acks = [store.ack("Q:bank", sysid(1)), store.ack("Q:bank", sysid(2))]
+    bank(instance, b"\x01\x01" + store.details(77, 5, XID) + store.work([], acks) + bytes(8))
+    instance.messages(
+        "Qbank",
+        record(stored(packet("bank", "taken", 1), {0: 1})),
+        record(stored(bytes(no_message), {0: 0})),
+    )
+    report = migrate("openmq", instance.path, "--skip-damaged")
+    assert report["transactions"] == []
+    assert {message.body.decode() for message in journaled(tmp_path / "data")} == {"taken"}
+
+
 COMMITTED, ROLLED_BACK = 6, 7
 
 

@@ -211,9 +211,7 @@ def render(plan: Plan, data_dir: Path) -> str:
         if found:
             lines += ["", f"[{'.'.join(section)}]", *found]
     for listener in plan.listeners:
-        lines.append("")
-        if comment := plan.comments.get(listener.url):
-            lines.append(f"# {_printable(comment)}")
+        lines += ["", f"# {_printable(listener.comment)}"]
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
         for option, value in listener.options.items():
             lines.append(f"{option} = {value_text(value)}")

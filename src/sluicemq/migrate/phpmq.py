@@ -240,30 +240,19 @@ def _messages(store: Path, change_detector: ChangeDetector) -> Iterator[SourceMe
             "SELECT rowid, CAST(messageId AS BLOB), CAST(queueName AS BLOB), CAST(content AS BLOB),"
             " createdAt, dispatched FROM queue ORDER BY queueName, createdAt, rowid"
         )
-        for row in rows:
-            yield _waiting(store, *row)
-
-
-def _waiting(
-    store: Path,
-    number: int,
-    identity: bytes | None,
-    queue: bytes | None,
-    content: bytes | None,
-    created: object,
-    dispatched: object,
-) -> SourceMessage:
-    if not isinstance(created, int) or not identity:
-        raise Damage(f"{store}, row {number} of `queue`: it has no message id, or no time")
-    address = _address(queue)
-    message = Message(
-        address,
-        content or b"",
-        BodyKind.BYTES,
-        Origin.PHPMQ,
-        Durability.SYNC,
-        min(max(created // TICKS, 0), LAST_EXPIRATION),
-        message_id=identity.decode("utf-8", "replace"),
-        native=WITHOUT_TTL,  # the released server has no TTL
-    )
-    return SourceMessage(message, key_of(KIND, address, identity), {"": 1 if dispatched else 0})
+        for number, identity, queue, content, created, dispatched in rows:
+            if not isinstance(created, int) or not identity:
+                raise Damage(f"{store}, row {number} of `queue`: it has no message id, or no time")
+            address = _address(queue)
+            message = Message(
+                address,
+                content or b"",
+                BodyKind.BYTES,
+                Origin.PHPMQ,
+                Durability.SYNC,
+                min(max(created // TICKS, 0), LAST_EXPIRATION),
+                message_id=identity.decode("utf-8", "replace"),
+                native=WITHOUT_TTL,  # the released server has no TTL
+            )
+            deliveries = 1 if dispatched else 0
+            yield SourceMessage(message, key_of(KIND, address, identity), {"": deliveries})

@@ -58,13 +58,13 @@ class PreparedTransaction(NamedTuple):
 
     xid    136 bytes, in the encoding of our JMQ clients
     sends  messages that it publishes on commit
-    acks   messages that it acknowledges on commit, by key, with the name of the subscription as
-           in `SourceMessage`
+    acks   messages that it acknowledges on commit, each with the name of the subscription as in
+           `SourceMessage`; two transactions may acknowledge a message for two subscriptions
     """
 
     xid: bytes
     sends: list[Message]
-    acks: list[tuple[Key, str]]
+    acks: list[tuple[SourceMessage, str]]
 
 
 class PlannedSubscription(NamedTuple):
@@ -76,11 +76,12 @@ class PlannedSubscription(NamedTuple):
     exclude: str = ""
 
 
-class NewListener(msgspec.Struct):
-    """A listener for clients. `options` as in the configuration file."""
+class NewListener(NamedTuple):
+    """A listener for clients. `options` as in the configuration file; `comment`: its origin."""
 
     url: str
-    options: dict[str, str | int | bool] = {}
+    options: dict[str, str | int | bool]
+    comment: str
 
 
 class NewUser(NamedTuple):
@@ -118,7 +119,7 @@ class Plan(msgspec.Struct, kw_only=True):
     kind           openmq, vibemq or phpmq
     place          path of the source
     settings       values by section and name of the configuration file, in its units
-    comments       for settings and listeners (by their URL): their origin
+    comments       for settings: their origin
     defaults       of destinations created on first use; None = ours
     destinations   to be declared
     origins        of those: details of their creation besides the kind of the source, and its
@@ -129,7 +130,7 @@ class Plan(msgspec.Struct, kw_only=True):
     aside          these rows, read on demand
     late           messages older than their queue's time to live, which restarts
     one_name       a name stands for a queue or a topic, never for both
-    branches       prepared transactions; `held` are the messages that they have acknowledged
+    branches       prepared transactions; the messages that they acknowledge are not in `waiting`
     left           items that are not migrated
     notes          other information for the operator
     change_detector  detects changes of the source
@@ -152,7 +153,6 @@ class Plan(msgspec.Struct, kw_only=True):
     late: int = 0
     one_name: bool = False
     branches: list[PreparedTransaction] = msgspec.field(default_factory=list)
-    held: list[SourceMessage] = msgspec.field(default_factory=list)
     left: list[SkippedItem] = msgspec.field(default_factory=list)
     notes: list[str] = msgspec.field(default_factory=list)
     change_detector: ChangeDetector = msgspec.field(default_factory=ChangeDetector)
@@ -161,14 +161,11 @@ class Plan(msgspec.Struct, kw_only=True):
         """Add an item that is not migrated."""
         self.left.append(SkippedItem(what, name, reason))
 
-    def set(self, path: str, value: object, comment: str = "") -> None:
+    def set(self, path: str, value: object, comment: str) -> None:
         """Set a value of the configuration file; `path` is dotted."""
         self.settings[tuple(path.split("."))] = value
-        if comment:
-            self.comments[path] = comment
+        self.comments[path] = comment
 
-    def listen(self, url: str, comment: str = "", **options: str | int | bool) -> None:
+    def listen(self, url: str, comment: str, **options: str | int | bool) -> None:
         """Add a listener."""
-        self.listeners.append(NewListener(url, options))
-        if comment:
-            self.comments[url] = comment
+        self.listeners.append(NewListener(url, options, comment))

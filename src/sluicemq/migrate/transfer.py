@@ -350,24 +350,23 @@ class _Transfer:
         a crash a Xid is recovered either with all of its work or not at all."""
         keys = self._ledger.keys
         branches = [b for b in self._plan.branches if _branch_key(b.xid) not in keys]
-        held = [waiting for waiting in self._plan.held if waiting.key not in keys]
-        self._outcome.before += len(self._plan.held) - len(held)
+        acknowledged = {w.key: w for branch in self._plan.branches for w, _ in branch.acks}
+        held = [waiting for key, waiting in acknowledged.items() if key not in keys]
+        self._outcome.before += len(acknowledged) - len(held)
         if not branches and not held:
             return
         for waiting in held:
             self._number(waiting.message.destination)
         begun = [waiting.key for waiting in held] + [_branch_key(b.xid) for b in branches]
         number = self._ledger.intend(begun)
-        places: dict[Key, tuple[Address, int]] = {}
-        for waiting in held:
-            places[waiting.key] = (waiting.message.destination, self._append(waiting))
+        sequences = {waiting.key: self._append(waiting) for waiting in held}
         for branch in branches:
             acks: dict[int, list[int]] = {}
-            for key, name in branch.acks:
-                address, sequence = places.get(key, (None, 0))
-                target = self._target(address, name) if address is not None else None
-                if target is not None and sequence:
-                    acks.setdefault(target, []).append(sequence)
+            for waiting, name in branch.acks:
+                if sequence := sequences.get(waiting.key, 0):
+                    target = self._target(waiting.message.destination, name)
+                    if target is not None:
+                        acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
         self._import.end_unit(number, len(held))
         self._outcome.transactions = len(branches)

@@ -116,14 +116,12 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
 
 def _next_sign(data: SourceFile, position: int) -> int:
     """Return the position of the next possible record; the end if there is none."""
+    window = _SEARCHED + len(_RECORD_SIGN) - 1  # a sign may begin in one part and end in the next
     while position < data.size:
-        part = data.read(position, min(_SEARCHED, data.size - position))
-        found = part.find(_RECORD_SIGN)
+        found = data.read(position, min(window, data.size - position)).find(_RECORD_SIGN)
         if found >= 0:
             return position + found
-        if position + len(part) >= data.size:
-            break
-        position += len(part) - len(_RECORD_SIGN) + 1
+        position += _SEARCHED
     return data.size
 
 

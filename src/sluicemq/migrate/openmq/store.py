@@ -62,7 +62,7 @@ from sluicemq.migrate.openmq.transactions import (
     read_log,
     read_states,
 )
-from sluicemq.migrate.plan import Key, Plan, PreparedTransaction, SourceMessage, key_of
+from sluicemq.migrate.plan import Plan, PreparedTransaction, SourceMessage, key_of
 from sluicemq.migrate.source_files import Damage, SourceError, SourceFile
 from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
 from sluicemq.model.destination import Address, Kind
@@ -393,14 +393,17 @@ class _Store:
                 continue
             with tolerating(self._faults):
                 sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
-                acks = [self._hold(ack, held) for ack in transaction.acks]
+                acknowledged = dict(held)
+                acks = [self._hold(ack, acknowledged) for ack in transaction.acks]
                 existing = [ack for ack in acks if ack is not None]
                 plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
-        plan.held = list(held.values())
-        plan.counts.update(waiting.message.destination for waiting in plan.held)
+                held = acknowledged
+        plan.counts.update(waiting.message.destination for waiting in held.values())
         return set(held)
 
-    def _hold(self, ack: LoggedAck, held: dict[Id, SourceMessage]) -> tuple[Key, str] | None:
+    def _hold(
+        self, ack: LoggedAck, held: dict[Id, SourceMessage]
+    ) -> tuple[SourceMessage, str] | None:
         identity = (ack.destination, ack.sysid)
         stored = self._messages.get(identity)
         if stored is None:
@@ -414,7 +417,7 @@ class _Store:
             return None
         if identity not in held:
             held[identity] = _waiting(stored, takers)
-        return held[identity].key, name
+        return held[identity], name
 
 
 def _directory_name(unique: str) -> str:
