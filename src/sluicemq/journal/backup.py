@@ -63,8 +63,10 @@ from sluicemq.journal.segment import (
 )
 from sluicemq.journal.slots import Slots, wall
 from sluicemq.journal.snapshot import (
+    Snapshot,
     check_segments,
-    newest_snapshot_file,
+    encode_snapshot,
+    newest_snapshot,
     snapshot_path,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
@@ -283,9 +285,8 @@ def create(
             copy.store(f"{JOURNAL_NAME}/{DURABLE_NAME}", encode_durable(end)),
         ]
         if snapshot is not None:
-            position, data = snapshot
-            path = snapshot_path(inner, position)
-            files.append(copy.store(str(path.relative_to(target)), data))
+            path = snapshot_path(inner, snapshot.position)
+            files.append(copy.store(str(path.relative_to(target)), encode_snapshot(snapshot)))
         for first, size, sealed in segments:
             files.append(copy.segment(first, size, sealed))
         for extra, data in (extras or {}).items():
@@ -355,15 +356,13 @@ def _prepare(target: Path) -> None:
 
 def _plan(
     journal: Path, identity: bytes
-) -> tuple[tuple[int, bytes] | None, DurableEnd, list[tuple[int, int, bool]]]:
-    """Return the snapshot, the end, and the segments to copy.
-
-    Of the snapshot its position and bytes; per segment its first sequence number, bytes, and
-    whether it is sealed.
+) -> tuple[Snapshot | None, DurableEnd, list[tuple[int, int, bool]]]:
+    """Return the snapshot, the end, and the segments to copy, of each its first sequence number,
+    bytes, and whether it is sealed.
     """
-    found = newest_snapshot_file(journal)
-    end = _end(journal, found[2].position if found is not None else 0)
-    position = found[2].state_position if found is not None else 0
+    snapshot = newest_snapshot(journal)
+    end = _end(journal, snapshot.position if snapshot is not None else 0)
+    position = snapshot.state_position if snapshot is not None else 0
     firsts = [first for first in list_segments(journal) if first <= end.segment]
     segments: list[tuple[int, int, bool]] = []
     before: int | None = None
@@ -378,10 +377,9 @@ def _plan(
             raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
         before = first
         segments.append((first, size, sealed))
-    if found is not None:
-        present = {first for first, _, _ in segments}
-        check_segments(found[2], journal, present, end.segment)
-    return found[:2] if found is not None else None, end, segments
+    if snapshot is not None:
+        check_segments(snapshot, journal, {first for first, _, _ in segments}, end.segment)
+    return snapshot, end, segments
 
 
 def _end(journal: Path, position: int) -> DurableEnd:

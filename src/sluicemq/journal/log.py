@@ -33,8 +33,7 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.slots import Slots
 from sluicemq.journal.space import DiskSpace, SpaceReport, ignore, naming_space
 from sluicemq.journal.upkeep import Upkeep
-from sluicemq.journal.writer import JournalWriter, SegmentFile
-from sluicemq.model.destination import Address
+from sluicemq.journal.writer import Done, JournalWriter, SegmentFile, Work
 from sluicemq.model.errors import JournalError, JournalFailed, RecordNotFound
 from sluicemq.model.histogram import Histogram
 from sluicemq.model.message import Message
@@ -53,15 +52,6 @@ RECLAIM_SECONDS: Final = 10.0
 
 MAX_UNSYNCED: Final = 1 << 20
 """Maximum bytes written without a sync; a group beyond this is synced."""
-
-
-class Full(NamedTuple):
-    """Segment to seal, with the number of its INDEX record and the names for its index."""
-
-    segment: LiveSegment
-    file: SegmentFile
-    sequence: int
-    names: dict[int, Address]
 
 
 class Group(NamedTuple):
@@ -89,7 +79,6 @@ class FileJournal(Appender):
         "_failed",
         "_file",
         "_files",
-        "_full",
         "_group",
         "_groups",
         "_lock",
@@ -97,6 +86,7 @@ class FileJournal(Appender):
         "_reclaim_at",
         "_records",
         "_roll_requested",
+        "_seal_job",
         "_snapshot_due",
         "_state",
         "_state_position",
@@ -162,7 +152,8 @@ class FileJournal(Appender):
         self._asked_sync = False
         self._roll_requested = False
         self._group: Group | None = None
-        self._full: Full | None = None
+        self._seal_job: tuple[Work, Done] | None = None
+        """Work that seals the full segment once its last group is on disk."""
 
         self.space = space
         self._reclaim_at = 0.0
@@ -343,8 +334,7 @@ class FileJournal(Appender):
 
         While the reserve is being used, no records move: a move takes space before it frees any.
         """
-        allowed = not self._open and not self._refusal and not self.space.spending
-        if self._upkeep.moving and allowed:
+        if not self._open and not self._refusal and not self.space.spending:
             self._upkeep.move_slice()
 
     def sync(self) -> None:
@@ -422,7 +412,11 @@ class FileJournal(Appender):
         self._next = sequence + 1
         segment.last = sequence - 1
         segment.end = self._fill
-        self._full = Full(segment, file, sequence, {**self.addresses, **self._gone})
+        names = {**self.addresses, **self._gone}
+        self._seal_job = (
+            partial(file.seal, sequence, names),
+            partial(self._sealed, segment, file),
+        )
         if self._group is None:
             self._seal_full()
         self._begin()
@@ -435,13 +429,9 @@ class FileJournal(Appender):
         The job is queued before the next group is submitted, and therefore before any later
         snapshot: once such a snapshot is on disk, the segment is sealed.
         """
-        full = self._full
-        if full is not None:
-            self._full = None
-            self._writer.defer(
-                partial(full.file.seal, full.sequence, full.names),
-                partial(self._sealed, full.segment, full.file),
-            )
+        if self._seal_job is not None:
+            self._writer.defer(*self._seal_job)
+            self._seal_job = None
 
     def _sealed(self, segment: LiveSegment, file: SegmentFile) -> None:
         segment.records = file.records

@@ -135,7 +135,12 @@ class Lookup:
             record = ahead.find(sequence)
             if record is not None:
                 return record
-        return self._decode(memoryview(data), segment, sequence, place)
+        view = memoryview(data)
+        size = record_size(view, 0)
+        if not size or sequence_at(view, 0) != sequence:
+            path = segment_path(self._directory, segment.first)
+            raise damaged(path, place, f"record {sequence} is not intact")
+        return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
         """Return a record on disk, but without its body if it is longer than `FIRST_BYTES`.
@@ -198,13 +203,6 @@ class Lookup:
         else:
             sealed.move_to_end(segment.first)
         return fd
-
-    def _decode(self, data: memoryview, segment: LiveSegment, sequence: int, place: int) -> Record:
-        size = record_size(data, 0)
-        if not size or sequence_at(data, 0) != sequence:
-            path = segment_path(self._directory, segment.first)
-            raise damaged(path, place, f"record {sequence} is not intact")
-        return decode_record(data, 0, size)
 
     def forget(self, first: int) -> None:
         """Close the files of the segment with that first number, which is about to be removed."""

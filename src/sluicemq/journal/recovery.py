@@ -493,7 +493,12 @@ class Recovery:
 
     def rows(self) -> Iterator[LiveRow]:
         """Iterate over the live messages, ordered by original sequence number."""
-        moved = sorted(self._moved())
+        moved = sorted(
+            row
+            for part in self.parts
+            if RecordType.RELOCATED in bytes(part.table.columns["type"])
+            for row in self._live(part, RecordType.RELOCATED)
+        )
         place = 0
         for part in self.parts:
             for row in self._live(part, RecordType.MESSAGE):
@@ -502,12 +507,6 @@ class Recovery:
                     place += 1
                 yield row
         yield from moved[place:]
-
-    def _moved(self) -> Iterator[LiveRow]:
-        """Iterate over the live RELOCATED messages, under their original sequence numbers."""
-        for part in self.parts:
-            if RecordType.RELOCATED in bytes(part.table.columns["type"]):
-                yield from self._live(part, RecordType.RELOCATED)
 
     def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
         """Iterate over the live messages of one segment whose records are of that type."""

@@ -110,10 +110,6 @@ SLICE: Final = 1024
 _LENGTH: Final = Struct("<I")
 
 
-def _padded(size: int) -> int:
-    return size + (-size & 7)
-
-
 def build_index(
     heads: bytes | bytearray,
     start: int,
@@ -232,8 +228,8 @@ class SegmentIndex:
             count = msgspec.convert(summary, _Summary).records
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
-        place = _padded(4 + length)
-        expected = place + sum(_padded(count * width) for _, _, width, _ in COLUMNS)
+        place = 4 + length + 7 & -8
+        expected = place + sum(count * width + 7 & -8 for _, _, width, _ in COLUMNS)
         if count < 0 or expected != len(payload):
             raise JournalDamaged(f"the index of {count} records has {len(payload)} bytes")
         self.summary: dict[str, Any] = summary
@@ -245,7 +241,7 @@ class SegmentIndex:
             column = raw.cast(code)
             self._views += (column, raw)
             self.columns[name] = column
-            place += _padded(count * width)
+            place += count * width + 7 & -8
         self.sequences = self.columns["sequence"]
         self.dense = count > 0 and self.sequences[-1] - self.sequences[0] == count - 1
 

@@ -184,13 +184,6 @@ def newest_snapshot(directory: Path) -> Snapshot | None:
     """Return the newest intact snapshot, None if there is no snapshot.
 
     Raises JournalDamaged if there are snapshots but none is intact, JournalError.
-    """
-    found = newest_snapshot_file(directory)
-    return found[2] if found is not None else None
-
-
-def newest_snapshot_file(directory: Path) -> tuple[int, bytes, Snapshot] | None:
-    """Return position, bytes and content of the newest intact snapshot; see `newest_snapshot`.
 
     A broker may run meanwhile and replace the snapshot. Without one, an older snapshot exists only
     if a crash occurred between the rename of the newest one and the removal of the others. At that
@@ -199,10 +192,9 @@ def newest_snapshot_file(directory: Path) -> tuple[int, bytes, Snapshot] | None:
     while True:
         vanished = False
         failure: JournalDamaged | None = None
-        for position, path in list_snapshots(directory):
+        for _, path in list_snapshots(directory):
             try:
-                data = path.read_bytes()
-                return position, data, decode_snapshot(data, path)
+                return decode_snapshot(path.read_bytes(), path)
             except FileNotFoundError:
                 vanished = True  # there is a newer one
             except JournalDamaged as error:

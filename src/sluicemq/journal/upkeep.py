@@ -112,11 +112,6 @@ class Upkeep:
         """True while a snapshot is being taken."""
         return self._capture is not None
 
-    @property
-    def moving(self) -> bool:
-        """True while live records of old segments remain to be moved."""
-        return bool(self._work)
-
     # --- snapshots -------------------------------------------------------------------------------
 
     def take_snapshot(
@@ -324,7 +319,8 @@ class Upkeep:
                 self._work.append((segment, left))
 
     def move_slice(self) -> None:
-        """Move some records to the active segment. A damaged record fails the journal."""
+        """Move some records of segments that are to be emptied, if any, to the active segment. A
+        damaged record fails the journal."""
         moved = 0
         while self._work and moved < MOVE_BYTES:
             segment, left = self._work[0]
