@@ -39,14 +39,11 @@ def write_whole(
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
-        try:
+        with open(temporary, "wb", buffering=0, opener=partial(os.open, mode=mode)) as file:
             if owner is not None:
-                os.fchown(fd, *owner)
-            write_at(fd, data, 0)
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+                os.fchown(file.fileno(), *owner)
+            write_at(file.fileno(), data, 0)
+            os.fsync(file.fileno())
         os.rename(temporary, path)
     except OSError as error:
         with suppress(OSError):

@@ -263,29 +263,26 @@ def usage(path: Path) -> str:
         (Path(f"{path}-shm"), _WAL_INDEX_LOCKS),
         (path, _DATABASE_LOCKS),
     ):
-        holder = _lock_holder(file, start, length)
-        if holder is not None:
-            return f"process {holder} holds a lock on {file}" if holder else f"{file} is locked"
+        if lock := _lock(file, start, length):
+            return lock
     writer = _writer(path)
     return f"process {writer} has {path} open for writing" if writer else ""
 
 
-def _lock_holder(path: Path, start: int, length: int) -> int | None:
-    """Return the process that holds a POSIX lock on some of these bytes: 0 if it is not visible
-    from here, None if there is no lock or the system does not support the query."""
+def _lock(path: Path, start: int, length: int) -> str:
+    """Return which process holds a POSIX lock on some of these bytes, for a message; "" if there is
+    no lock or the system does not support the query."""
+    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        with path.open("rb", buffering=0) as file:
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
     except OSError:
-        return None
-    try:
-        asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
-        answer = fcntl.fcntl(fd, fcntl.F_GETLK, asked)
-    except OSError:
-        return None
-    finally:
-        os.close(fd)
+        return ""
     kind, _, _, _, process = struct.unpack(_FLOCK, answer)
-    return None if kind == fcntl.F_UNLCK else max(0, process)
+    if kind == fcntl.F_UNLCK:
+        return ""
+    # a process that is not visible from here, as in another container, has no number
+    return f"process {process} holds a lock on {path}" if process > 0 else f"{path} is locked"
 
 
 def _writer(path: Path) -> int:

@@ -36,6 +36,7 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -134,7 +135,8 @@ def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -
             _check_names(plan, broker.destinations)
             writer = broker.batches.writers.get(WRITER)
             ledger.settle(journal.identity, writer.batch if writer else 0)
-            transfer_run = _Transfer(plan, broker, journal, ledger, interrupted)
+            offline_import = OfflineImport(broker, journal, WRITER)
+            transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, interrupted)
             aside = write_aside(plan, data_dir, transfer_run.pause)
             ledger.begin(journal.identity)
             outcome = transfer_run.transfer()
@@ -200,12 +202,10 @@ class _Transfer:
     _plan: Plan
     _broker: Broker
     _journal: FileJournal
+    _import: OfflineImport
     _ledger: Ledger
     _interrupted: Callable[[], bool]
     _outcome: MigrationOutcome = field(default_factory=MigrationOutcome)
-
-    def __post_init__(self) -> None:
-        self._import = OfflineImport(self._broker, self._journal, WRITER)
 
     def pause(self) -> None:
         """Raise Interrupted after SIGINT. Call it only between two units."""
@@ -478,8 +478,7 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
         return None
     temporary = directory / f"set-aside-{plan.kind}.tmp"
     try:
-        fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with open(fd, "wb") as file:
+        with open(temporary, "wb", opener=partial(os.open, mode=0o600)) as file:
             for row in plan.aside():
                 pause()
                 columns = {name: _encodable(value) for name, value in row.row.items()}

@@ -43,6 +43,8 @@ from zlib import adler32
 
 from sluicemq.migrate.openmq.destinations import uid_number
 from sluicemq.migrate.openmq.records import (
+    FILE_MAGIC,
+    RECORD_MAGIC,
     Faults,
     MapEntry,
     ParsedObject,
@@ -63,8 +65,6 @@ LOCAL: Final = 1
 """Kind of the transactions of one broker."""
 
 _COMPOUND: Final = 8
-_MAGIC: Final = 0x5555AAAA
-_RECORD_MAGIC: Final = 0xAAAA5555
 _RECORD_SIZE: Final = 48
 _VERSION: Final = 1
 _MOST: Final = 1_000_000
@@ -123,13 +123,13 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
     if not data.size:
         return
     magic, version, _, position, _, checkpoint, _, cookie = data.unpack(">IhhqqqqQ", 0)
-    if magic != _MAGIC or version != _VERSION or cookie != _VERSION:
+    if magic != FILE_MAGIC or version != _VERSION or cookie != _VERSION:
         raise data.damage(0, "this is no transaction log of Open MQ, or one of another version")
     number = 0
     while 0 <= position <= data.size - _RECORD_SIZE:
         sign, sort, size, _, count, since, checksum, _ = data.unpack(">IiiqqqQi", position)
         start = position + _RECORD_SIZE
-        if sign != _RECORD_MAGIC or not 0 <= size <= data.size - start:
+        if sign != RECORD_MAGIC or not 0 <= size <= data.size - start:
             return
         body = data.read(start, size)
         if adler32(body) != checksum or since != checkpoint or count != number:
