@@ -91,11 +91,6 @@ class StoredSubscription(msgspec.Struct, rename="camel"):
     no_local: bool = False
     jmsshared: bool = False
 
-    def name(self) -> str:
-        """Return its name as our JMQ clients write it."""
-        kind = SHARED_DURABLE if self.jmsshared else DURABLE
-        return subscription_name(kind, self.client_id or "", self.durable_name)
-
 
 def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
     try:
@@ -193,8 +188,12 @@ def read_subscription(
     number = uid_number(entry.key, entry.where)
     if stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
         raise Damage(f"{entry.where}: this is no durable subscription")
-    topic, name = stored.dest.name, stored.name()
-    exclude = (stored.client_id or "") if stored.no_local else ""
+    client_id = stored.client_id or ""
+    topic = stored.dest.name
+    name = subscription_name(
+        SHARED_DURABLE if stored.jmsshared else DURABLE, client_id, stored.durable_name
+    )
+    exclude = client_id if stored.no_local else ""
     names = {topic: name}
     if is_wildcard(topic):
         reason = "the wildcard stands for no topic that there is; its client subscribes again"
