@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -40,7 +40,6 @@ LATEST_MS: Final = 253_402_300_799_999
 """End of the year 9999. Later times, which some clients use for "never", are reduced to it."""
 
 _PUBLISHED = EVENT_CODES[Event.PUBLISHED]
-_RELOCATED = EVENT_CODES[Event.RELOCATED]
 _DELIVERED = EVENT_CODES[Event.DELIVERED]
 _REDELIVERED = EVENT_CODES[Event.REDELIVERED]
 _REQUEUED = EVENT_CODES[Event.REQUEUED]
@@ -168,7 +167,7 @@ class BatchRecords:
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of schema.EVENTS or schema.KAFKA that `schema` names, in its order."""
-        arrays = [getattr(self, f"_column_{name}")() for name in schema.names]
+        arrays = [self._COLUMNS[name](self) for name in schema.names]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     # --- from records to rows ---------------------------------------------------------
@@ -176,6 +175,14 @@ class BatchRecords:
     def _spread(self, column: Column) -> Column:
         """Repeat each record's value for each of its rows."""
         return column if self._plain else np.repeat(column, self._counts)
+
+    def _field(self, name: str) -> Column:
+        """Return a field of each row's record."""
+        return self._spread(self._heads[name])
+
+    @cached_property
+    def _destinations(self) -> Column:
+        return self._field("destination")
 
     @cached_property
     def _row_codes(self) -> Column:
@@ -215,30 +222,6 @@ class BatchRecords:
             return pa.repeat(texts[int(places[0])], len(places))
         return texts.take(pa.array(places))
 
-    # --- columns of every event ---------------------------------------------------------
-
-    def _column_sequence(self) -> pa.Array:
-        return self._masked(pa.int64(), self._spread(self._heads["sequence"]))
-
-    def _column_record_index(self) -> pa.Array:
-        return self._masked(pa.int32(), self._items)
-
-    def _column_time(self) -> pa.Array:
-        return self._masked(TIME, self._spread(self._heads["time"]))
-
-    def _column_event(self) -> pa.Array:
-        return self._worded(_EVENTS, self._row_codes)
-
-    @cached_property
-    def _destinations(self) -> Column:
-        return self._spread(self._heads["destination"])
-
-    def _column_destination(self) -> pa.Array:
-        return self._names.texts(self._destinations)
-
-    def _column_destination_kind(self) -> pa.Array:
-        return self._names.kinds(self._destinations)
-
     # --- message of an event ------------------------------------------------------------
 
     @cached_property
@@ -276,10 +259,7 @@ class BatchRecords:
     def _message(self) -> tuple[Integers, Mask]:
         """Sequence number of each row's message, and a mask of the rows that have one."""
         codes = self._row_codes
-        heads = self._heads
-        numbers = np.where(
-            codes == _PUBLISHED, self._spread(heads["sequence"]), self._spread(heads["reference"])
-        )
+        numbers = np.where(codes == _PUBLISHED, self._field("sequence"), self._field("reference"))
         known = codes != _DEPTH
         if not self._plain:
             listed = np.flatnonzero(_LISTS[codes])
@@ -289,14 +269,11 @@ class BatchRecords:
             numbers[listed] = self._words64[places]
         return numbers, known
 
-    def _column_message_sequence(self) -> pa.Array:
-        return self._masked(pa.int64(), *self._message)
-
     @cached_property
     def _origins(self) -> tuple[Integers, Column, Mask]:
         """Publishing time and origin of each row's message, and a mask of the known ones."""
-        times = self._spread(self._heads["time"]).copy()
-        origins = self._spread(self._heads["origin"]).copy()
+        times = self._field("time").copy()
+        origins = self._field("origin").copy()
         known = self._bodied.copy()
         numbers, numbered = self._message
         rows = np.flatnonzero(_CONCERNED[self._row_codes] & numbered)
@@ -304,11 +281,11 @@ class BatchRecords:
             times[rows], origins[rows], known[rows] = self._journal.origins(numbers[rows])
         return times, origins, known
 
-    def _column_published(self) -> pa.Array:
+    def _published(self) -> pa.Array:
         times, _, known = self._origins
         return self._masked(TIME, times, known)
 
-    def _column_protocol(self) -> pa.Array:
+    def _protocol(self) -> pa.Array:
         _, origins, known = self._origins
         return self._worded(_ORIGINS, origins, known)
 
@@ -331,7 +308,7 @@ class BatchRecords:
             np.array([requeue.attempts for requeue in decoded], np.int64),
         )
 
-    def _column_subscription(self) -> pa.Array:
+    def _subscription(self) -> pa.Array:
         numbers = np.zeros(self.rows, np.int64)
         known = np.zeros(self.rows, np.bool_)
         if not self._plain:
@@ -344,7 +321,7 @@ class BatchRecords:
             known[rows] = True
         return self._masked(pa.int64(), numbers, known)
 
-    def _column_attempts(self) -> pa.Array:
+    def _attempts(self) -> pa.Array:
         codes = self._row_codes
         attempts = np.ones(self.rows, np.int64)
         known = codes == _DELIVERED
@@ -364,35 +341,21 @@ class BatchRecords:
 
     # --- events with a body ------------------------------------------------------------
 
-    def _column_priority(self) -> pa.Array:
-        return self._masked(pa.int32(), self._spread(self._heads["priority"]), self._bodied)
-
-    def _column_durability(self) -> pa.Array:
-        return self._worded(_DURABILITIES, self._spread(self._heads["durability"]), self._bodied)
-
-    def _moment(self, milliseconds: Integers, known: Mask) -> pa.Array:
-        return self._masked(TIME, np.clip(milliseconds, 0, LATEST_MS) * 1000, known)
-
-    def _column_expiration(self) -> pa.Array:
-        moments = self._spread(self._heads["expiration"])
-        return self._moment(moments, self._bodied & (moments > 0))
+    def _moment(self, milliseconds: Integers, known: Mask | bool = True) -> pa.Array:
+        """Return times in ms since 1970 as a column; null for 0 and where `known` is False."""
+        capped = np.clip(milliseconds, 0, LATEST_MS)
+        return self._masked(TIME, capped * 1000, known & (milliseconds > 0))
 
     @cached_property
     def _sizes(self) -> Integers:
         return self._heads["size"].astype(np.int64) - self._heads["body"]
-
-    def _column_size(self) -> pa.Array:
-        return self._masked(pa.int64(), self._spread(self._sizes), self._bodied)
-
-    def _column_body_kind(self) -> pa.Array:
-        return self._worded(_BODY_KINDS, self._spread(self._heads["kind"]), self._bodied)
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
         """Return the bytes between two positions in each of these records."""
         places = self._places[rows]
         return slices(self._data, places + starts, places + stops)
 
-    def _column_body(self) -> pa.Array:
+    def _body(self) -> pa.Array:
         heads = self._heads
         nothing = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
         rows = np.flatnonzero(_BODIED[self._codes] & ~nothing)
@@ -417,15 +380,6 @@ class BatchRecords:
             bodies = self._spread(self._places + self._heads["body"])[rows]
             values[rows] = words(bodies)
         return self._masked(pa.int64(), values, self._row_codes == _DEPTH)
-
-    def _column_ready(self) -> pa.Array:
-        return self._depth(lambda bodies: self._words64[bodies >> 3])
-
-    def _column_unacked(self) -> pa.Array:
-        return self._depth(lambda bodies: self._words64[(bodies >> 3) + 1])
-
-    def _column_consumers(self) -> pa.Array:
-        return self._depth(lambda bodies: self._words32[(bodies >> 2) + 4])
 
     # --- rarely set fields ---------------------------------------------------------
 
@@ -456,63 +410,59 @@ class BatchRecords:
             return array
         return self._placed(array.slice(0, own), self._header_rows)
 
-    def _column_message_id(self) -> pa.Array:
-        return self._of_headers(self._headers.text("message_id"))
-
-    def _column_correlation_id(self) -> pa.Array:
-        return self._of_headers(self._headers.text("correlation_id"))
-
-    def _column_reply_to(self) -> pa.Array:
-        return self._of_headers(self._headers.reply_to())
-
-    def _column_type(self) -> pa.Array:
-        return self._of_headers(self._headers.text("type"))
-
-    def _column_deliver_at(self) -> pa.Array:
-        moments = self._headers.deliver_at()
-        return self._of_headers(self._moment(moments, moments > 0))
-
-    def _column_client_timestamp(self) -> pa.Array:
-        moments = self._headers.client_timestamp()
-        return self._of_headers(self._moment(moments, moments > 0))
-
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
         rows = np.concatenate((self._header_rows, self._dead_letters.rows))
         return self._placed(texts, rows), self._placed(types, rows)
 
-    def _column_properties(self) -> pa.Array:
-        return self._properties[0]
+    # --- columns ---------------------------------------------------------
 
-    def _column_property_types(self) -> pa.Array:
-        return self._properties[1]
-
-    # --- Kafka's columns ---------------------------------------------------------
-
-    def _column_key(self) -> pa.Array:
-        return self._column_correlation_id().cast(pa.binary())
-
-    def _column_value(self) -> pa.Array:
-        return self._column_body()
-
-    def _column_topic(self) -> pa.Array:
-        return self._names.addressed(self._destinations)
-
-    def _column_partition(self) -> pa.Array:
-        return self._masked(pa.int32(), np.full(self.rows, PARTITION))
-
-    def _column_offset(self) -> pa.Array:
-        return self._column_sequence()
-
-    def _column_timestamp(self) -> pa.Array:
-        return self._column_time()
-
-    def _column_timestampType(self) -> pa.Array:  # noqa: N802
-        return self._masked(pa.int32(), np.full(self.rows, LOG_APPEND_TIME))
-
-    def _column_headers(self) -> pa.Array:
-        return self._of_headers(self._headers.kafka())
+    _COLUMNS: ClassVar[dict[str, Callable[[BatchRecords], pa.Array]]] = {
+        "sequence": lambda self: self._masked(pa.int64(), self._field("sequence")),
+        "record_index": lambda self: self._masked(pa.int32(), self._items),
+        "time": lambda self: self._masked(TIME, self._field("time")),
+        "event": lambda self: self._worded(_EVENTS, self._row_codes),
+        "destination": lambda self: self._names.texts(self._destinations),
+        "destination_kind": lambda self: self._names.kinds(self._destinations),
+        "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
+        "published": _published,
+        "protocol": _protocol,
+        "subscription": _subscription,
+        "attempts": _attempts,
+        "priority": lambda self: self._masked(pa.int32(), self._field("priority"), self._bodied),
+        "durability": lambda self: self._worded(
+            _DURABILITIES, self._field("durability"), self._bodied
+        ),
+        "expiration": lambda self: self._moment(self._field("expiration"), self._bodied),
+        "size": lambda self: self._masked(pa.int64(), self._spread(self._sizes), self._bodied),
+        "body_kind": lambda self: self._worded(_BODY_KINDS, self._field("kind"), self._bodied),
+        "body": _body,
+        "ready": lambda self: self._depth(lambda bodies: self._words64[bodies >> 3]),
+        "unacked": lambda self: self._depth(lambda bodies: self._words64[(bodies >> 3) + 1]),
+        "consumers": lambda self: self._depth(lambda bodies: self._words32[(bodies >> 2) + 4]),
+        # rarely set fields
+        "message_id": lambda self: self._of_headers(self._headers.text("message_id")),
+        "correlation_id": lambda self: self._of_headers(self._headers.text("correlation_id")),
+        "reply_to": lambda self: self._of_headers(self._headers.reply_to()),
+        "type": lambda self: self._of_headers(self._headers.text("type")),
+        "deliver_at": lambda self: self._of_headers(self._moment(self._headers.deliver_at())),
+        "client_timestamp": lambda self: self._of_headers(
+            self._moment(self._headers.client_timestamp())
+        ),
+        "properties": lambda self: self._properties[0],
+        "property_types": lambda self: self._properties[1],
+        # Kafka's columns
+        "key": lambda self: self._COLUMNS["correlation_id"](self).cast(pa.binary()),
+        "value": _body,
+        "topic": lambda self: self._names.addressed(self._destinations),
+        "partition": lambda self: self._masked(pa.int32(), np.full(self.rows, PARTITION)),
+        "offset": lambda self: self._COLUMNS["sequence"](self),
+        "timestamp": lambda self: self._COLUMNS["time"](self),
+        "timestampType": lambda self: self._masked(pa.int32(), np.full(self.rows, LOG_APPEND_TIME)),
+        "headers": lambda self: self._of_headers(self._headers.kafka()),
+    }
+    """Construction of each column of schema.EVENTS and schema.KAFKA."""
 
 
 class _Requeue(msgspec.Struct, array_like=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -266,12 +267,16 @@ class _RangeReader:
         places: Integers,
         dead_letters: DeadLetterMetas,
     ) -> pa.RecordBatch:
-        def failed(row: int, what: str) -> None:
-            self._failed(heads, row, what)
-
-        names, journal = self._names, self._journal
         batch = BatchRecords(
-            heads, codes, counts, data, places, dead_letters, names, journal, failed
+            heads,
+            codes,
+            counts,
+            data,
+            places,
+            dead_letters,
+            self._names,
+            self._journal,
+            partial(self._failed, heads),
         )
         return batch.record_batch(self._reading.schema)
 
