@@ -34,8 +34,8 @@ from pyspark.sql.types import StructType
 
 from sluicemq.pipeline.schema import PLAIN
 from sluicemq.pipeline.session import session
-from sluicemq.pipeline.source.batch import BatchReader
 from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.readers import BatchReader
 
 if __package__:
     from benchmarks.pipeline_source import NARROW, drain, write_journal

@@ -198,7 +198,7 @@ PROBE: Final = """
 import sys
 from pathlib import Path
 from pyspark.sql.types import StructType
-from sluicemq.pipeline.source.batch import BatchReader
+from sluicemq.pipeline.source.readers import BatchReader
 from sluicemq.pipeline.source.options import arrow_columns, asked_columns
 from sluicemq.pipeline.source.options import parse_options
 

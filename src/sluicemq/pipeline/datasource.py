@@ -44,8 +44,8 @@ class SluiceSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return the reader of `spark.read`; `schema` may differ from the option columns."""
-        from sluicemq.pipeline.source.batch import BatchReader
         from sluicemq.pipeline.source.options import arrow_columns, check_batch, parse_options
+        from sluicemq.pipeline.source.readers import BatchReader
 
         options = parse_options(self.options)
         check_batch(options)
@@ -54,7 +54,7 @@ class SluiceSource(DataSource):
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
         """Return the reader of `spark.readStream`; `schema` as for `reader`."""
         from sluicemq.pipeline.source.options import arrow_columns, check_stream, parse_options
-        from sluicemq.pipeline.source.stream import StreamReader
+        from sluicemq.pipeline.source.readers import StreamReader
 
         options = parse_options(self.options)
         check_stream(options)

@@ -31,7 +31,6 @@ from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.pipeline.schema import EVENTS, Event
-from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.build import LATEST_MS
 from sluicemq.pipeline.source.options import (
     SourceOptions,
@@ -39,6 +38,8 @@ from sluicemq.pipeline.source.options import (
     asked_columns,
     parse_options,
 )
+from sluicemq.pipeline.source.readers import BatchReader
+from sluicemq.pipeline.source.reading import Share
 
 Row = dict[str, Any]
 T0 = 1_700_000_000_000

@@ -11,7 +11,7 @@ from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import TRAILER_BYTES, list_segments, segment_path
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source import reading
-from sluicemq.pipeline.source.batch import Share
+from sluicemq.pipeline.source.reading import Share
 from tests.pipeline.source.support import Row, message, only, put, read, reader_of
 from tests.pipeline.source.test_events import journal_in
 

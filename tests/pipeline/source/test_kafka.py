@@ -17,8 +17,7 @@ from sluicemq.journal import FileJournal
 from sluicemq.journal.slots import Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.source import stream as stream_module
-from sluicemq.pipeline.source.batch import BatchReader
+from sluicemq.pipeline.source import readers
 from sluicemq.pipeline.source.options import (
     SourceOptions,
     arrow_columns,
@@ -27,7 +26,7 @@ from sluicemq.pipeline.source.options import (
     check_stream,
     parse_options,
 )
-from sluicemq.pipeline.source.stream import StreamReader
+from sluicemq.pipeline.source.readers import BatchReader, StreamReader
 from tests.pipeline.source.support import (
     ORDERS,
     T0,
@@ -283,7 +282,7 @@ def test_a_stream_waits_for_enough_rows(
     tmp_path: Path, journal: FileJournal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr(stream_module.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(readers.time, "monotonic", lambda: now[0])
     stream = stream_of(
         tmp_path, subscribe="orders", minoffsetspertrigger="3", maxtriggerdelay="60s"
     )

@@ -11,9 +11,10 @@ from pyspark.sql.types import StructType
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.source import heads, plan
-from sluicemq.pipeline.source.batch import BatchReader, Share
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, parse_options
+from sluicemq.pipeline.source.readers import BatchReader
+from sluicemq.pipeline.source.reading import Share
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     T0,

@@ -30,10 +30,10 @@ from sluicemq.model.errors import (
     RecordNotFound,
 )
 from sluicemq.pipeline.source import plan
-from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, asked_columns
-from sluicemq.pipeline.source.stream import StreamReader
+from sluicemq.pipeline.source.readers import StreamReader
+from sluicemq.pipeline.source.reading import Share
 from tests.pipeline.source import support
 from tests.pipeline.source.support import (
     SMALL,

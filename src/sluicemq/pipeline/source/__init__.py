@@ -9,5 +9,5 @@ names            destination names by number
 journal          destinations and message origins that one task or plan has looked up
 build            columns of a batch; headers: columns of the rarely set fields
 plan             ranges of the journal for each task; reading: one task
-batch            spark.read; stream, offsets, slots: spark.readStream
+readers          spark.read and spark.readStream; offsets: their start and end
 """

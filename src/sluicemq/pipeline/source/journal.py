@@ -5,6 +5,7 @@ All caches are bounded. Process-wide caches hold only records, which never chang
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Final
 
 import numpy as np
@@ -20,7 +21,7 @@ from sluicemq.pipeline.source.journal_storage import (
     RecentlyUsed,
     StoredSegment,
 )
-from sluicemq.pipeline.source.segment_scan import scan_segment
+from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 
 OPEN_SEGMENTS: Final = 12
 MOST_NAMES: Final = 1 << 18
@@ -50,7 +51,7 @@ class UnindexedTail:
         """Add the records up to `end`, without those that are damaged."""
         if self.at >= end:
             return
-        for heads, data, base, stop in scan_segment(segment, self.at, end, _ignore):
+        for heads, data, base, stop in scan_segment(segment, self.at, end, ignore_damage):
             types = heads["type"]
             named = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)
@@ -81,10 +82,6 @@ class UnindexedTail:
         return self._table
 
 
-def _ignore(start: int, stop: int) -> None:
-    """Ignore the damage; the task that reads the record reports it."""
-
-
 def _messages(heads: Heads) -> Heads:
     types = heads["type"]
     moved = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
@@ -102,18 +99,22 @@ _without: RecentlyUsed[tuple[str, int], None] = RecentlyUsed(MOST_WITHOUT)
 class SourceJournal:
     """Journal as seen by one task or plan."""
 
-    def __init__(self, place: JournalStorage, identity: str) -> None:
+    def __init__(self, place: JournalStorage, identity: str | None = None) -> None:
+        """Open a journal; its state is read on first use, also for the `identity` if not given."""
         self.place = place
-        self.identity = identity
-        self._state: JournalState | None = None
+        if identity is not None:
+            self.identity = identity
         self._open: RecentlyUsed[int, StoredSegment] = RecentlyUsed(OPEN_SEGMENTS)
 
-    @property
+    @cached_property
     def state(self) -> JournalState:
         """State of the journal at the first access."""
-        if self._state is None:
-            self._state = self.place.state()
-        return self._state
+        return self.place.state()
+
+    @cached_property
+    def identity(self) -> str:
+        """Identity of the journal."""
+        return self.state.identity
 
     def segment(self, place: int) -> StoredSegment:
         """Return the segment at index `place` of `state.firsts`. Raises as JournalStorage.open."""

@@ -20,7 +20,7 @@ from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.heads import Heads, index_heads, record_heads
 from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.offsets import Offset, read_offset
-from sluicemq.pipeline.source.segment_scan import scan_segment
+from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 
 
 class Lag(NamedTuple):
@@ -111,7 +111,7 @@ class LagCounter:
         segment = self._storage.open(state.firsts[place], known)
         if segment.index is not None:
             return iter((index_heads(segment.index),))
-        return (stretch.heads for stretch in scan_segment(segment, 0, end, _ignore))
+        return (stretch.heads for stretch in scan_segment(segment, 0, end, ignore_damage))
 
     def _end(self, state: JournalState, place: int) -> int:
         """Return the offset at which the records of a segment end."""
@@ -155,10 +155,6 @@ class LagCounter:
                 return unknown
             self._counts[first] = found
         return self._counts[first]
-
-
-def _ignore(start: int, stop: int) -> None:
-    """Ignore the damage; the task that reads the record reports it."""
 
 
 def _in_bytes(distance: int, size: int) -> int:

@@ -16,7 +16,7 @@ from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import SegmentRange
-from sluicemq.pipeline.source.segment_scan import segment_heads
+from sluicemq.pipeline.source.segment_scan import ignore_damage, segment_heads
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -33,13 +33,17 @@ SAMPLES: Final = 4096
 class WeighedRange(NamedTuple):
     """Range and the weights of its records: `weights` and `sequences` are parallel.
 
-    In a long range, one record stands for some consecutive ones. Both are empty for a range of a
-    segment without an index, which has a total `weight` only."""
+    In a long range, one record stands for some consecutive ones; in a range of a segment without an
+    index, the first one stands for all."""
 
     segment_range: SegmentRange
-    weight: int
-    sequences: np.ndarray = np.zeros(0, np.int64)
-    weights: np.ndarray = np.zeros(0, np.int64)
+    sequences: np.ndarray
+    weights: np.ndarray
+
+    @classmethod
+    def unindexed(cls, segment_range: SegmentRange, weight: int) -> WeighedRange:
+        """Return a range that only one task can read."""
+        return cls(segment_range, np.array([segment_range.low]), np.array([weight]))
 
 
 def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
@@ -75,11 +79,11 @@ def segment_ranges(
     for place, whole in _ranges(state, selection.low, min(selection.high, state.next)):
         segment = _segment(journal, place, strict)
         if segment is None:
-            ranges.append(WeighedRange(whole, LEAST_TASK_BYTES))
+            ranges.append(WeighedRange.unindexed(whole, LEAST_TASK_BYTES))
             continue
         index = segment.index
         if index is None:
-            ranges.append(WeighedRange(whole._replace(end=segment.end), segment.end))
+            ranges.append(WeighedRange.unindexed(whole._replace(end=segment.end), segment.end))
             continue
         if not selection.may_be_in(index.summary):
             continue
@@ -92,8 +96,7 @@ def segment_ranges(
             if len(rows):
                 chosen = heads.only(rows)
                 weights = step * _weights(chosen, codes, columns)
-                sequences = chosen["sequence"].copy()
-                ranges.append(WeighedRange(whole, int(weights.sum()), sequences, weights))
+                ranges.append(WeighedRange(whole, chosen["sequence"].copy(), weights))
                 break
     return ranges
 
@@ -110,7 +113,7 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
 
     There is at least one task per processor, unless tasks become too small, and at least `least`
     tasks if there are that many records."""
-    total = sum(item.weight for item in weighed)
+    total = sum(int(item.weights.sum()) for item in weighed)
     if not total:
         return []
     processors = os.cpu_count() or 1
@@ -121,12 +124,6 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
     tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
     done = 0
     for item in weighed:
-        if not len(item.weights):
-            tasks[min(task_count - 1, (done + item.weight // 2) * task_count // total)].append(
-                item.segment_range
-            )
-            done += item.weight
-            continue
         middles = done + np.cumsum(item.weights) - item.weights // 2
         numbers = np.minimum(middles * task_count // total, task_count - 1)
         low = item.segment_range.low
@@ -136,7 +133,7 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
             high = item.segment_range.high if last else int(item.sequences[behind])
             tasks[number].append(item.segment_range._replace(low=low, high=high))
             low = high
-        done += item.weight
+        done += int(item.weights.sum())
     return [task for task in tasks if task]
 
 
@@ -245,13 +242,9 @@ def _selected(
             continue
         names = journal.names(segment)
         at = start.offset if start.segment == whole.first else 0
-        for heads in segment_heads(segment, at, _ignore):
+        for heads in segment_heads(segment, at, ignore_damage):
             if requested.by_destination:
                 journal.complete(names, segment, heads["destination"])
             rows, codes = requested.rows(heads, names)
             chosen = heads.only(rows)
             yield segment, chosen, row_counts(chosen, codes)
-
-
-def _ignore(start: int, stop: int) -> None:
-    """Ignore the damage; the task that reads the record reports it."""

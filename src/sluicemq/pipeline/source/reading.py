@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 from zlib_ng import zlib_ng
 
 from sluicemq.journal.format import HEADER_BYTES, RecordType
@@ -26,7 +27,7 @@ from sluicemq.pipeline.source.build import (
 from sluicemq.pipeline.source.heads import Column, Heads, index_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
-from sluicemq.pipeline.source.segment_scan import scan_segment
+from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 from sluicemq.pipeline.source.selection import (
     DEAD_LETTERED,
     Selection,
@@ -63,8 +64,21 @@ class SegmentRange(NamedTuple):
 
 
 @dataclass(frozen=True)
+class Share(InputPartition):
+    """One task: ranges of the journal with that identity, and the bounds of single destinations.
+
+    Spark pickles a reader before it plans, so the results of the plan are sent with the tasks.
+    """
+
+    segment_ranges: list[SegmentRange]
+    identity: str
+    lows: Mapping[str, int]
+    highs: Mapping[str, int]
+
+
+@dataclass(frozen=True)
 class Reading:
-    """Parameters of a task, pickled with the reader.
+    """Parameters of all tasks, pickled with the reader.
 
     strict  removed and damaged records raise an error
     """
@@ -74,23 +88,26 @@ class Reading:
     selection: Selection
     strict: bool
 
-    def read(self, segment_ranges: list[SegmentRange], identity: str) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of these ranges of the journal with that identity.
+    @cached_property
+    def columns(self) -> frozenset[str]:
+        """Names of the columns."""
+        return frozenset(self.schema.names)
+
+    def read(self, share: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a task.
 
         Raises JournalError, and JournalDamaged that names segment and offset. Without `strict`,
         lost records are skipped with a warning.
         """
-        journal = SourceJournal(self.place, identity)
-        for segment_range in segment_ranges:
+        assert isinstance(share, Share)
+        reading = replace(self, selection=self.selection.bounded(share.lows, share.highs))
+        journal = SourceJournal(self.place, share.identity)
+        for segment_range in share.segment_ranges:
             try:
                 segment = self.place.open(segment_range.first, segment_range.end)
-                yield from _RangeReader(self, journal, segment, segment_range).read()
+                yield from _RangeReader(reading, journal, segment, segment_range).read()
             except RecordNotFound as error:
-                if self.strict:
-                    raise RecordNotFound(
-                        gone(segment_range.low, segment_range.high, str(error))
-                    ) from error
-                log.warning("Not read: %s", gone(segment_range.low, segment_range.high, str(error)))
+                self.report_removed(segment_range.low, segment_range.high, str(error))
             except JournalDamaged as error:
                 if self.strict:
                     raise
@@ -101,15 +118,19 @@ class Reading:
                     error,
                 )
 
-
-def gone(low: int, high: int, why: str) -> str:
-    """Return the error message for records that were removed before they were read."""
-    return (
-        f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To continue "
-        "with the remaining records, set failOnDataLoss to false (missing records are then "
-        "reported as warnings), or start again with another checkpoint. A slot (option slot) "
-        "keeps the broker from removing records that a stream has not read."
-    )
+    def report_removed(
+        self, low: int, high: int, why: str = "their segments have been removed"
+    ) -> None:
+        """Raise RecordNotFound for records removed before they were read, or log a warning."""
+        message = (
+            f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To "
+            "continue with the remaining records, set failOnDataLoss to false (missing records are "
+            "then reported as warnings), or start again with another checkpoint. A slot (option "
+            "slot) keeps the broker from removing records that a stream has not read."
+        )
+        if self.strict:
+            raise RecordNotFound(message)
+        log.warning("Not read: %s", message)
 
 
 class _RangeReader:
@@ -125,7 +146,7 @@ class _RangeReader:
         self._segment = segment
         self._range = segment_range
         self._selection = reading.selection.between(segment_range.low, segment_range.high)
-        self._columns = frozenset(reading.schema.names)
+        self._columns = reading.columns
         self._names = journal.names(segment)
         self._wants_dead_letters = Event.DEAD_LETTERED in self._selection.events and (
             not self._columns.isdisjoint(_PROPERTIES)
@@ -161,7 +182,7 @@ class _RangeReader:
         if not self._wants_dead_letters:
             return None
         last = None
-        for heads, *_ in scan_segment(self._segment, 0, start, _ignore):
+        for heads, *_ in scan_segment(self._segment, 0, start, ignore_damage):
             last = heads.take(slice(heads.count - 1, None))
         return last
 
@@ -290,10 +311,6 @@ class _RangeReader:
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")
         log.warning("Skipped %d bytes: %s", stop - start, error)
-
-
-def _ignore(start: int, stop: int) -> None:
-    """Ignore the damage; the task that reads the record reports it."""
 
 
 def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:

@@ -32,6 +32,10 @@ Report = Callable[[int, int], None]
 """Called with the start and end offsets of bytes that are not intact records."""
 
 
+def ignore_damage(start: int, stop: int) -> None:
+    """Ignore the damage; the task that reads the record reports it."""
+
+
 class Stretch(NamedTuple):
     """Consecutive records.
 

@@ -1,14 +1,19 @@
-"""spark.readStream: a growing journal."""
+"""Spark's readers of the data source.
+
+BatchReader    spark.read: the journal between two sequence numbers
+StreamReader   spark.readStream: a growing journal
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -19,19 +24,20 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from sluicemq.model.errors import ClientError, JournalDamaged, JournalError, RecordNotFound
-from sluicemq.pipeline.source.batch import Share
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
+from sluicemq.pipeline.source.journal_storage import JournalState
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.offsets import (
+    Bound,
     Offset,
+    end_of,
     first_since,
     lost_before,
     read_offset,
     start_of,
 )
-from sluicemq.pipeline.source.options import LATEST, SourceOptions
+from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import (
     LEAST_TASK_BYTES,
     BatchLimits,
@@ -41,8 +47,46 @@ from sluicemq.pipeline.source.plan import (
     segment_ranges,
     share,
 )
-from sluicemq.pipeline.source.reading import Reading, gone, log
+from sluicemq.pipeline.source.reading import Reading, Share, log
 from sluicemq.pipeline.source.selection import Selection
+
+
+class BatchReader(DataSourceReader):
+    """One batch read. `schema` has the requested columns, as Spark expects them in Arrow.
+
+    The reader accepts no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered
+    read with the DataFrame or view, and later actions without the filter would see only the
+    filtered rows. Options exclude records instead.
+    """
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        selection = Selection.of(options)
+        if options.starting_timestamp is not None:
+            selection = replace(selection, since=options.starting_timestamp)
+        if options.ending_timestamp is not None:
+            selection = replace(selection, until=options.ending_timestamp)
+        self._reading = Reading(connect(options), schema, selection, options.fail_on_data_loss)
+
+    def partitions(self) -> list[InputPartition]:
+        """Plan the tasks. Raises JournalError, ConfigurationError."""
+        reading = self._reading
+        journal = SourceJournal(reading.place)
+        start = start_of(journal, self._options, EARLIEST)
+        end = end_of(journal, self._options)
+        if 0 < start.explicit < journal.state.earliest:
+            reading.report_removed(start.explicit, journal.state.earliest)
+        selection = reading.selection.between(start.sequence, end.sequence)
+        selection = selection.bounded(start.by_destination, end.by_destination)
+        weighed = segment_ranges(journal, selection, reading.columns, reading.strict)
+        return [
+            Share(task, journal.identity, start.by_destination, end.by_destination)
+            for task in share(weighed, self._options.min_partitions) or [[]]
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task."""
+        return self._reading.read(partition)
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -51,8 +95,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
         self._place = connect(options)
-        self._schema = schema
-        self._selection = Selection.of(options)
+        self._reading = Reading(
+            self._place, schema, Selection.of(options), options.fail_on_data_loss
+        )
         self._target: Offset | None = None
         self._held = False
         self._acknowledged = -1
@@ -69,19 +114,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the position at which a query without a checkpoint starts."""
-        journal = SourceJournal(self._place, "")
-        state = journal.state
-        journal.identity = state.identity
+        journal = SourceJournal(self._place)
         options = self._options
         if options.starting_timestamp is not None:
-            sequence = first_since(journal, options.starting_timestamp)
-            if sequence == state.next:
-                return _end(state).as_json()
-            return Offset(state.identity, sequence).as_json()
-        start = start_of(journal, options, LATEST)
-        if start.sequence == state.next:
-            return _end(state)._replace(starts=start.by_destination).as_json()
-        return Offset(state.identity, start.sequence, starts=start.by_destination).as_json()
+            start = Bound(first_since(journal, options.starting_timestamp))
+        else:
+            start = start_of(journal, options, LATEST)
+        if start.sequence == journal.state.next:
+            return _end(journal.state)._replace(starts=start.by_destination).as_json()
+        return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """Return the limits from the options; the trigger may override them."""
@@ -110,7 +151,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._acknowledge(start)
         if durable is None or durable.sequence < begin.sequence:
             return start
-        journal = SourceJournal(self._place, "")
+        journal = SourceJournal(self._place)
         begin = self._checked(journal, start)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
@@ -124,10 +165,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if rows is not None and self._options.max_bytes_per_trigger:
             volume = self._options.max_bytes_per_trigger
         if rows is not None or volume is not None:
-            strict = self._options.fail_on_data_loss
             limits = BatchLimits(rows, volume)
-            selection = self._selection.bounded(begin.starts, {})
-            end = admit(journal, selection, begin, end, limits, strict)
+            selection = self._reading.selection.bounded(begin.starts, {})
+            end = admit(journal, selection, begin, end, limits, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
         end = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
         self._planned = end
@@ -149,10 +189,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if self._counted is not None and self._counted[0] == begin.sequence:
                 _, counted_to, rows = self._counted
             if rows < enough and counted_to.sequence < end.sequence:
-                selection = self._selection.bounded(begin.starts, {})
-                strict = self._options.fail_on_data_loss
-                missing = enough - rows
-                rows += count_rows(journal, selection, counted_to, end, missing, strict)
+                selection = self._reading.selection.bounded(begin.starts, {})
+                strict = self._reading.strict
+                rows += count_rows(journal, selection, counted_to, end, enough - rows, strict)
             self._counted = (begin.sequence, end, rows)
             if rows < enough:
                 return True
@@ -182,17 +221,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _checked(self, journal: SourceJournal, start: dict[str, Any]) -> Offset:
         """Return the offset `start`, or the first remaining one if records were removed."""
-        state = journal.state
-        offset = read_offset(start, state.identity)
-        journal.identity = state.identity
+        offset = read_offset(start, journal.identity)
         left = lost_before(journal, offset)
         if not left:
             return offset
-        message = gone(offset.sequence, left, "their segments have been removed")
-        if self._options.fail_on_data_loss:
-            raise RecordNotFound(message)
-        log.warning("Not read: %s", message)
+        self._reading.report_removed(offset.sequence, left)
         return Offset(offset.journal, left, starts=offset.starts)
+
+    # --- slots ---------------------------------------------------------
 
     def _hold(self, start: Offset) -> None:
         """Create the slot when the query starts."""
@@ -202,20 +238,40 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         position = max(0, start.sequence - 1)
         slot = self._place.hold(options.slot, position, options.slot_limit_bytes)
         if slot.lost:
-            _slot_is_lost(options, slot.describe_loss(options.slot))
+            self._report_lost_slot(slot.describe_loss(options.slot))
         self._held = True
 
     def _acknowledge(self, start: dict[str, Any]) -> None:
         """Move the slot to `start`, unless it is there already.
 
-        Raises ConfigurationError if `start` is an offset of another journal, JournalError if the
-        slot is lost.
+        If the broker does not answer, the next batch tries again. Raises ConfigurationError if
+        `start` is an offset of another journal, JournalError if the slot is lost.
         """
-        if not self._options.slot or read_offset(start, "").sequence <= self._acknowledged:
+        slot = self._options.slot
+        if not slot or read_offset(start, "").sequence <= self._acknowledged:
             return
         sequence = read_offset(start, self._place.state().identity).sequence
-        if _move_slot(self._options, self._place, sequence):
-            self._acknowledged = sequence
+        try:
+            self._place.advance(slot, sequence - 1)
+        except RecordNotFound:
+            self._report_lost_slot("the slot has been dropped")
+        except JournalError as error:
+            self._report_lost_slot(str(error))
+        except ClientError as error:
+            log.warning("The slot %s was not moved: %s", slot, error)
+            return
+        self._acknowledged = sequence
+
+    def _report_lost_slot(self, why: str) -> None:
+        """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
+        message = (
+            f"the slot {self._options.slot} protects nothing any more: {why}. Segments that this "
+            "query has not read may have been removed. Drop the slot; the query creates a new one "
+            "when it starts. If the query then reports removed records, follow that message."
+        )
+        if self._reading.strict:
+            raise JournalError(message)
+        log.warning("%s", message)
 
     # --- tasks ---------------------------------------------------------
 
@@ -225,15 +281,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         near = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
         if near and start.segment and least <= 1:
             return ()
-        selection = self._selection.between(start.sequence, end.sequence)
+        selection = self._reading.selection.between(start.sequence, end.sequence)
         selection = selection.bounded(start.starts, {})
-        columns = frozenset(self._schema.names)
-        tasks = share(segment_ranges(journal, selection, columns, strict=False), least)
-        return tuple(task[0].low for task in tasks[1:])
+        weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
+        return tuple(task[0].low for task in share(weighed, least)[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
-        journal = SourceJournal(self._place, "")
+        journal = SourceJournal(self._place)
         self._hold(read_offset(start, ""))
         begin = self._checked(journal, start)
         stop = read_offset(end, journal.identity)
@@ -243,13 +298,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             between(journal, max(low, begin.sequence), high, begin)
             for low, high in pairwise(bounds)
         ]
-        return [Share(task, journal.identity, begin.starts) for task in tasks]
+        return [Share(task, journal.identity, begin.starts, {}) for task in tasks]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one task."""
-        assert isinstance(partition, Share)
-        strict = self._options.fail_on_data_loss
-        return partition.read(Reading(self._place, self._schema, self._selection, strict))
+        return self._reading.read(partition)
 
 
 def _end(state: JournalState) -> Offset:
@@ -257,36 +310,3 @@ def _end(state: JournalState) -> Offset:
     if durable is None:
         return Offset(state.identity, 0)
     return Offset(state.identity, state.next, durable.segment, durable.offset)
-
-
-# --- slots -------------------------------------------------------------------------------------
-
-
-def _slot_is_lost(options: SourceOptions, why: str) -> None:
-    """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
-    message = (
-        f"the slot {options.slot} protects nothing any more: {why}. Segments that this query has "
-        "not read may have been removed. Drop the slot; the query creates a new one when it "
-        "starts. If the query then reports removed records, follow that message."
-    )
-    if options.fail_on_data_loss:
-        raise JournalError(message)
-    log.warning("%s", message)
-
-
-def _move_slot(options: SourceOptions, place: JournalStorage, sequence: int) -> bool:
-    """Acknowledge every record before `sequence` in the slot.
-
-    Return False if the broker does not answer; the caller tries again with the next batch.
-    Raises JournalError if the slot is lost, or logs a warning as `_slot_is_lost` does.
-    """
-    try:
-        place.advance(options.slot, sequence - 1)
-    except RecordNotFound:
-        _slot_is_lost(options, "the slot has been dropped")
-    except JournalError as error:
-        _slot_is_lost(options, str(error))
-    except ClientError as error:
-        log.warning("The slot %s was not moved: %s", options.slot, error)
-        return False
-    return True
