@@ -93,7 +93,7 @@ def test_options_of_the_sink() -> None:
 def test_columns_of_the_sink() -> None:
     described = tables("sink.md")[1]
     assert names(described) == list(COLUMNS)
-    assert [row[1] for row in described[1:]] == [kind for kind, _ in COLUMNS.values()]
+    assert [row[1] for row in described[1:]] == [kind for kind, _, _ in COLUMNS.values()]
 
 
 @pytest.mark.parametrize("page", sorted(path.name for path in DOCS.glob("*.md")))

@@ -54,6 +54,7 @@ With `shape=kafka`, one row is a published message, in the columns of Spark's Ka
 
 from __future__ import annotations
 
+import base64
 from enum import StrEnum
 from typing import Final
 
@@ -157,3 +158,22 @@ KAFKA: Final = pa.schema(
 def quoted(name: str) -> str:
     """Return a name as an identifier of Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
+
+
+def spelled(text: str) -> str:
+    """Return text that every table format can store: a byte that is not UTF-8 becomes `\\xNN`."""
+    try:
+        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "backslashreplace").decode()
+
+
+def text_of(value: object) -> str | None:
+    """Return a property's value as text; `property_types` holds its type."""
+    if value is None or type(value) is str:
+        return value
+    if type(value) is bool:
+        return "true" if value else "false"
+    if type(value) is bytes:
+        return base64.b64encode(value).decode()
+    return str(value)

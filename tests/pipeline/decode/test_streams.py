@@ -95,7 +95,7 @@ def test_every_frame_is_found_where_it_stands(
         rows = of(plain, direction)
         check_tiling(rows, sum(map(len, sent)))
         assert [row["length"] for row in rows] == [len(frame) for frame in sent if frame]
-        codec = CODECS[protocol](direction == "to-server", 1 << 26, False)
+        codec = CODECS[protocol](direction == "to-server", DecodeOptions())
         frames = codec.feed(b"".join(sent))
         for row, frame in zip(rows, frames, strict=True):
             described = codec.describe(frame)
@@ -392,7 +392,7 @@ def test_a_packet_of_jmq_above_the_limit_does_not_hide_the_next_ones(
 
 def test_each_frame_of_vibemq_has_a_name() -> None:
     kinds = vibemq.FROM_CLIENT | vibemq.FROM_SERVER
-    codec = CODECS["vibemq"](True, 1 << 20, False)
+    codec = CODECS["vibemq"](True, DecodeOptions(max_frame_bytes=1 << 20))
     names = {kind: codec.describe(vibemq.Frame(kind, "")).frame for kind in kinds}
     assert names == {kind: name for name, kind in vars(vibemq).items() if name in names.values()}
     assert (names[vibemq.CONNECT], names[vibemq.CONNECT_ACK]) == ("CONNECT", "CONNECT_ACK")

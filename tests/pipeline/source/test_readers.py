@@ -33,10 +33,9 @@ from sluicemq.journal.segment import (
     segment_path,
 )
 from sluicemq.model.errors import JournalDamaged
-from sluicemq.pipeline.source import segment_scan
-from sluicemq.pipeline.source.heads import Heads, index_heads
+from sluicemq.pipeline.source import heads
+from sluicemq.pipeline.source.heads import Heads, index_heads, scan_segment
 from sluicemq.pipeline.source.journal_storage import Mapped
-from sluicemq.pipeline.source.segment_scan import scan_segment
 from tests.pipeline.source.support import (
     SMALL,
     deliver,
@@ -204,7 +203,7 @@ def test_fields_describe_the_header() -> None:
 def test_both_readers_return_the_same_records(
     tmp_path: Path, make: Callable[[Path], Path], limit: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_scan, "RECORDS", limit)
+    monkeypatch.setattr(heads, "RECORDS", limit)
     directory = make(tmp_path)
     types = set()
     for first in list_segments(directory):
@@ -232,7 +231,7 @@ def test_both_readers_stop_at_a_torn_tail(tmp_path: Path) -> None:
 def test_both_readers_find_the_same_damage(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(segment_scan, "STRETCH_BYTES", (128, 200, 1024)[seed % 3])
+    monkeypatch.setattr(heads, "STRETCH_BYTES", (128, 200, 1024)[seed % 3])
     fill(tmp_path)
     chance = random.Random(seed)
     path, data, end = chance.choice(copies(tmp_path))

@@ -13,7 +13,7 @@ from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, TypedTable
 from sluicemq.pipeline.typed.rows import TableCounts
-from sluicemq.pipeline.typed.tables import ExpectationFailed, write_typed
+from sluicemq.pipeline.typed.tables import ExpectationFailed, process
 from tests.pipeline.jobs.events import Journal, frame
 from tests.pipeline.typed.lakes import LakeDirectory, batch, write
 
@@ -220,7 +220,7 @@ def test_two_lakes_and_several_tables_in_one_session(spark: SparkSession, tmp_pa
     )
     first, second = LakeDirectory(tmp_path / "1"), LakeDirectory(tmp_path / "2")
     for lake, id in ((first, 1), (second, 2)):
-        counts = write_typed(spark, batch(spark, [order(id, 1)], 1), definition, lake)
+        counts = process(spark, batch(spark, [order(id, 1)], 1), definition, lake).counts
         assert sorted(counts) == ["copies", "orders"]
         assert counts["copies"].unknown_fields == 2
         assert lake.rows(spark, "silver.orders", "id") == [(id,)]

@@ -1,9 +1,9 @@
 """Decoding of captured traffic to a table of frames, with the server's own codecs.
 
-captures     pcap and pcapng to packets           codecs       the protocols
-tcp          packets to segments to bytes         recognition  detection of the protocol
-connections  a file to rows                       flow         bytes to frames
-columns      the table                            run          Spark, and the command's output
+captures     pcap and pcapng to packets                      codecs  the protocols
+tcp          packets to segments to bytes                    flow    bytes to frames
+connections  a file to rows; detection of the protocol       run     Spark, and the command's output
+columns      the table
 """
 
 from __future__ import annotations

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from base64 import b64encode
 from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
 from sluicemq.model.message import Property
 from sluicemq.pipeline.decode.columns import FrameColumns, Pairs
+from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.schema import spelled, text_of
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
@@ -42,11 +43,9 @@ class Codec(ABC):
     """Pattern of the beginning of a frame, for resynchronisation. None: frames are found at the
     beginning of a connection only."""
 
-    def __init__(self, to_server: bool, limit: int, secrets: bool) -> None:
-        """Set `limit`, the maximum size of a frame in bytes; `secrets` includes passwords."""
+    def __init__(self, to_server: bool, options: DecodeOptions) -> None:
         self.to_server = to_server
-        self.limit = limit
-        self.secrets = secrets
+        self.options = options
         self._decoder = self._new_decoder()
 
     @abstractmethod
@@ -83,7 +82,13 @@ class Codec(ABC):
 
     def _hidden(self, value: Any) -> Any:
         """Return a secret, or its replacement."""
-        return value if self.secrets else HIDDEN.encode() if isinstance(value, bytes) else HIDDEN
+        return (
+            value
+            if self.options.secrets
+            else HIDDEN.encode()
+            if isinstance(value, bytes)
+            else HIDDEN
+        )
 
 
 class PhpmqCodec(Codec):
@@ -103,7 +108,7 @@ class PhpmqCodec(Codec):
 
     def _new_decoder(self) -> phpmq.Decoder:
         kinds = phpmq.FROM_CLIENT if self.to_server else phpmq.FROM_SERVER
-        return phpmq.Decoder(phpmq.Limits(body=self.limit), kinds)
+        return phpmq.Decoder(phpmq.Limits(body=self.options.max_frame_bytes), kinds)
 
     def size(self, data: bytearray, at: int, frame: phpmq.Frame) -> int:
         start = at
@@ -157,7 +162,7 @@ class MsgliteCodec(Codec):
 
     def _new_decoder(self) -> msglite.Decoder:
         kinds = msglite.FROM_CLIENT if self.to_server else msglite.FROM_SERVER
-        return msglite.Decoder(msglite.Limits(body=self.limit), kinds)
+        return msglite.Decoder(msglite.Limits(body=self.options.max_frame_bytes), kinds)
 
     def size(self, data: bytearray, at: int, frame: msglite.Frame) -> int:
         start, end = at, data.index(b"\n", at) + 1
@@ -214,8 +219,8 @@ class VibemqCodec(Codec):
     _SECRETS: ClassVar = ("authPassword", "authToken")
 
     def _new_decoder(self) -> VibemqDecoder:
-        unpacked = max(self.limit, vibemq.MAX_UNPACKED)
-        return VibemqDecoder(VibemqLimits(frame=self.limit, unpacked=unpacked))
+        unpacked = max(self.options.max_frame_bytes, vibemq.MAX_UNPACKED)
+        return VibemqDecoder(VibemqLimits(frame=self.options.max_frame_bytes, unpacked=unpacked))
 
     def size(self, data: bytearray, at: int, frame: vibemq.Frame) -> int:
         return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
@@ -267,7 +272,7 @@ class JmqCodec(Codec):
     _oversized: ProtocolError | None = None
 
     def _new_decoder(self) -> jmq.Decoder:
-        return jmq.Decoder(jmq.Limits(packet=self.limit))
+        return jmq.Decoder(jmq.Limits(packet=self.options.max_frame_bytes))
 
     @property
     def error(self) -> ProtocolError | None:
@@ -330,7 +335,9 @@ class JmqCodec(Codec):
         body = packet.body
         if packet.flags & Z:
             size = properties.get("JMS_SUN_UNCOMPRESSED_SIZE")
-            body = inflate(body, size if isinstance(size, int) else None, self.limit)
+            body = inflate(
+                body, size if isinstance(size, int) else None, self.options.max_frame_bytes
+            )
         return columns._replace(
             destination=_printable(variable.destination),
             destination_kind="queue" if packet.flags & Q else "topic",
@@ -356,8 +363,10 @@ class _ExchangeCodec(Codec):
         """Collect bytes; `end` returns them."""
         self._decoder += data
         self.incomplete = True
-        if len(self._decoder) > self.limit:
-            self.error = FrameTooLarge(f"a request or response is larger than {self.limit} bytes")
+        if len(self._decoder) > self.options.max_frame_bytes:
+            self.error = FrameTooLarge(
+                f"a request or response is larger than {self.options.max_frame_bytes} bytes"
+            )
         return []
 
     def end(self) -> list[bytes]:
@@ -407,7 +416,7 @@ class HttpCodec(_ExchangeCodec):
     def describe(self, frame: bytes) -> FrameColumns:
         if not self.to_server:
             return FrameColumns("response", body=frame)
-        reader = RequestReader(self.limit)
+        reader = RequestReader(self.options.max_frame_bytes)
         reader.feed(frame)
         reader.end()
         request = reader.request
@@ -435,8 +444,9 @@ class HttpCodec(_ExchangeCodec):
 
 CODECS: Final[dict[str, type[Codec]]] = {
     kind.name: kind
-    for kind in (JmqCodec, PortMapperCodec, PhpmqCodec, VibemqCodec, MsgliteCodec, HttpCodec)
+    for kind in (JmqCodec, PhpmqCodec, VibemqCodec, MsgliteCodec, PortMapperCodec, HttpCodec)
 }
+"""By name, in the order in which they are tried with a connection of an unknown protocol."""
 
 
 def _from_bytes(raw: bytes) -> str:
@@ -445,25 +455,11 @@ def _from_bytes(raw: bytes) -> str:
 
 
 def _printable(text: str | None) -> str | None:
-    """Return text that a table can store, None for no text.
-
-    Half a surrogate pair becomes the byte that it represents, or \\uNNNN."""
-    if not text or text.isascii():
-        return text or None
-    try:
-        return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "backslashreplace").decode()
+    """Return text that a table can store, None for no text."""
+    return spelled(text) if text else None
 
 
 def _texts(properties: Iterable[tuple[str, Property]]) -> Pairs | None:
     """Return values as text: true and false, decimal numbers, bytes in base64."""
-    return [(_printable(name) or "", _as_text(value)) for name, value in properties] or None
-
-
-def _as_text(value: Property) -> str | None:
-    if isinstance(value, bytes):
-        return b64encode(value).decode()
-    if isinstance(value, bool):
-        return str(value).lower()
-    return None if value is None else _printable(str(value)) or ""
+    texts = ((spelled(name), text_of(value)) for name, value in properties)
+    return [(name, None if text is None else spelled(text)) for name, text in texts] or None

@@ -2,24 +2,34 @@
 
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
+
+The protocol of a connection and its server side are detected from
+
+    1. a TLS record (RFC 8446, section 5.1) at the beginning of a side: TLS
+    2. the port of one side, if it is known; unless its codec reports an error at once and another
+       codec finds frames
+    3. the codecs: the one that finds frames without an error before in the first bytes
+
+Without a SYN and a known port, the side with the lower port is the server, unless the codec
+decides.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 
 from sluicemq.pipeline.decode.captures import NO_TIME, CaptureError, read_packets
-from sluicemq.pipeline.decode.codecs import CODECS
+from sluicemq.pipeline.decode.codecs import CODECS, Codec, HttpCodec
 from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
 from sluicemq.pipeline.decode.flow import MID_STREAM, Flow
-from sluicemq.pipeline.decode.options import DecodeOptions
-from sluicemq.pipeline.decode.recognition import HEAD, recognise
+from sluicemq.pipeline.decode.options import REPORTED, DecodeOptions
 from sluicemq.pipeline.decode.tcp import (
     ACK,
     FIN,
@@ -37,6 +47,16 @@ _MAX_CONNECTIONS: Final = 20_000
 """Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
 _RAW_PIECE: Final = 256 << 10
 """Bytes read at once from a log of raw bytes."""
+_HEAD: Final = 16 << 10
+"""Number of bytes of a connection that are examined."""
+
+_FOUND: Final = [kind for kind in CODECS.values() if kind is not HttpCodec]
+"""Codecs in the order of trial, without HTTP, which other servers use, too."""
+_TLS: Final = re.compile(rb"[\x14-\x17]\x03[\0-\x04]")
+_MOST_TRIALS: Final = 256
+_FRAMES, _NOTHING, _FAULT = 2, 1, 0
+
+Heads = tuple[tuple[bytes, bool], tuple[bytes, bool]]
 
 
 class Connection:
@@ -85,14 +105,14 @@ class Connection:
             return
         self._early[side].extend(chunks)
         self._early_bytes += sum(len(chunk.data) for chunk in chunks)
-        if self._early_bytes >= HEAD:
+        if self._early_bytes >= _HEAD:
             self._begin()
 
     def _begin(self) -> None:
         """Detect the protocol, and pass the early bytes to its flows."""
         one, other = (int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints)
         heads = self._head(0), self._head(1)
-        protocol, server = recognise(heads, (one, other), self._client, self._options)
+        protocol, server = _recognise(heads, (one, other), self._client, self._options)
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
         codec = CODECS.get(protocol or "")
@@ -103,10 +123,10 @@ class Connection:
             )
         for side, chunks in enumerate(self._early):
             place = (self._number, stream, "to-client" if side == server else "to-server", protocol)
-            arguments = side != server, self._options.max_frame_bytes, self._options.secrets
-            begins = self.sides[side].begins
-            self._flows.append(Flow(self._rows, place, codec, arguments, begins, reason))
-            self._flows[side].add(chunks)
+            arguments = side != server, self._options
+            flow = Flow(self._rows, place, codec, arguments, self.sides[side].begins, reason)
+            self._flows.append(flow)
+            flow.add(chunks)
             chunks.clear()
 
     def _head(self, side: int) -> tuple[bytes, bool]:
@@ -120,7 +140,7 @@ class Connection:
                 break
             begins = begins and not chunk.missing
             data += chunk.data
-        return bytes(data[:HEAD]), begins
+        return bytes(data[:_HEAD]), begins
 
 
 def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
@@ -182,3 +202,66 @@ def _raw_segments(path: Path, flags: int) -> Iterator[Segment]:
         while data := file.read(_RAW_PIECE):
             yield Segment(b"", b"", sequence % (1 << 32), ACK, data, 0, NO_TIME)
             sequence += len(data)
+
+
+# --- detection of the protocol ------------------------------------------------------------------
+
+
+def _recognise(
+    heads: Heads, ports: tuple[int, int], client: int | None, options: DecodeOptions
+) -> tuple[str | None, int]:
+    """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
+
+    `heads` has each side's first bytes, and whether the connection begins with them;
+    `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
+    # the more likely server first
+    known = [side for side in (0, 1) if ports[side] in options.ports]
+    servers = known if len(known) == 1 else [0, 1] if ports[0] < ports[1] else [1, 0]
+    if client is not None:
+        servers = [1 - client]
+    raw = None if options.raw is None else options.raw.protocol
+    if raw is not None or any(_TLS.match(data) for data, _ in heads):
+        return raw or "tls", servers[0]
+    named = [(options.ports[ports[side]], side) for side in servers if side in known]
+    expected, server = named[0] if named else (None, servers[0])
+    if expected in REPORTED or not any(data for data, _ in heads):
+        return expected, server
+    # the port of JMQ has both
+    likely = ("jmq", "jmq-portmapper") if expected == "jmq" else (expected,)
+    for kinds in ([kind for name, kind in CODECS.items() if name in likely], _FOUND):
+        trials = [
+            (_judge(kind, heads, side, options), kind.name, side)
+            for kind in kinds
+            for side in servers
+        ]
+        points, best, side = max(trials, key=lambda trial: trial[0], default=(0, "", 0))
+        if points > 0:
+            return best, side
+    return expected, server
+
+
+def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
+    """Return a score: more than 0 if the protocol is possible; higher is more likely."""
+    sides = [
+        _try(kind, side != server, data, begins, options)
+        for side, (data, begins) in enumerate(heads)
+        if data
+    ]
+    if _FRAMES in sides:
+        return 4 + sides.count(_FRAMES) - 2 * sides.count(_FAULT)
+    return 0 if _FAULT in sides else 1
+
+
+def _try(
+    kind: type[Codec], to_server: bool, data: bytes, begins: bool, options: DecodeOptions
+) -> int:
+    """Return the score of one side: what its codec finds first."""
+    matches = kind.signature.finditer(data) if kind.signature else ()
+    places = [0] if begins else [match.start() for match in islice(matches, _MOST_TRIALS)]
+    for place in places:
+        codec = kind(to_server, options)
+        if codec.feed(data[place:]) or codec.end():
+            return _FRAMES
+        if codec.error is None:
+            return _NOTHING
+    return _FAULT

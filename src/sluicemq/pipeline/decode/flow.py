@@ -15,6 +15,7 @@ from typing import Any, Final
 from sluicemq.pipeline.decode.captures import NO_TIME
 from sluicemq.pipeline.decode.codecs import Codec
 from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
+from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.tcp import Chunk
 
 _TRIAL: Final = 64 << 10
@@ -36,7 +37,7 @@ class Flow:
         rows: RowBuffer,
         place: tuple[int, str, str, str | None],
         kind: type[Codec] | None,
-        arguments: tuple[bool, int, bool],
+        arguments: tuple[bool, DecodeOptions],
         begins: bool,
         reason: str | None,
     ) -> None:

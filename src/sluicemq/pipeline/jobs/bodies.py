@@ -103,7 +103,7 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     )
     if java:
         plain_size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
-        read = _read(
+        read = read_java(
             f.expr("if(_java, body, NULL)"),
             f.col("body_kind"),
             f.expr(f"if(_packed, {plain_size}, NULL)"),
@@ -161,7 +161,7 @@ def typed_property(name: str, kind: str) -> Column:
 
 
 @arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
-def _read(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
+def read_java(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
     rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
     found = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
     return pa.array(found, _READ_ARROW)

@@ -23,7 +23,8 @@ import select
 import stat
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Final, NamedTuple
@@ -177,7 +178,7 @@ class Parts:
             self._size = 0
 
 
-class PartitionWriter:
+class PartitionWriter(AbstractContextManager["PartitionWriter"]):
     """Writes one partition; a context manager.
 
     Parts are sent one after the other; the next one is prepared while the broker stores one."""
@@ -296,9 +297,6 @@ class PartitionWriter:
             )
         return refusal
 
-    def __enter__(self) -> PartitionWriter:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self._remote.close()
 
@@ -309,25 +307,21 @@ _SOCKETS: Final = "/proc/self/fd"
 _CLOSED: Final = select.POLLRDHUP | select.POLLHUP
 
 
-class Feed:
-    """Input sockets of one task; create it before the first row is read."""
+def expect_whole(sockets: Set[int]) -> None:
+    """Check that the rows ended normally, after the last row.
 
-    def __init__(self) -> None:
-        sockets = _sockets()
-        self._open = {each for each, closed in sockets.items() if not closed}
-
-    def expect_whole(self) -> None:
-        """Check that the rows ended normally. Raises ConnectionLost if Spark closed its socket."""
-        sockets = _sockets()
-        if not all(each in sockets and not sockets[each] for each in self._open):
-            raise ConnectionLost(
-                "Spark broke off the rows of this task: an earlier step has failed. The error is "
-                "reported with the task's failure, or by the other attempts"
-            )
+    `sockets` are the `open_sockets` before the first row. Raises ConnectionLost if Spark closed
+    one of them.
+    """
+    if not sockets <= open_sockets():
+        raise ConnectionLost(
+            "Spark broke off the rows of this task: an earlier step has failed. The error is "
+            "reported with the task's failure, or by the other attempts"
+        )
 
 
-def _sockets() -> dict[int, bool]:
-    """Return the process's sockets by inode; True if the other end has closed."""
+def open_sockets() -> set[int]:
+    """Return the inodes of the process's sockets whose other end has not closed."""
     poll = select.poll()
     inodes: dict[int, int] = {}
     for name in os.listdir(_SOCKETS):
@@ -340,4 +334,4 @@ def _sockets() -> dict[int, bool]:
             inodes[descriptor] = status.st_ino
             poll.register(descriptor, _CLOSED)
     closed = {descriptor for descriptor, events in poll.poll(0) if events & _CLOSED}
-    return {inode: descriptor in closed for descriptor, inode in inodes.items()}
+    return {inode for descriptor, inode in inodes.items() if descriptor not in closed}

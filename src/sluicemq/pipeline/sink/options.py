@@ -22,7 +22,7 @@ A column of type void is ignored.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -37,6 +37,7 @@ from pyspark.sql.types import (
     NullType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampType,
     VarcharType,
@@ -173,42 +174,29 @@ def _number(options_by_name: Mapping[str, str], name: str, usual: int, least: in
 
 _TEXT: Final = "string"
 _TEXTS: Final = "map<string,string>"
-COLUMNS: Final = {
-    "destination": (_TEXT, {_TEXT}),
-    "destination_kind": (_TEXT, {_TEXT}),
-    "body": (f"string, binary or {_TEXTS}", {_TEXT, _TEXTS, "binary"}),
-    "body_kind": (_TEXT, {_TEXT}),
-    "properties": (_TEXTS, {_TEXTS}),
-    "property_types": (_TEXTS, {_TEXTS}),
-    "priority": ("an integer", {"integer"}),
-    "ttl": ("an integer (ms)", {"integer"}),
-    "expiration": ("timestamp", {"timestamp"}),
-    "deliver_at": ("timestamp", {"timestamp"}),
-    "message_id": (_TEXT, {_TEXT}),
-    "correlation_id": (_TEXT, {_TEXT}),
-    "reply_to": (_TEXT, {_TEXT}),
-    "type": (_TEXT, {_TEXT}),
-    "durability": (_TEXT, {_TEXT}),
+_STRING: Final = (_TEXT, {_TEXT}, StringType())
+_MAP: Final = (_TEXTS, {_TEXTS}, MapType(StringType(), StringType()))
+COLUMNS: Final[Mapping[str, tuple[str, Set[str], DataType]]] = {
+    "destination": _STRING,
+    "destination_kind": _STRING,
+    "body": (f"string, binary or {_TEXTS}", {_TEXT, _TEXTS, "binary"}, StringType()),
+    "body_kind": _STRING,
+    "properties": _MAP,
+    "property_types": _MAP,
+    "priority": ("an integer", {"integer"}, IntegerType()),
+    "ttl": ("an integer (ms)", {"integer"}, LongType()),
+    "expiration": ("timestamp", {"timestamp"}, TimestampType()),
+    "deliver_at": ("timestamp", {"timestamp"}, TimestampType()),
+    "message_id": _STRING,
+    "correlation_id": _STRING,
+    "reply_to": _STRING,
+    "type": _STRING,
+    "durability": _STRING,
 }
-"""Types of each column, as text for error messages, and as of `_sort`."""
+"""Types of each column: as text for error messages, as of `_sort`, and in DEFAULT_SCHEMA."""
 
-DEFAULT_SCHEMA: Final = (
-    StructType()
-    .add("destination", StringType())
-    .add("destination_kind", StringType())
-    .add("body", StringType())
-    .add("body_kind", StringType())
-    .add("properties", MapType(StringType(), StringType()))
-    .add("property_types", MapType(StringType(), StringType()))
-    .add("priority", IntegerType())
-    .add("ttl", LongType())
-    .add("expiration", TimestampType())
-    .add("deliver_at", TimestampType())
-    .add("message_id", StringType())
-    .add("correlation_id", StringType())
-    .add("reply_to", StringType())
-    .add("type", StringType())
-    .add("durability", StringType())
+DEFAULT_SCHEMA: Final = StructType(
+    [StructField(name, default) for name, (_, _, default) in COLUMNS.items()]
 )
 """Default columns of a view or table created without columns; bodies are text."""
 
@@ -237,7 +225,7 @@ def places(schema: StructType, destination: str) -> dict[str, int]:
         if name not in COLUMNS:
             wrong.append(f"there is no column {field.name}")
             continue
-        expected, sorts = COLUMNS[name]
+        expected, sorts, _ = COLUMNS[name]
         if name in found:
             wrong.append(f"there are two columns {name}")
         elif not isinstance(field.dataType, NullType) and _sort(field.dataType) not in sorts:

@@ -26,7 +26,13 @@ from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.pipeline.sink.conversion import Converter
-from sluicemq.pipeline.sink.delivery import Feed, PartitionWriter, SinkCommitMessage, WriteId
+from sluicemq.pipeline.sink.delivery import (
+    PartitionWriter,
+    SinkCommitMessage,
+    WriteId,
+    expect_whole,
+    open_sockets,
+)
 from sluicemq.pipeline.sink.options import SinkOptions, places, read
 
 _QUERY: Final = "sql.streaming.queryId"
@@ -46,14 +52,14 @@ class _Writer:
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
     ) -> SinkCommitMessage:
-        feed = Feed()
+        sockets = open_sockets()
         converter = Converter(self._places, self._options)
         with PartitionWriter(
             self._options, converter, WriteId(writer, batch, partition)
         ) as delivery:
             for rows in batches:
                 delivery.add(rows)
-            feed.expect_whole()
+            expect_whole(sockets)
             return delivery.finish()
 
     def _log_result(

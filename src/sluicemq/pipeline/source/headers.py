@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable, Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
@@ -14,8 +13,7 @@ import pyarrow.compute as pc
 
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
-from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS
-from sluicemq.pipeline.source.heads import spelled
+from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, spelled, text_of
 from sluicemq.pipeline.source.journal_storage import Integers
 
 FIELDS: Final = (
@@ -80,27 +78,12 @@ def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> 
     decoded: list[Fields] = []
     for row, meta in enumerate(metas.to_pylist()):
         try:
-            fields = tuple(_one.decode(meta))
-            if not _is_sound(fields):
-                raise ValueError("it is not an array of the nine fields")
+            fields = msgspec.convert(_one.decode(meta), _Meta)
         except _FAILURES as error:
             failed(row, error)
             fields = EMPTY
         decoded.append(fields)
     return decoded
-
-
-def _is_sound(fields: Fields) -> bool:
-    return (
-        len(fields) == 9
-        and type(fields[0]) is str
-        and type(fields[1]) is str
-        and (fields[2] is None or len(fields[2]) == 2)
-        and type(fields[3]) is str
-        and (fields[4] is None or type(fields[4]) in (dict, list))
-        and type(fields[7]) is int
-        and (fields[8] is None or type(fields[8]) is int)
-    )
 
 
 class Headers:
@@ -189,19 +172,6 @@ def _milliseconds(values: Sequence[int]) -> Integers:
         return np.array(values, np.int64)
     except OverflowError:
         return np.array([min(value, (1 << 63) - 1) for value in values], np.int64)
-
-
-def text_of(value: object) -> str | None:
-    """Return a property's value as text; `property_types` holds its type."""
-    if value is None or type(value) is str:
-        return value
-    if type(value) is bool:
-        return "true" if value else "false"
-    if type(value) is bytes:
-        return base64.b64encode(value).decode()
-    if type(value) is float:
-        return repr(value)
-    return str(value)
 
 
 def _header_bytes(value: object) -> bytes | None:

@@ -13,7 +13,14 @@ import numpy as np
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
-from sluicemq.pipeline.source.heads import Column, Heads, Names, index_heads
+from sluicemq.pipeline.source.heads import (
+    Column,
+    Heads,
+    Names,
+    ignore_damage,
+    index_heads,
+    scan_segment,
+)
 from sluicemq.pipeline.source.journal_storage import (
     Integers,
     JournalState,
@@ -21,7 +28,6 @@ from sluicemq.pipeline.source.journal_storage import (
     RecentlyUsed,
     StoredSegment,
 )
-from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 
 OPEN_SEGMENTS: Final = 12
 MOST_NAMES: Final = 1 << 18

@@ -17,10 +17,15 @@ import numpy as np
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.heads import Heads, index_heads, record_heads
+from sluicemq.pipeline.source.heads import (
+    Heads,
+    ignore_damage,
+    index_heads,
+    record_heads,
+    scan_segment,
+)
 from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.offsets import Offset, read_offset
-from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 
 
 class Lag(NamedTuple):

@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sluicemq.model.errors import ConfigurationError, JournalError
+from sluicemq.pipeline.source.heads import segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.options import (
     EARLIEST,
@@ -17,7 +18,6 @@ from sluicemq.pipeline.source.options import (
     Position,
     SourceOptions,
 )
-from sluicemq.pipeline.source.segment_scan import segment_heads
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1

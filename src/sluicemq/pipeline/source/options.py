@@ -37,6 +37,7 @@ from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
 
 _TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS: Final = re.compile(r"-?\d+")
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 EARLIEST_OFFSET: Final = -2
 LATEST_OFFSET: Final = -1
@@ -84,6 +85,15 @@ class Shape(StrEnum):
 
     EVENTS = "events"
     KAFKA = "kafka"
+
+
+_COLUMNS: Final = {Shape.EVENTS: EVENTS, Shape.KAFKA: KAFKA}
+"""All columns of each shape."""
+_USUAL: Final = {
+    Shape.EVENTS: PLAIN.names,
+    Shape.KAFKA: [name for name in KAFKA.names if name != "headers"],
+}
+"""Columns of a read without `include_headers`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -223,14 +233,7 @@ def _timestamp(text: str) -> int:
         ) from None
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
-    return microseconds(moment)
-
-
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-def microseconds(moment: datetime) -> int:
-    """Return the exact number of microseconds since 1970; `moment` has a time zone."""
+    # exact, unlike `timestamp`
     return (moment - _EPOCH) // timedelta(microseconds=1)
 
 
@@ -455,14 +458,13 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
 
 
 def _check(options: SourceOptions) -> None:
-    kafka = options.shape is Shape.KAFKA
-    names = KAFKA.names if kafka else EVENTS.names
+    names = _COLUMNS[options.shape].names
     for column in options.columns:
         if column not in names:
             raise ConfigurationError(
                 f"option columns: there is no column {column!r}, but {', '.join(names)}"
             )
-    if kafka and options.events != (Event.PUBLISHED,):
+    if options.shape is Shape.KAFKA and options.events != (Event.PUBLISHED,):
         raise ConfigurationError(
             "options shape and events: with the shape kafka, a row is a published message. Remove "
             "the option events, or read the other events with the shape events"
@@ -545,14 +547,10 @@ def asked_columns(options: SourceOptions) -> StructType:
 
     The option `columns` selects the columns; without it, `include_headers` adds the headers.
     """
-    if options.shape is Shape.KAFKA:
-        all_columns, usual = KAFKA, pa.schema([field for field in KAFKA if field.name != "headers"])
-    else:
-        all_columns, usual = EVENTS, PLAIN
-    fields = all_columns if options.include_headers else usual
-    if options.columns:
-        fields = pa.schema([field for field in all_columns if field.name in options.columns])
-    return from_arrow_schema(fields)
+    columns = _COLUMNS[options.shape]
+    usual = columns.names if options.include_headers else _USUAL[options.shape]
+    names = options.columns or usual
+    return from_arrow_schema(pa.schema([field for field in columns if field.name in names]))
 
 
 def arrow_columns(schema: StructType, shape: Shape = Shape.EVENTS) -> pa.Schema:
@@ -560,7 +558,7 @@ def arrow_columns(schema: StructType, shape: Shape = Shape.EVENTS) -> pa.Schema:
 
     Raises ConfigurationError for an unknown column or one of another type.
     """
-    columns = KAFKA if shape is Shape.KAFKA else EVENTS
+    columns = _COLUMNS[shape]
     types = {field.name: field.dataType for field in from_arrow_schema(columns)}
     for column in schema:
         name = column.name

@@ -11,12 +11,11 @@ import numpy as np
 
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.build import touched
-from sluicemq.pipeline.source.heads import Heads, index_heads
+from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalState, StoredSegment
 from sluicemq.pipeline.source.offsets import Offset
 from sluicemq.pipeline.source.reading import SegmentRange
-from sluicemq.pipeline.source.segment_scan import ignore_damage, segment_heads
 from sluicemq.pipeline.source.selection import Selection, row_counts
 
 TASK_BYTES: Final = 48 << 20
@@ -24,6 +23,8 @@ TASK_BYTES: Final = 48 << 20
 LEAST_TASK_BYTES: Final = 4 << 20
 """Minimum size of an additional task."""
 MOST_TASKS: Final = 4096
+NO_LIMIT: Final = (1 << 63) - 1
+"""Rows or bytes of a micro-batch without a limit."""
 ROW_BYTES: Final = 80
 """Cost of a row in addition to the bytes of its record."""
 SAMPLES: Final = 4096
@@ -153,54 +154,36 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
 # --- micro-batches -----------------------------------------------------------------------------
 
 
-class BatchLimits:
-    """Remaining rows and record bytes of a micro-batch; None = no limit.
-
-    The first record of a micro-batch is admitted even if it exceeds the limits.
-    """
-
-    def __init__(self, rows: int | None, volume: int | None) -> None:
-        self._rows = rows
-        self._volume = volume
-        self._empty = True
-
-    def first_beyond(self, sizes: Integers, counts: Integers) -> int:
-        """Return the index of the first of the next records that exceeds a limit.
-
-        Return the number of records if all of them fit.
-        """
-        total = place = len(sizes)
-        if not total:
-            return 0
-        rows = np.cumsum(counts)
-        volume = np.cumsum(sizes)
-        if self._rows is not None:
-            place = int(np.searchsorted(rows, self._rows, side="right"))
-            self._rows -= int(rows[-1])
-        if self._volume is not None:
-            place = min(place, int(np.searchsorted(volume, self._volume, side="right")))
-            self._volume -= int(volume[-1])
-        if self._empty:
-            place = max(place, 1)
-        self._empty = False
-        return place
-
-
 def admit(
     journal: SourceJournal,
     selection: Selection,
     start: Offset,
     end: Offset,
-    limits: BatchLimits,
+    most_rows: int,
+    most_bytes: int,
     strict: bool,
 ) -> Offset:
-    """Return the position from `start` up to `end` at which the micro-batch reaches its limits.
+    """Return the position from `start` up to `end` at which the micro-batch reaches a limit.
+
+    Its first record is admitted even if it exceeds the limits.
 
     Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
     count as empty, because the tasks report them.
     """
+    rows_before = bytes_before = 0
     for segment, chosen, counts in _selected(journal, selection, start, end, strict):
-        beyond = limits.first_beyond(chosen["size"].astype(np.int64), counts)
+        if not chosen.count:
+            continue
+        rows = np.cumsum(counts)
+        volume = np.cumsum(chosen["size"], dtype=np.int64)
+        beyond = min(
+            int(np.searchsorted(rows, most_rows - rows_before, side="right")),
+            int(np.searchsorted(volume, most_bytes - bytes_before, side="right")),
+        )
+        if not bytes_before:
+            beyond = max(beyond, 1)
+        rows_before += int(rows[-1])
+        bytes_before += int(volume[-1])
         if beyond < chosen.count:
             sequence = int(chosen["sequence"][beyond])
             if segment.index is not None:

@@ -40,7 +40,7 @@ from sluicemq.pipeline.source.offsets import (
 from sluicemq.pipeline.source.options import EARLIEST, LATEST, SourceOptions
 from sluicemq.pipeline.source.plan import (
     LEAST_TASK_BYTES,
-    BatchLimits,
+    NO_LIMIT,
     admit,
     between,
     count_rows,
@@ -160,14 +160,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return start
         if self._waits(journal, begin, end, limit):
             return start
-        rows = limit.max_rows if isinstance(limit, ReadMaxRows) else None
-        volume = limit.max_bytes if isinstance(limit, ReadMaxBytes) else None
-        if rows is not None and self._options.max_bytes_per_trigger:
-            volume = self._options.max_bytes_per_trigger
-        if rows is not None or volume is not None:
-            limits = BatchLimits(rows, volume)
+        rows = volume = NO_LIMIT
+        if isinstance(limit, ReadMaxBytes):
+            volume = limit.max_bytes
+        elif isinstance(limit, ReadMaxRows):
+            rows = limit.max_rows
+            volume = self._options.max_bytes_per_trigger or NO_LIMIT
+        if min(rows, volume) < NO_LIMIT:
             selection = self._reading.selection.bounded(begin.starts, {})
-            end = admit(journal, selection, begin, end, limits, self._reading.strict)
+            end = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
         end = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
         self._planned = end

@@ -24,10 +24,9 @@ from sluicemq.pipeline.source.build import (
     slices,
     touched,
 )
-from sluicemq.pipeline.source.heads import Column, Heads, index_heads
+from sluicemq.pipeline.source.heads import Column, Heads, ignore_damage, index_heads, scan_segment
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
-from sluicemq.pipeline.source.segment_scan import ignore_damage, scan_segment
 from sluicemq.pipeline.source.selection import (
     DEAD_LETTERED,
     Selection,

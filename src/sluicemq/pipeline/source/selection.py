@@ -16,8 +16,8 @@ import numpy as np
 from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
 from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
-from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.source.heads import Column, Heads, Names, spelled
+from sluicemq.pipeline.schema import Event, spelled
+from sluicemq.pipeline.source.heads import Column, Heads, Names
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}

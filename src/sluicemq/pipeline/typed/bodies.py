@@ -17,10 +17,8 @@ import secrets
 from collections.abc import Callable
 from typing import Final
 
-import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.types import (
     ArrayType,
     DataType,
@@ -32,11 +30,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sluicemq.model.errors import ProtocolError
-from sluicemq.pipeline.jobs.bodies import COMPRESSED_SIZE, NEED_JAVA, PACKED, PLAIN_SIZE
+from sluicemq.pipeline.jobs.bodies import (
+    COMPRESSED_SIZE,
+    NEED_JAVA,
+    PACKED,
+    PLAIN_SIZE,
+    read_java,
+)
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
-from sluicemq.protocols.java import MAX_SIZE, inflate, json_of_map, json_of_stream
 
 SHOWN: Final = 100
 """Characters of a value that a reason shows."""
@@ -70,11 +72,6 @@ _XML_END: Final = (
 )
 """An XML document ends with the end tag of its first element, or with an empty element."""
 
-_DECODED: Final = StructType(
-    [StructField("text", StringType()), StructField("error", StringType())]
-)
-_DECODED_ARROW: Final = pa.struct([pa.field("text", pa.string()), pa.field("error", pa.string())])
-
 
 def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
     """Add `_text`, the body as text, and `_error`, the reason why there is none.
@@ -83,15 +80,15 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
     """
     if java:
         size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
-        decoded = _decode(
+        read = read_java(
             f.expr(f"if({NEED_JAVA}, body, NULL)"),
             f.col("body_kind"),
             f.expr(f"if({PACKED}, {size}, NULL)"),
         )
-        frame = messages.withColumn("_decoded", decoded).selectExpr(
-            "* EXCEPT (_decoded)",
-            f"if({NEED_JAVA}, _decoded.text, string(body)) AS _text",
-            "_decoded.error AS _error",
+        frame = messages.withColumn("_read", read).selectExpr(
+            "* EXCEPT (_read)",
+            f"if({NEED_JAVA}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
+            "_read.error AS _error",
         )
     else:
         frame = messages.selectExpr("*", "string(body) AS _text", "string(NULL) AS _error")
@@ -119,37 +116,6 @@ def parse(frame: DataFrame, format: Format, columns: StructType) -> DataFrame:
         Format.TEXT: _plain,
     }
     return parsers[format](frame, columns).drop("_text", "_error")
-
-
-def java_text(body: bytes, kind: str, plain_size: int | None) -> tuple[str | None, str | None]:
-    """Return the text of a map, stream or compressed body, or the reason why it has none.
-
-    `plain_size` is None for a body that is not compressed, and -1 for a compressed one of unknown
-    size.
-    """
-    try:
-        if plain_size is not None:
-            body = inflate(body, plain_size if plain_size >= 0 else None, MAX_SIZE)
-        if kind == "map":
-            return json_of_map(body).decode(), None
-        if kind == "stream":
-            return json_of_stream(body).decode(), None
-        return body.decode(), None
-    except ProtocolError as error:
-        return None, str(error)
-    except UnicodeDecodeError:
-        return None, _NOT_UTF8
-
-
-@arrow_udf(_DECODED)  # type: ignore[call-overload, untyped-decorator]
-def _decode(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
-    rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
-    names = ("text", "error")
-    decoded = [
-        None if body is None else dict(zip(names, java_text(body, kind, size), strict=True))
-        for body, kind, size in rows
-    ]
-    return pa.array(decoded, _DECODED_ARROW)
 
 
 # --- formats -------------------------------------------------------------------------------------

@@ -66,6 +66,13 @@ def ddl_of_json_schema(text: str) -> str:
     return columns
 
 
+class _PlaceError(Exception):
+    """Error at one place of a schema, which has no column type therefore."""
+
+    def __init__(self, place: str, text: str) -> None:
+        super().__init__(f"{place}: {text}")
+
+
 class _Converter:
     """Converts one document and collects its errors."""
 
@@ -75,49 +82,42 @@ class _Converter:
         self.problems: list[str] = []
 
     def columns(self, schema: Mapping[str, Any]) -> str:
-        resolved = self._resolved(schema, "#", 0)
-        if resolved is None:
-            return ""
-        properties = resolved.get("properties")
-        if self._type(resolved, "#") != "object" or not isinstance(properties, dict):
-            self.problems.append("#: a table needs a schema of type object with properties")
+        try:
+            resolved = self._resolved(schema, "#", 0)
+            properties = resolved.get("properties")
+            if self._type(resolved, "#") != "object" or not isinstance(properties, dict):
+                raise _PlaceError("#", "a table needs a schema of type object with properties")
+        except _PlaceError as error:
+            self.problems.append(str(error))
             return ""
         return ", ".join(
             f"{quoted(name)} {self._convert(item, f'#/properties/{name}', 1)}"
             for name, item in properties.items()
         )
 
-    def _problem(self, place: str, text: str) -> str:
-        self.problems.append(f"{place}: {text}")
-        return "STRING"
-
-    def _resolved(self, schema: Any, place: str, depth: int) -> dict[str, Any] | None:
-        """Follow references, and report constructs without a column type."""
+    def _resolved(self, schema: Any, place: str, depth: int) -> dict[str, Any]:
+        """Follow references. Raises _PlaceError, also for constructs without a column type."""
         while isinstance(schema, dict) and "$ref" in schema:
             reference = schema["$ref"]
             if not isinstance(reference, str) or not reference.startswith("#/"):
-                self._problem(place, f"$ref {reference!r}: only references into the same file")
-                return None
+                raise _PlaceError(place, f"$ref {reference!r}: only references into the same file")
             if reference in self._open:
-                self._problem(place, f"$ref {reference!r} is recursive: a table has no such type")
-                return None
+                raise _PlaceError(
+                    place, f"$ref {reference!r} is recursive: a table has no such type"
+                )
             self._open.append(reference)
             schema = self._at(reference)
             if schema is None:
-                self._problem(place, f"$ref {reference!r} refers to nothing")
-                return None
+                raise _PlaceError(place, f"$ref {reference!r} refers to nothing")
         if depth > MAX_DEPTH:
-            self._problem(place, f"nested more than {MAX_DEPTH} deep")
-            return None
+            raise _PlaceError(place, f"nested more than {MAX_DEPTH} deep")
         if not isinstance(schema, dict):
-            self._problem(place, "this is no schema: an object is expected")
-            return None
+            raise _PlaceError(place, "this is no schema: an object is expected")
         for key in _UNSUPPORTED:
             if key in schema:
-                self._problem(
+                raise _PlaceError(
                     place, f"{key} is not supported: declare one type, or STRING in schema = ..."
                 )
-                return None
         return schema
 
     def _at(self, reference: str) -> Any:
@@ -130,18 +130,16 @@ class _Converter:
         return found
 
     def _type(self, schema: Mapping[str, Any], place: str) -> str:
-        """Return the one type besides "null"; "" after an error."""
+        """Return the one type besides "null". Raises _PlaceError."""
         given = schema.get("type")
         if given is None:
             given = self._implied(schema)
         types = [given] if isinstance(given, str) else given
         if not isinstance(types, list) or not types:
-            self._problem(place, "type is missing")
-            return ""
+            raise _PlaceError(place, "type is missing")
         others = [item for item in types if item != "null"]
         if len(others) != 1:
-            self._problem(place, f"type {given!r}: a column has exactly one type besides null")
-            return ""
+            raise _PlaceError(place, f"type {given!r}: a column has exactly one type besides null")
         return str(others[0])
 
     @staticmethod
@@ -158,11 +156,15 @@ class _Converter:
         return sorted({names[type(value)] for value in values if type(value) in names}) or None
 
     def _convert(self, given: Any, place: str, depth: int) -> str:
+        """Return the type of a column or of a part of one; STRING after an error."""
         outer = len(self._open)
-        schema = self._resolved(given, place, depth)
-        kind = "STRING" if schema is None else self._column_type(schema, place, depth)
-        del self._open[outer:]
-        return kind
+        try:
+            return self._column_type(self._resolved(given, place, depth), place, depth)
+        except _PlaceError as error:
+            self.problems.append(str(error))
+            return "STRING"
+        finally:
+            del self._open[outer:]
 
     def _column_type(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
         kind = self._type(schema, place)
@@ -178,14 +180,14 @@ class _Converter:
             return self._decimal(schema["multipleOf"], kind, place)
         if kind in _SCALARS:
             return _SCALARS[kind]
-        return self._problem(place, f"type {kind!r} is unknown") if kind else "STRING"
+        raise _PlaceError(place, f"type {kind!r} is unknown")
 
     def _decimal(self, step: Any, kind: str, place: str) -> str:
         """Return a DECIMAL whose scale is that of a power of ten."""
         try:
             exponent = Decimal(str(step)).normalize().as_tuple()
         except InvalidOperation:
-            return self._problem(place, f"multipleOf {step!r} is no number")
+            raise _PlaceError(place, f"multipleOf {step!r} is no number") from None
         scale = exponent.exponent
         if not isinstance(scale, int) or exponent.digits != (1,) or scale >= 0:
             return _SCALARS[kind]
@@ -203,12 +205,12 @@ class _Converter:
         if isinstance(values, dict):
             inner = self._convert(values, f"{place}/additionalProperties", depth + 1)
             return f"MAP<STRING, {inner}>"
-        return self._problem(place, "an object without properties: name its properties")
+        raise _PlaceError(place, "an object without properties: name its properties")
 
     def _array(self, schema: Mapping[str, Any], place: str, depth: int) -> str:
         items = schema.get("items")
         if isinstance(items, list):
-            return self._problem(place, "items is a list (a tuple): give one schema for all items")
+            raise _PlaceError(place, "items is a list (a tuple): give one schema for all items")
         if items is None or isinstance(items, bool):
-            return self._problem(place, "an array without items: give the schema of its items")
+            raise _PlaceError(place, "an array without items: give the schema of its items")
         return f"ARRAY<{self._convert(items, f'{place}/items', depth + 1)}>"

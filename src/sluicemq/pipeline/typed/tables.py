@@ -178,20 +178,17 @@ def write_typed(
     batch: DataFrame,
     definition: Definition,
     lake: Lake,
-    found: Overview | None = None,
+    found: Overview,
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
     The batch has the columns rows.NEEDED and all events between its first and its last record; a
     repeated batch changes nothing. Tables without a message in it are left out. The batch is
-    scanned several times: cache it if that is expensive. `found` is its `overview`, if known.
+    scanned several times: cache it if that is expensive. `found` is its `overview`.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
-    found = found or overview(batch, definition)
     counts: dict[str, TableCounts] = {}
-    if found is None:
-        return counts
     for index, table in enumerate(definition.tables):
         if not found.messages[index]:
             continue

@@ -5,6 +5,7 @@ All errors are reported at once, with the line of their table, expectation or qu
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -40,8 +41,14 @@ def check(spark: SparkSession, definition: Definition) -> None:
         rows = spark.createDataFrame([], whole)
         tables[f"silver.{table.name}"] = rows
         tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
-        _check_names(table, columns, problems)
-        _check_sql(spark, table, rows, problems)
+        title = f"table {table.name!r}"
+        problems += (
+            Problem(table.line, f"{title}: {text}") for text in _key_faults(table, columns)
+        )
+        problems += (
+            Problem(line, f"{title}, {condition}: {text}")
+            for line, condition, text in _condition_faults(spark, table, rows)
+        )
     if not problems:
         for gold in definition.gold:
             _check_gold(spark, gold, tables, problems)
@@ -83,26 +90,23 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
     return columns
 
 
-def _check_names(table: TypedTable, columns: StructType, problems: list[Problem]) -> None:
+def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
+    """Yield what is wrong with the columns of `key` and `partition_by`."""
     kinds = {item.name: item.dataType for item in columns}
     for title, names in (("key", table.key), ("partition_by", table.partition_by)):
         for name in names:
-            text = ""
             if name not in kinds:
-                text = f"{title} {name!r} is no column of {', '.join(kinds)}"
+                yield f"{title} {name!r} is no column of {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
-                text = f"{title} {name!r} is nested, which cannot be compared"
-            if text:
-                problems.append(Problem(table.line, f"table {table.name!r}: {text}"))
+                yield f"{title} {name!r} is nested, which cannot be compared"
     if table.partition_by and set(table.partition_by) >= set(kinds):
-        text = "partition_by names every column: one at least is no partition"
-        problems.append(Problem(table.line, f"table {table.name!r}: {text}"))
+        yield "partition_by names every column: one at least is no partition"
 
 
-def _check_sql(
-    spark: SparkSession, table: TypedTable, rows: DataFrame, problems: list[Problem]
-) -> None:
-    """Check that `delete` and all checks are conditions over the table's columns."""
+def _condition_faults(
+    spark: SparkSession, table: TypedTable, rows: DataFrame
+) -> Iterator[tuple[int, str, str]]:
+    """Yield line, title and fault of each check, and `delete`, that is no condition."""
     conditions = [
         (item.line, f"expectation {item.name!r}", item.check) for item in table.expectations
     ]
@@ -113,12 +117,11 @@ def _check_sql(
             with lenient_sql(spark):
                 (kind,) = rows.where(f"({sql}) IS NOT NULL").selectExpr(f"({sql}) AS c").schema
         except PySparkException as error:
-            text = first_line(error)
+            yield line, title, first_line(error)
         else:
-            if isinstance(kind.dataType, BooleanType):
-                continue
-            text = f"the condition is {kind.dataType.simpleString().upper()}, not BOOLEAN"
-        problems.append(Problem(line, f"table {table.name!r}, {title}: {text}"))
+            if not isinstance(kind.dataType, BooleanType):
+                kind_name = kind.dataType.simpleString().upper()
+                yield line, title, f"the condition is {kind_name}, not BOOLEAN"
 
 
 def _check_gold(
