@@ -27,7 +27,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import DEFAULT_PRIORITY, Durability, Message
 from sluicemq.model.rows import Row
 from sluicemq.pipeline.sink.conversion import Converter
-from sluicemq.pipeline.sink.delivery import PartitionWriter, WriteId
+from sluicemq.pipeline.sink.delivery import PartitionWriter
 from sluicemq.pipeline.sink.options import COLUMNS, places, read
 
 Predicate = Callable[[Message], bool]
@@ -101,7 +101,7 @@ def replay(
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
     schedule = ReplaySchedule(rate, speed)
-    with PartitionWriter(sink, converter, WriteId(write_id, sink.batch, 0)) as delivery:
+    with PartitionWriter(sink, converter, write_id, sink.batch, 0) as delivery:
         for batch in _in_order(messages):
             for piece, due in schedule.windows(batch):
                 if due is not None:

@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import Final
 from urllib.parse import urlencode
 
 import msgspec
@@ -58,14 +58,6 @@ _REFUSED: Final = "rejected"
 
 ROW_BYTES: Final = 64
 """Size of a row in addition to its body."""
-
-
-class WriteId(NamedTuple):
-    """Identity of a write, by which the broker recognises repetitions."""
-
-    writer: str
-    batch: int
-    partition: int
 
 
 @dataclass
@@ -183,11 +175,14 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     Parts are sent one after the other; the next one is prepared while the broker stores one."""
 
-    def __init__(self, options: SinkOptions, converter: Converter, batch: WriteId) -> None:
+    def __init__(
+        self, options: SinkOptions, converter: Converter, writer: str, batch: int, partition: int
+    ) -> None:
+        """Prepare a write; the broker recognises its repetitions by the last three arguments."""
         self.written = SinkCommitMessage()
         self._options = options
         self._converter = converter
-        self._batch = batch
+        self._identity = {"writer": writer, "batch": batch, "partition": partition}
         self._parts = Parts(options.part_rows, options.part_bytes)
         self._remote = HttpClient(options.target, options.patience)
         self._waiting: EncodedPart | None = None
@@ -224,9 +219,9 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         if options.bad_rows is BadRows.FAIL:
             row, reason = min(faults.items())
             raise BadRow(
-                f"row {written.rows - len(rows) + row} of partition {self._batch.partition}, for "
-                f"{abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can be "
-                f"{BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
+                f"row {written.rows - len(rows) + row} of partition {self._identity['partition']}, "
+                f"for {abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can "
+                f"be {BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
             )
         for reason in faults.values():
             written.count(reason)
@@ -242,9 +237,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
     def _send(self, part: EncodedPart, final: bool) -> None:
         self._settle()
         query = {
-            "writer": self._batch.writer,
-            "batch": self._batch.batch,
-            "partition": self._batch.partition,
+            **self._identity,
             "part": part.number,
             "final": "true" if final else "false",
             "bad_rows": self._options.bad_rows.value,
@@ -281,13 +274,13 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
     def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
-        location = f"part {part.number} of partition {self._batch.partition}"
+        location = f"part {part.number} of partition {self._identity['partition']}"
         if refusal.code == _CONFLICT:
             return RequestRefused(
-                f"{location} of batch {self._batch.batch} has been written with other rows before "
-                f"({refusal}). A batch that is written again has to have the same rows in the same "
-                "partitions: other rows need another writeId or batchId, a query with rand(), "
-                "uuid() or the like needs a table between, and transactionRows and "
+                f"{location} of batch {self._identity['batch']} has been written with other rows "
+                f"before ({refusal}). A batch that is written again has to have the same rows in "
+                "the same partitions: other rows need another writeId or batchId, a query with "
+                "rand(), uuid() or the like needs a table between, and transactionRows and "
                 "transactionBytes have to stay as they were"
             )
         if refusal.code == _REFUSED:

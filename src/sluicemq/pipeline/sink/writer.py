@@ -29,7 +29,6 @@ from sluicemq.pipeline.sink.conversion import Converter
 from sluicemq.pipeline.sink.delivery import (
     PartitionWriter,
     SinkCommitMessage,
-    WriteId,
     expect_whole,
     open_sockets,
 )
@@ -54,9 +53,7 @@ class _Writer:
     ) -> SinkCommitMessage:
         sockets = open_sockets()
         converter = Converter(self._places, self._options)
-        with PartitionWriter(
-            self._options, converter, WriteId(writer, batch, partition)
-        ) as delivery:
+        with PartitionWriter(self._options, converter, writer, batch, partition) as delivery:
             for rows in batches:
                 delivery.add(rows)
             expect_whole(sockets)
