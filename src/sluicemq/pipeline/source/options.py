@@ -361,6 +361,10 @@ def _no_counterpart(name: str) -> str:
 # --- options ----------------------------------------------------------------------------------
 
 
+READ: Final = "spark.read"
+READ_STREAM: Final = "spark.readStream"
+
+
 class OptionSpec(NamedTuple):
     """One option.
 
@@ -368,12 +372,14 @@ class OptionSpec(NamedTuple):
     field    field of SourceOptions
     parse    returns the value for the text of the option; raises ValueError
     default  default as it would be written; "" = none
+    only     READ or READ_STREAM if the option is for these queries only
     """
 
     name: str
     field: str
     parse: Callable[[str], object]
     default: str = ""
+    only: str = ""
 
 
 OPTIONS: Final = (
@@ -389,20 +395,22 @@ OPTIONS: Final = (
     OptionSpec("assign", "subscribe", _assigned),
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),
-    OptionSpec("endingOffsets", "ending_offsets", _position, "latest"),
+    OptionSpec("endingOffsets", "ending_offsets", _position, "latest", only=READ),
     OptionSpec("startingTimestamp", "starting_timestamp", _timestamp),
-    OptionSpec("endingTimestamp", "ending_timestamp", _timestamp),
+    OptionSpec("endingTimestamp", "ending_timestamp", _timestamp, only=READ),
     OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
-    OptionSpec("endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination),
-    OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive),
+    OptionSpec(
+        "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
+    ),
+    OptionSpec("minOffsetsPerTrigger", "min_offsets_per_trigger", _positive, only=READ_STREAM),
     OptionSpec("maxTriggerDelay", "max_trigger_delay_ms", _duration_ms, "15m"),
-    OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive),
-    OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", _positive),
+    OptionSpec("maxOffsetsPerTrigger", "max_offsets_per_trigger", _positive, only=READ_STREAM),
+    OptionSpec("maxBytesPerTrigger", "max_bytes_per_trigger", _positive, only=READ_STREAM),
     OptionSpec("minPartitions", "min_partitions", _positive),
     OptionSpec("failOnDataLoss", "fail_on_data_loss", _boolean, "true"),
     OptionSpec("includeHeaders", "include_headers", _boolean, "false"),
     OptionSpec("columns", "columns", _list),
-    OptionSpec("slot", "slot", str),
+    OptionSpec("slot", "slot", str, only=READ_STREAM),
     OptionSpec("kafka.group.id", "slot", str),
     OptionSpec("slotLimitBytes", "slot_limit_bytes", _positive),
 )
@@ -500,20 +508,12 @@ def check_batch(options: SourceOptions) -> None:
     _reject_offset("startingOffsets", options.starting_offsets, LATEST, LATEST_OFFSET)
     _reject_offset("endingOffsets", options.ending_offsets, EARLIEST, EARLIEST_OFFSET)
     ignored = [
-        name
-        for name, value in (
-            ("minOffsetsPerTrigger", options.min_offsets_per_trigger),
-            ("maxOffsetsPerTrigger", options.max_offsets_per_trigger),
-            ("maxBytesPerTrigger", options.max_bytes_per_trigger),
-            ("slot", options.slot),
-        )
-        if value
+        f"option {option.name}"
+        for option in OPTIONS
+        if option.only == READ_STREAM and getattr(options, option.field)
     ]
     if ignored:
-        log.warning(
-            "Ignored in a batch: %s. These options are for streams.",
-            " and ".join(f"option {name}" for name in ignored),
-        )
+        log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
 
 
 def _reject_offset(name: str, given: Position | None, word: str, number: int) -> None:
@@ -527,15 +527,11 @@ def _reject_offset(name: str, given: Position | None, word: str, number: int) ->
 
 def check_stream(options: SourceOptions) -> None:
     """Check the options of `spark.readStream`. Raises ConfigurationError."""
-    for name, value in (
-        ("endingOffsets", options.ending_offsets),
-        ("endingTimestamp", options.ending_timestamp),
-        ("endingOffsetsByTimestamp", options.ending_timestamps),
-    ):
-        if value is not None:
+    for option in OPTIONS:
+        if option.only == READ and getattr(options, option.field) is not None:
             raise ConfigurationError(
-                f"option {name}: a stream has no end. Remove the option; the trigger availableNow "
-                "ends a query when it has read what exists"
+                f"option {option.name}: a stream has no end. Remove the option; the trigger "
+                "availableNow ends a query when it has read what exists"
             )
 
 
