@@ -168,12 +168,9 @@ class _GoldWriter:
         self._spark = spark
         self._gold = gold
         self._table = lake.table(f"gold.{gold.name}", keys=gold.keys)
-        names = dict.fromkeys(references(gold.sql))
-        sources = {name: lake.table(name) for name in names}
-        self._missing = [name for name, table in sources.items() if not table.exists(spark)]
-        self._sources = {
-            name: table for name, table in sources.items() if name not in self._missing
-        }
+        tables = {name: lake.table(name) for name in references(gold.sql)}
+        self._sources = {name: table for name, table in tables.items() if table.exists(spark)}
+        self._missing = tables.keys() - self._sources
 
     def refresh(self) -> bool:
         """Refresh the table, and return whether it was written."""
