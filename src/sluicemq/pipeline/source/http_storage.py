@@ -91,9 +91,6 @@ class HttpStorage(JournalStorage):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_remote": None}
 
-    def __repr__(self) -> str:
-        return f"<Http {self.name}>"
-
     def __del__(self) -> None:
         # a task does not announce its end
         if self._remote is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -17,13 +16,7 @@ import numpy as np
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.heads import (
-    Heads,
-    ignore_damage,
-    index_heads,
-    record_heads,
-    scan_segment,
-)
+from sluicemq.pipeline.source.heads import ignore_damage, record_heads, segment_heads
 from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
 from sluicemq.pipeline.source.offsets import Offset, read_offset
 
@@ -102,21 +95,15 @@ class LagCounter:
                     heads = record_heads(head[:HEADER_BYTES], np.zeros(1, np.int64), offset)
                     return place, offset, int(heads["time"][0])
             else:
-                for heads in self._heads(state, place, end):
+                # without the end, storage over HTTP reads the index instead of all records
+                known = self._storage.records_end(state, place)
+                segment = self._storage.open(state.firsts[place], known)
+                for heads in segment_heads(segment, 0, ignore_damage):
                     row = int(np.searchsorted(heads["sequence"], start.sequence))
                     if row < heads.count:
                         return place, int(heads["offset"][row]), int(heads["time"][row])
             place, offset = place + 1, 0
         raise RecordNotFound(f"there is no record from {start.sequence} on")
-
-    def _heads(self, state: JournalState, place: int, end: int) -> Iterator[Heads]:
-        """Return the columns of the records of a segment, whose records end at `end`."""
-        # without the end, storage over HTTP reads the index instead of all records
-        known = self._storage.records_end(state, place)
-        segment = self._storage.open(state.firsts[place], known)
-        if segment.index is not None:
-            return iter((index_heads(segment.index),))
-        return (stretch.heads for stretch in scan_segment(segment, 0, end, ignore_damage))
 
     def _end(self, state: JournalState, place: int) -> int:
         """Return the offset at which the records of a segment end."""

@@ -142,13 +142,13 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
     """Return the range of every segment from `low` on and below `high`, without opening any.
 
     `start` has the byte position of `low` if it is known."""
-    state = journal.state
-    ranges = []
-    for place, whole in _ranges(state, low, high):
-        at = start.offset if start.segment == whole.first and start.sequence <= low else 0
-        end = journal.place.records_end(state, place)
-        ranges.append(whole._replace(start=at, end=end))
-    return ranges
+    return [
+        whole._replace(
+            start=start.offset if start.segment == whole.first and start.sequence <= low else 0,
+            end=journal.place.records_end(journal.state, place),
+        )
+        for place, whole in _ranges(journal.state, low, high)
+    ]
 
 
 # --- micro-batches -----------------------------------------------------------------------------

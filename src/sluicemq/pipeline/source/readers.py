@@ -48,7 +48,7 @@ from sluicemq.pipeline.source.plan import (
     share,
 )
 from sluicemq.pipeline.source.reading import Reading, Share, log
-from sluicemq.pipeline.source.selection import Selection
+from sluicemq.pipeline.source.selection import END, START, Selection
 
 
 class BatchReader(DataSourceReader):
@@ -61,11 +61,12 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
-        selection = Selection.of(options)
-        if options.starting_timestamp is not None:
-            selection = replace(selection, since=options.starting_timestamp)
-        if options.ending_timestamp is not None:
-            selection = replace(selection, until=options.ending_timestamp)
+        since, until = options.starting_timestamp, options.ending_timestamp
+        selection = replace(
+            Selection.of(options),
+            since=START if since is None else since,
+            until=END if until is None else until,
+        )
         self._reading = Reading(connect(options), schema, selection, options.fail_on_data_loss)
 
     def partitions(self) -> list[InputPartition]:
