@@ -82,13 +82,9 @@ class Codec(ABC):
 
     def _hidden(self, value: Any) -> Any:
         """Return a secret, or its replacement."""
-        return (
-            value
-            if self.options.secrets
-            else HIDDEN.encode()
-            if isinstance(value, bytes)
-            else HIDDEN
-        )
+        if self.options.secrets:
+            return value
+        return HIDDEN.encode() if isinstance(value, bytes) else HIDDEN
 
 
 class PhpmqCodec(Codec):
