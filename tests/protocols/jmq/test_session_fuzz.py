@@ -147,7 +147,8 @@ class Model(RuleBasedStateMachine):
 
     def begin(self) -> None:
         self.newly: list[Message] = []
-        self.waited = set(self.waiting)
+        # one that is pending at a connection was dispatched before others came back to the queue
+        self.waited = {message.number for message in self.left()}
 
     def put(self, client: Client, data: bytes) -> None:
         self.begin()
@@ -173,7 +174,6 @@ class Model(RuleBasedStateMachine):
             text = str(message.number)
             data += client.peer.message("q", text, flags=P if persistent else 0)
         self.begin()
-        self.waited |= set(self.waiting)
         # a non-persistent message is ready at once and may overtake a persistent one, which must
         # be written first: so only one kind at a time, and an iteration between
         client.peer.put(data)
@@ -255,7 +255,6 @@ class Model(RuleBasedStateMachine):
         client.closed.append(reader)
         self.begin()
         client.peer.close_consumer(reader.number, packet)
-        self.waited = set(self.waiting)
         self.collect()
 
     # --- acknowledging -----------------------------------------------------------------------
@@ -303,7 +302,6 @@ class Model(RuleBasedStateMachine):
             self.give_back([message for _, message in client.acked])
         client.sent, client.acked = [], []
         self.begin()
-        self.waited = set(self.waiting)
         kind = H.COMMIT_TRANSACTION if commit else H.ROLLBACK_TRANSACTION
         answer = client.peer.ask(kind, {"JMQTransactionID": Long(client.transaction)})
         assert status(answer) == Status.OK
@@ -339,7 +337,6 @@ class Model(RuleBasedStateMachine):
         properties = {"JMQSetRedelivered": attempted}
         header = encode_header(transaction_id=transaction)
         self.begin()
-        self.waited = set(self.waiting)
         client.peer.put(
             encode_packet(H.REDELIVER, properties=properties, header=header, body=packets(chosen))
         )
@@ -355,7 +352,6 @@ class Model(RuleBasedStateMachine):
             self.give_back(reader.held)
             self.give_back(list(reader.again.values()), uncounted=True)
         self.begin()
-        self.waited = set(self.waiting)
         session = client.peer.session
         if how == "session":
             wish = {"JMQSessionID": Long(client.session)}
