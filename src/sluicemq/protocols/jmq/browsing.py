@@ -14,7 +14,6 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator
-from itertools import chain
 from typing import Final
 
 from sluicemq.broker import Broker, Selector
@@ -25,9 +24,8 @@ from sluicemq.protocols.java import Long, dumps_map
 from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
 from sluicemq.protocols.jmq.destinations import (
     address_of,
-    counters,
-    gauges,
     longs,
+    metrics_of,
     missing,
     visible,
 )
@@ -152,12 +150,13 @@ class Browsing:
         if destination is None:
             raise missing(self._broker, address)
         if truth(packet, "JMQMetrics"):
-            figures = longs(chain(counters(destination), gauges(destination)))
             properties: dict[str, object] = {
                 "JMQConsumerID": Long(self._connection.uid()),
                 "JMQMetrics": True,
             }
-            self._connection.reply(packet, properties=properties, body=dumps_map(figures))
+            self._connection.reply(
+                packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
+            )
             return
         self._begin(self._list(packet, compiled))
 

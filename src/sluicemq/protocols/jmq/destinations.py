@@ -46,9 +46,9 @@ so values that this broker does not measure are 0: packets, disk, rollbacks, pur
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from itertools import chain
+from dataclasses import dataclass, field
 from typing import Final
 
 from msgspec.structs import replace
@@ -388,29 +388,34 @@ def missing(broker: Broker, address: Address) -> RejectedRequest:
 # --- metrics -------------------------------------------------------------------------------------
 
 
-def gauges(destination: Destination) -> Iterator[tuple[str, int]]:
+def gauges(destination: Destination) -> dict[str, int]:
     """Return the current values of a destination's gauges."""
     consumers = destination.consumers
     served = destination.settings.active_consumers
     active = min(consumers, served) if served and not destination.topic else consumers
-    yield "numConsumers", consumers
-    yield "numActiveConsumers", active
-    yield "numBackupConsumers", consumers - active
-    yield "numMsgs", destination.waiting + destination.unacked
-    yield "totalMsgBytes", destination.bytes
+    return {
+        "numConsumers": consumers,
+        "numActiveConsumers": active,
+        "numBackupConsumers": consumers - active,
+        "numMsgs": destination.waiting + destination.unacked,
+        "totalMsgBytes": destination.bytes,
+    }
 
 
-def counters(destination: Destination) -> Iterator[tuple[str, int]]:
-    """Return the current values of a destination's counters."""
+def metrics_of(destination: Destination) -> dict[str, int]:
+    """Return the current values of a destination's counters and gauges."""
     statistics = destination.statistics
-    yield "numMsgsIn", statistics.published
-    yield "numMsgsOut", statistics.delivered
-    yield "msgBytesIn", statistics.published_bytes
-    yield "msgBytesOut", statistics.delivered_bytes
-    yield "numAckedMsgs", statistics.acknowledged
-    yield "numExpiredMsgs", statistics.expired
-    yield "numDiscardedMsgs", statistics.dropped + statistics.dead_lettered
-    yield "numRejectedMsgs", statistics.rejected
+    return {
+        "numMsgsIn": statistics.published,
+        "numMsgsOut": statistics.delivered,
+        "msgBytesIn": statistics.published_bytes,
+        "msgBytesOut": statistics.delivered_bytes,
+        "numAckedMsgs": statistics.acknowledged,
+        "numExpiredMsgs": statistics.expired,
+        "numDiscardedMsgs": statistics.dropped + statistics.dead_lettered,
+        "numRejectedMsgs": statistics.rejected,
+        **gauges(destination),
+    }
 
 
 PREFIX: Final = "mq.metrics."
@@ -422,38 +427,16 @@ _TOPIC: Final = "destination.topic."
 Values = Mapping[str, Value]
 
 
-class Watched:
-    """Peaks and means of a destination's values while its metrics topic has subscribers."""
-
-    __slots__ = ("_peaks", "_samples", "_sums")
-
-    def __init__(self) -> None:
-        self._peaks: dict[str, int] = {}
-        self._sums: dict[str, int] = {}
-        self._samples = 0
-
-    def sample(self, destination: Destination) -> None:
-        """Take a sample. Called at regular intervals."""
-        self._samples += 1
-        for name, value in gauges(destination):
-            self._peaks[name] = max(self._peaks.get(name, 0), value)
-            self._sums[name] = self._sums.get(name, 0) + value
-
-    def values(self) -> Iterator[tuple[str, int]]:
-        """Yield the names and values for monitors, after at least one sample."""
-        for name, peak in self._peaks.items():
-            title = name[0].upper() + name[1:]
-            yield f"peak{title}", peak
-            yield f"avg{title}", self._sums[name] // self._samples
-
-
-_UNMEASURED: Final = (
-    "numRolledbackMsgs",
-    "numPurgedMsgs",
-    "peakMsgBytes",
-    "diskReserved",
-    "diskUsed",
-    "diskUtilizationRatio",
+_UNMEASURED: Final = dict.fromkeys(
+    (
+        "numRolledbackMsgs",
+        "numPurgedMsgs",
+        "peakMsgBytes",
+        "diskReserved",
+        "diskUsed",
+        "diskUtilizationRatio",
+    ),
+    0,
 )
 _PACKETS: Final = ("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut")
 _TOTALS: Final = (
@@ -462,9 +445,34 @@ _TOTALS: Final = (
 )
 
 
-def longs(values: Iterable[tuple[str, int]]) -> Values:
+@dataclass(slots=True, eq=False)
+class Watched:
+    """Peaks and sums of a destination's gauges while its metrics topic has subscribers."""
+
+    peaks: dict[str, int] = field(default_factory=dict)
+    sums: dict[str, int] = field(default_factory=dict)
+    samples: int = 0
+
+    def sample(self, destination: Destination) -> None:
+        """Take a sample. Called at regular intervals."""
+        self.samples += 1
+        for name, value in gauges(destination).items():
+            self.peaks[name] = max(self.peaks.get(name, 0), value)
+            self.sums[name] = self.sums.get(name, 0) + value
+
+    def values(self) -> dict[str, int]:
+        """Return the peaks and means for monitors, after at least one sample."""
+        values: dict[str, int] = {}
+        for name, peak in self.peaks.items():
+            title = name[0].upper() + name[1:]
+            values[f"peak{title}"] = peak
+            values[f"avg{title}"] = self.sums[name] // self.samples
+        return values
+
+
+def longs(values: Mapping[str, int]) -> Values:
     """Return values as Longs, as monitors expect them."""
-    return {name: Long(value) for name, value in values}
+    return {name: Long(value) for name, value in values.items()}
 
 
 class Metrics:
@@ -536,9 +544,7 @@ class Metrics:
             return self._of_destinations()
         if subject is None:
             return None
-        unmeasured = ((name, 0) for name in _UNMEASURED)
-        measured = chain(counters(subject), gauges(subject), self._watched[topic].values())
-        return longs(chain(unmeasured, measured))
+        return longs(_UNMEASURED | metrics_of(subject) | self._watched[topic].values())
 
     def _destinations(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
@@ -550,12 +556,12 @@ class Metrics:
         count = 0
         for destination in self._destinations():
             count += 1
-            for name, value in chain(counters(destination), gauges(destination)):
-                if name in totals:
-                    totals[name] += value
+            values = metrics_of(destination)
+            for name in _TOTALS:
+                totals[name] += values[name]
         totals["numConnections"] = self._process.clients()
         totals["numDestinations"] = count
-        return longs(totals.items())
+        return longs(totals)
 
     def _of_destinations(self) -> Values:
         listed: dict[str, Value] = {}
