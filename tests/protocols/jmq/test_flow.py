@@ -195,15 +195,6 @@ def test_what_has_gone_before_it_was_written(harness: Harness) -> None:
     assert peer.texts() == ["d"]
 
 
-def test_the_flow_of_the_connection_can_be_ignored(harness: Harness) -> None:
-    peer = harness.connect(SessionOptions(connection_flow=False), JMQSize=1)
-    peer.consume("q", peer.session_of())
-    peer.send("q", "a", "b")
-    peer.say(H.RESUME_FLOW, {"JMQSize": 1})
-    peer.send("q", "c", "d")
-    assert peer.texts() == ["a", "b", "c", "d"]
-
-
 def test_safe_mode_is_one_at_a_time(harness: Harness) -> None:
     peer = harness.connect(JMQSafeMode=True)
     session = peer.session_of()

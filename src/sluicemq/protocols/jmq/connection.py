@@ -24,13 +24,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple, TypeVar
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
-from sluicemq.model.message import Durability, Property
+from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, SentDeliveries
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
@@ -56,6 +56,8 @@ from sluicemq.protocols.jmq.wire import (
 from sluicemq.protocols.transport import Background, Login, SessionInfo, Timer, Transport
 from sluicemq.security.access import Credentials
 
+ValueT = TypeVar("ValueT", bool, int, str)
+
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
 
@@ -76,7 +78,6 @@ class SessionOptions(NamedTuple):
     shared_prefetch      the same for consumers of a shared topic subscription
     held                 maximum number of unacked messages per consumer, regardless of its credit
     producer_flow        messages after which a producer waits for RESUME_FLOW; 0 = never
-    connection_flow      apply the flow limit that a client sets for its whole connection
     most                 maximum number of sessions, of producers, of consumers and of transactions
                          per connection; also of transactions of a user without a connection
     browsed              maximum number of messages that BROWSE lists
@@ -98,7 +99,6 @@ class SessionOptions(NamedTuple):
     shared_prefetch: int = 5
     held: int = 100_000
     producer_flow: int = 1000
-    connection_flow: bool = True
     most: int = 10_000
     browsed: int = 1_000_000
     ping_interval: float = 120.0
@@ -125,12 +125,9 @@ SHORT_SELECTOR: Final = 1024
 class SelectorPending(Exception):
     """Raised if a selector has to be compiled in another thread first.
 
-    The request is processed again afterwards, so it must not have changed anything yet.
+    Its argument is the selector. The request is processed again afterwards, so it must not have
+    changed anything yet.
     """
-
-    def __init__(self, text: str) -> None:
-        super().__init__(text)
-        self.text = text
 
 
 class Sender:
@@ -156,25 +153,8 @@ class Sender:
         return self.client_id
 
 
-class Compiled(NamedTuple):
-    """Result of the compilation of a selector in another thread."""
-
-    text: str
-    outcome: CompiledSelector | SelectorError
-
-    @classmethod
-    def of(cls, broker: Broker, text: str) -> Compiled:
-        """Compile a selector. Thread-safe."""
-        try:
-            return cls(text, broker.compile_selector(text))
-        except SelectorError as error:
-            return cls(text, error)
-
-    def result(self) -> CompiledSelector:
-        """Return the selector. Raises SelectorError."""
-        if isinstance(self.outcome, SelectorError):
-            raise self.outcome
-        return self.outcome
+Compiled = CompiledSelector | SelectorError
+"""Result of the compilation of a selector in another thread."""
 
 
 @dataclass(slots=True, eq=False)
@@ -193,7 +173,7 @@ class JmqConnection:
     owns         True if it has had temporary destinations
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
-    compiled     result of a pending selector, until its request is processed again
+    compiled     text and result of a pending selector, until its request is processed again
     """
 
     channel: Channel[Packet | Oversized]
@@ -211,7 +191,7 @@ class JmqConnection:
     owns: bool = False
     reconnectable: bool = False
     reconnected: bool = False
-    compiled: Compiled | None = None
+    compiled: tuple[str, Compiled] | None = None
 
     def __post_init__(self) -> None:
         self.broker = self.channel.broker
@@ -238,8 +218,10 @@ class JmqConnection:
         if not selector.strip():
             return None
         compiled, self.compiled = self.compiled, None
-        if compiled is not None and compiled.text == selector:
-            return compiled.result()
+        if compiled is not None and compiled[0] == selector:
+            if isinstance(compiled[1], SelectorError):
+                raise compiled[1]
+            return compiled[1]
         broker = self.broker
         broker.settings.selectors.check_text(selector)
         if (
@@ -249,6 +231,13 @@ class JmqConnection:
         ):
             raise SelectorPending(selector)
         return broker.compile_selector(selector)
+
+    def compile(self, selector: str) -> Compiled:
+        """Return the compiled selector, or its error. Thread-safe."""
+        try:
+            return self.broker.compile_selector(selector)
+        except SelectorError as error:
+            return error
 
     # --- replies -----------------------------------------------------------------------------
 
@@ -291,12 +280,7 @@ def number(packet: Packet, name: str, usual: int | None = None) -> int:
 
     Raises RejectedRequest; also for an absent property without `usual`.
     """
-    value = packet.properties.get(name)
-    if value is None and usual is not None:
-        return usual
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise _unusable(name, value)
-    return value
+    return _property(packet, name, int, usual)
 
 
 def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
@@ -319,28 +303,24 @@ def max_packet(packet: Packet, usual: int) -> int:
 
 def text(packet: Packet, name: str) -> str:
     """Return a String property, "" if it is absent. Raises RejectedRequest."""
-    value = packet.properties.get(name)
-    if value is None:
-        return ""
-    if not isinstance(value, str):
-        raise _unusable(name, value)
-    return value
+    return _property(packet, name, str, "")
 
 
 def truth(packet: Packet, name: str, usual: bool = False) -> bool:
     """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, bool, usual)
+
+
+def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
     value = packet.properties.get(name)
     if value is None:
+        if usual is None:
+            raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
         return usual
-    if not isinstance(value, bool):
-        raise _unusable(name, value)
+    # a Boolean is an int in Python, but no Integer in Java
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
+        raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
     return value
-
-
-def _unusable(name: str, value: Property) -> RejectedRequest:
-    if value is None:
-        return RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
-    return RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
 
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------
@@ -370,9 +350,8 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
         outbound = connection.outbound
         outbound.safe = truth(packet, "JMQSafeMode")
         outbound.max_packet = max_packet(packet, outbound.max_packet)
-        if options.connection_flow:
-            size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
-            outbound.resume(size, byte_limit(packet))
+        size = number(packet, "JMQSize", number(packet, "JMQRBufferSize", 0))
+        outbound.resume(size, byte_limit(packet))
         properties |= {
             "JMQConnectionID": Long(connection.number),
             "JMQMaxMsgBytes": Long(options.packet),

@@ -380,11 +380,8 @@ class ConsumerCommands:
 
     def resume_flow(self, packet: Packet) -> None:
         """Handle RESUME_FLOW of one consumer, or of the connection. Raises RejectedRequest."""
-        size: int | None = None
-        for name in ("JMQSize", "JMQRBufferSize"):
-            if name in packet.properties:
-                size = number(packet, name)
-                break
+        given = [name for name in ("JMQSize", "JMQRBufferSize") if name in packet.properties]
+        size = number(packet, given[0]) if given else None
         limit = byte_limit(packet)
         connection = self._connection
         outbound = connection.outbound
@@ -393,10 +390,8 @@ class ConsumerCommands:
             consumer = self._consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
-        elif connection.options.connection_flow:
-            outbound.resume(size, limit)
         else:
-            outbound.resume(None, None)
+            outbound.resume(size, limit)
 
     # --- ACKNOWLEDGE -------------------------------------------------------------------------
 

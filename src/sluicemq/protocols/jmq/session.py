@@ -374,7 +374,7 @@ class JmqSession:
                     if kind == _ACKNOWLEDGE and login.logged_in:
                         self._coordinator.branches.fail(packet, connection, error)
                 except SelectorPending as pending:
-                    self._compile(pending.text, packets[place:], size)
+                    self._compile(str(pending), packets[place:], size)
                     break
                 if channel.held is not None:  # the login takes time
                     if behind := packets[place + 1 :]:
@@ -409,17 +409,17 @@ class JmqSession:
         background = self._coordinator.background
         assert background is not None
         self._channel.hold(list(packets), size)
-        work = partial(Compiled.of, self._connection.broker, text)
-        self._compilation = background.submit(work, self._compiled)
+        work = partial(self._connection.compile, text)
+        self._compilation = background.submit(work, partial(self._compiled, text))
 
-    def _compiled(self, compiled: Compiled) -> None:
+    def _compiled(self, text: str, compiled: Compiled) -> None:
         """Process the packets that wait for the selector."""
         self._compilation = None
         size = self._channel.held_bytes
         held = self._channel.release()
         connection = self._connection
         connection.broker.wake()
-        connection.compiled = compiled
+        connection.compiled = text, compiled
         self._handle(held, size)
 
     def _refuse_oversized(self, packet: Oversized) -> None:

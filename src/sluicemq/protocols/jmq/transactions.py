@@ -93,7 +93,7 @@ class Branch:
     created: int = 0
     session: int = 0
     joined: set[int] = field(default_factory=set)
-    sessionless: bool = field(init=False)
+    sessionless: bool = True
     failure: str = ""
     kept_for: str | None = None
     acked: dict[tuple[int, bytes], tuple[JmsConsumer, Consumer, Delivery]] = field(
@@ -102,9 +102,6 @@ class Branch:
     used: int = 0
     timeout: int = 0
     detached: int = 0
-
-    def __post_init__(self) -> None:
-        self.sessionless = bool(self.xid)
 
     @property
     def can_roll_back(self) -> bool:
@@ -219,7 +216,14 @@ class Branches:
 
     # --- beginning ---------------------------------------------------------------------------
 
-    def start(self, connection: JmqConnection, xid: bytes = b"", session: int = 0) -> Branch:
+    def start(
+        self,
+        connection: JmqConnection,
+        xid: bytes = b"",
+        session: int = 0,
+        *,
+        sessionless: bool = False,
+    ) -> Branch:
         """Start a transaction. Raises RejectedRequest: ERROR. The Xid must not be in use."""
         if len(self._by_connection.get(connection.number, ())) >= connection.options.most:
             raise RejectedRequest(Status.ERROR, "this connection has too many transactions")
@@ -229,8 +233,9 @@ class Branches:
             State.STARTED,
             xid,
             self._broker.clock.wall,
+            session,
+            sessionless=sessionless,
         )
-        branch.session = session
         # a rollback that the client has not requested counts as a timeout
         self._expect(branch, State.TIMED_OUT)
         self._open[branch.number] = branch
@@ -412,8 +417,10 @@ class TransactionCommands:
             if "JMQXAFlags" in packet.properties:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
             session = number(packet, "JMQSessionID", 0)
-            branch = self._branches.start(self._connection, session=session)
-            branch.sessionless = truth(packet, "JMQSessionLess")
+            sessionless = truth(packet, "JMQSessionLess")
+            branch = self._branches.start(
+                self._connection, session=session, sessionless=sessionless
+            )
         else:
             branch = self._start_branch(packet, xid)
         self._answer(packet, branch)
@@ -442,8 +449,8 @@ class TransactionCommands:
         again = packet.flags & I != 0
         state = after(PacketType.START_TRANSACTION, flags, state, again=again)
         if branch is None:
-            branch = self._branches.start(self._connection, xid)
-            branch.sessionless = truth(packet, "JMQSessionLess", True)
+            sessionless = truth(packet, "JMQSessionLess", True)
+            branch = self._branches.start(self._connection, xid, sessionless=sessionless)
         else:
             branch.state = state
             claim_transaction(self._connection.identity, branch.transaction)
