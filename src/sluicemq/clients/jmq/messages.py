@@ -31,8 +31,12 @@ from sluicemq.model.message import Property
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import (
+    QUEUE_CLASS,
     TEMPORARY_QUEUE,
+    TEMPORARY_QUEUE_CLASS,
     TEMPORARY_TOPIC,
+    TEMPORARY_TOPIC_CLASS,
+    TOPIC_CLASS,
     VariableHeader,
     class_of,
     sysid_text,
@@ -135,13 +139,17 @@ def temporary_name(queue: bool, origin: str, port: int) -> str:
     return f"{prefix}{origin}/{port}/{secrets.token_hex(16)}"
 
 
+_BY_CLASS: Final[dict[str, type[Destination]]] = {
+    QUEUE_CLASS: Queue,
+    TOPIC_CLASS: Topic,
+    TEMPORARY_QUEUE_CLASS: TemporaryQueue,
+    TEMPORARY_TOPIC_CLASS: TemporaryTopic,
+}
+
+
 def destination(address: Address) -> Destination:
     """Return the client-side destination for an address in a message."""
-    kind, name = address
-    temporary = name.startswith((TEMPORARY_QUEUE, TEMPORARY_TOPIC))
-    if kind is Kind.QUEUE:
-        return TemporaryQueue(name) if temporary else Queue(name)
-    return TemporaryTopic(name) if temporary else Topic(name)
+    return _BY_CLASS[class_of(address)](address.name)
 
 
 # --- bodies

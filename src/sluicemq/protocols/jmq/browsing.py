@@ -14,6 +14,8 @@ from __future__ import annotations
 from array import array
 from collections import deque
 from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from sluicemq.broker import Broker, Selector
@@ -45,54 +47,44 @@ Work = Iterator[None]
 """Steps of a request, of which each slice runs some."""
 
 
+@dataclass(slots=True, eq=False)
 class View:
-    """Messages listed by one BROWSE_REPLY: ids and sequence numbers in the same order, and the
-    messages that are not in the journal."""
+    """Messages listed by one BROWSE_REPLY.
 
-    __slots__ = ("_cursor", "_ids", "_messages", "_sequences")
+    ids        all ids, as in the reply
+    sequences  sequence numbers in the same order
+    messages   messages that are not in the journal, by sequence number
+    cursor     index of the message after the one that was found last
+    """
 
-    def __init__(self) -> None:
-        self._ids = bytearray()
-        self._sequences = array("Q")
-        self._messages: dict[int, Message] = {}
-        self._cursor = 0
-
-    def __len__(self) -> int:
-        return len(self._sequences)
-
-    @property
-    def ids(self) -> bytes:
-        """All ids, as in BROWSE_REPLY."""
-        return bytes(self._ids)
+    ids: bytearray = field(default_factory=bytearray)
+    sequences: array[int] = field(default_factory=partial(array, "Q"))
+    messages: dict[int, Message] = field(default_factory=dict)
+    cursor: int = 0
 
     def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
         """Add a message; `message` is set if it is not in the journal."""
-        self._ids += sysid
-        self._sequences.append(sequence)
+        self.ids += sysid
+        self.sequences.append(sequence)
         if message is not None:
-            self._messages[sequence] = message
+            self.messages[sequence] = message
 
     def find(self, broker: Broker, sysid: bytes) -> Message | None:
         """Return the message if it still exists, or None. Fast for ids in order."""
-        place = self._place(sysid)
-        if place < 0:
-            return None
-        self._cursor = place + 1
-        sequence = self._sequences[place]
-        message = self._messages.get(sequence)
+        at = self.cursor * SYSID_SIZE
+        if self.ids[at : at + SYSID_SIZE] != sysid:
+            at = self.ids.find(sysid)
+            while at >= 0 and at % SYSID_SIZE:  # these bytes belong to two ids
+                at = self.ids.find(sysid, at + 1)
+            if at < 0:
+                return None
+        place = at // SYSID_SIZE
+        self.cursor = place + 1
+        sequence = self.sequences[place]
+        message = self.messages.get(sequence)
         if message is not None:
             return message if message.references else None
         return read(broker, sequence)
-
-    def _place(self, sysid: bytes) -> int:
-        ids = self._ids
-        at = self._cursor * SYSID_SIZE
-        if ids[at : at + SYSID_SIZE] == sysid:
-            return self._cursor
-        at = ids.find(sysid)
-        while at >= 0 and at % SYSID_SIZE:
-            at = ids.find(sysid, at + 1)
-        return at // SYSID_SIZE if at >= 0 else -1
 
 
 def read(broker: Broker, sequence: int) -> Message | None:
@@ -223,7 +215,7 @@ class Browsing:
                     message = unjournaled or read(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
                         view.add(sysid_of(message, identity), sequence, unjournaled)
-                        if len(view) >= most:
+                        if len(view.sequences) >= most:
                             break
                 if over():
                     yield
@@ -232,7 +224,7 @@ class Browsing:
         if len(self._views) > MOST_VIEWS:
             del self._views[next(iter(self._views))]
         properties = {"JMQConsumerID": Long(number)}
-        self._connection.reply(packet, properties=properties, body=view.ids)
+        self._connection.reply(packet, properties=properties, body=bytes(view.ids))
 
     # --- DELIVER -----------------------------------------------------------------------------
 

@@ -318,11 +318,9 @@ class ConsumerCommands:
         consumer = connection.consumers.get(chosen)
         if consumer is None or consumer.closed:
             raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {chosen} here")
-        last = None
-        if packet.body:
-            if len(packet.body) != SYSID_SIZE:
-                raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageID")
-            last = packet.body
+        last = packet.body or None
+        if last is not None and len(last) != SYSID_SIZE:
+            raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageID")
         nothing = truth(packet, "JMQRedeliverAll")
         durable = ""
         if text(packet, "JMQDurableName"):
