@@ -447,8 +447,12 @@ _TOTALS: Final = (
 
 @dataclass(slots=True, eq=False)
 class Watched:
-    """Peaks and sums of a destination's gauges while its metrics topic has subscribers."""
+    """Metrics topic with subscribers, and peaks and sums of its destination's gauges.
 
+    due  steady time of the next message
+    """
+
+    due: int
     peaks: dict[str, int] = field(default_factory=dict)
     sums: dict[str, int] = field(default_factory=dict)
     samples: int = 0
@@ -493,9 +497,8 @@ class Metrics:
         self._process = process
         self._address = address
         self._interval = interval
-        self._due: dict[str, int] = {}
-        """Topics with subscribers, and the steady time of their next message."""
         self._watched: dict[str, Watched] = {}
+        """Topics with subscribers, by name."""
 
     def publish(self) -> None:
         """Publish messages that are due. Called in an event loop iteration, about once a second."""
@@ -508,19 +511,19 @@ class Metrics:
             if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
         ]
         names = {topic.name for topic in topics}
-        for gone in self._due.keys() - names:
-            del self._due[gone]
-            self._watched.pop(gone, None)
+        for gone in self._watched.keys() - names:
+            del self._watched[gone]
         for topic in topics:
             name = topic.name.removeprefix(PREFIX)
+            watched = self._watched.setdefault(topic.name, Watched(now))
             subject = self._subject(name)
             if subject is not None:
-                self._watched.setdefault(topic.name, Watched()).sample(subject)
-            if now < self._due.setdefault(topic.name, now):
+                watched.sample(subject)
+            if now < watched.due:
                 continue
-            values = self._values(name, topic.name, subject)
+            values = self._values(name, subject, watched)
             if values is not None:
-                self._due[topic.name] = now + self._interval
+                watched.due = now + self._interval
                 self._send(topic, values)
 
     def _subject(self, name: str) -> Destination | None:
@@ -530,7 +533,7 @@ class Metrics:
                 return self._broker.destinations.find(Address(kind, name.removeprefix(prefix)))
         return None
 
-    def _values(self, name: str, topic: str, subject: Destination | None) -> Values | None:
+    def _values(self, name: str, subject: Destination | None, watched: Watched) -> Values | None:
         if name == "broker":
             return self._of_broker()
         if name == "jvm":
@@ -544,7 +547,7 @@ class Metrics:
             return self._of_destinations()
         if subject is None:
             return None
-        return longs(_UNMEASURED | metrics_of(subject) | self._watched[topic].values())
+        return longs(_UNMEASURED | metrics_of(subject) | watched.values())
 
     def _destinations(self) -> Iterator[Destination]:
         for destination in self._broker.destinations.values():
