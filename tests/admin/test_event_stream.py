@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from starlette.responses import StreamingResponse
 
-from sluicemq.admin.overview import EventStream, OverviewService
+from sluicemq.admin.overview import OverviewService
 from sluicemq.admin.routing import Call
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
@@ -208,8 +209,9 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
         if len(sent) == 3:
             await may_go.wait()
 
-    stream = EventStream(reader.pages, reader.call, reader.query)
-    task = asyncio.ensure_future(stream({}, send, send))
+    stream = StreamingResponse(reader.chunks)
+    connected: Any = asyncio.Event()
+    task = asyncio.ensure_future(stream({"type": "http"}, connected.wait, send))
     await sent_at_least(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3

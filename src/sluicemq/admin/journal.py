@@ -9,6 +9,7 @@ advancing a slot reads and rewrites its file.
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import re
 import shutil
@@ -22,10 +23,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 import structlog
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin.api_context import ApiContext, Backups, Service
-from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot, Slots
@@ -158,16 +157,16 @@ class JournalService:
             raise _missing(first, durable)
         start, end, partial = read_range(call.request.headers.get("range", ""), extent)
         try:
-            fd = await asyncio.to_thread(
-                os.open, segment_path(journal.directory, first), os.O_RDONLY | os.O_CLOEXEC
-            )
+            file = await asyncio.to_thread(io.FileIO, segment_path(journal.directory, first))
         except FileNotFoundError:
             raise _missing(first, durable) from None
-        headers = {"Accept-Ranges": "bytes"}
+        headers = {"Accept-Ranges": "bytes", "Content-Length": str(end - start)}
         if partial:
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{extent.size}"
         status = 206 if partial else 200
-        return FileResponse(fd, start, end, status, headers, call.caller)
+        if call.request.method == "HEAD":
+            start = end
+        return StreamingResponse(_pieces(file, start, end), status, headers, OCTETS)
 
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
@@ -246,56 +245,20 @@ class JournalService:
         return durable, found
 
 
-class FileResponse(Response):
-    """Response with bytes of an open file, read in chunks on another thread. Closes the file."""
-
-    def __init__(
-        self,
-        fd: int,
-        start: int,
-        end: int,
-        status: int,
-        headers: dict[str, str],
-        caller: Caller,
-    ) -> None:
-        headers = {**headers, "Content-Length": str(end - start)}
-        super().__init__(None, status, headers, OCTETS)
-        self._fd = fd
-        self._start = start
-        self._end = end
-        self._caller = caller
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send the response."""
-        try:
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-            position = self._start if scope["method"] != "HEAD" else self._end
-            while position < self._end and not self._caller.gone:
-                size = min(CHUNK_BYTES, self._end - position)
-                piece = await asyncio.to_thread(os.pread, self._fd, size, position)
-                if not piece:
-                    raise JournalDamaged(
-                        f"a segment ends at offset {position}, {self._end - position} bytes "
-                        "before the end that it was known to have"
-                    )
-                position += len(piece)
-                await send(
-                    {
-                        "type": "http.response.body",
-                        "body": piece,
-                        "more_body": position < self._end,
-                    }
+async def _pieces(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]:
+    """Yield the bytes of a segment from `start` to `end`, read in chunks on another thread. Closes
+    the file."""
+    with file:
+        while start < end:
+            size = min(CHUNK_BYTES, end - start)
+            piece = await asyncio.to_thread(os.pread, file.fileno(), size, start)
+            if not piece:
+                raise JournalDamaged(
+                    f"a segment ends at offset {start}, {end - start} bytes before the end that "
+                    "it was known to have"
                 )
-            if position == self._start or scope["method"] == "HEAD":
-                await send({"type": "http.response.body", "body": b"", "more_body": False})
-        finally:
-            os.close(self._fd)
+            start += len(piece)
+            yield piece
 
 
 def _creation_times(journal: FileJournal, firsts: list[int]) -> dict[int, int]:

@@ -15,8 +15,7 @@ from typing import Final
 
 import msgspec
 from msgspec.structs import replace
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
@@ -234,29 +233,6 @@ RETRY_MS: Final = 2000
 _KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
-class EventStream(Response):
-    """Response that lasts until its events end or its client disconnects."""
-
-    def __init__(self, service: OverviewService, call: Call, query: EventQuery) -> None:
-        super().__init__(media_type=EVENT_STREAM)
-        del self.headers["content-length"]
-        self._service = service
-        self._call = call
-        self._query = query
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until the connection reports its end; `receive` is not read."""
-        body = "http.response.body"
-        self._service.open += 1
-        try:
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            async for each in self._service.events(self._call, self._query):
-                await send({"type": body, "body": each, "more_body": True})
-            await send({"type": body, "body": b"", "more_body": False})
-        finally:
-            self._service.open -= 1
-
-
 def event(name: str, data: bytes) -> bytes:
     """Return an event in wire format. `data` is JSON, which contains no line ends."""
     return b"event: %b\ndata: %b\n\n" % (name.encode(), data)
@@ -315,37 +291,42 @@ class OverviewService(Service):
             )
         if call.request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return EventStream(self, call, query)
+        return StreamingResponse(self.events(call, query), media_type=EVENT_STREAM)
 
     async def events(self, call: Call, query: EventQuery) -> AsyncIterator[bytes]:
-        """Yield events until the connection is about to close or the login is no longer valid."""
+        """Yield the events of a stream, which counts as open meanwhile, until the connection is
+        about to close or the login is no longer valid."""
         leaving = call.caller.leaving
         silent = 0
         tick = 0
-        yield b"retry: %d\n\n" % RETRY_MS
-        while not leaving.is_set():
-            self._context.broker.wake()
-            identity = call.who.current()
-            if identity is None:
-                yield event("logout", b"{}")
-                return
-            silent += 1
-            if query.overview:
-                silent = 0
-                yield event("overview", msgspec.json.encode(self.now(identity)))
-            if query.destinations and tick % ROWS_TICKS == 0:
-                rows = await self._pages.unless(leaving, identity, query)
-                if rows is None:
+        self.open += 1
+        try:
+            yield b"retry: %d\n\n" % RETRY_MS
+            while not leaving.is_set():
+                self._context.broker.wake()
+                identity = call.who.current()
+                if identity is None:
+                    yield event("logout", b"{}")
                     return
-                silent = 0
-                yield event("destinations", rows)
-            if silent >= KEEP_ALIVE_TICKS:
-                silent = 0
-                yield _KEEP_ALIVE
-            tick += 1
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._tick):
-                    await leaving.wait()
+                silent += 1
+                if query.overview:
+                    silent = 0
+                    yield event("overview", msgspec.json.encode(self.now(identity)))
+                if query.destinations and tick % ROWS_TICKS == 0:
+                    rows = await self._pages.unless(leaving, identity, query)
+                    if rows is None:
+                        return
+                    silent = 0
+                    yield event("destinations", rows)
+                if silent >= KEEP_ALIVE_TICKS:
+                    silent = 0
+                    yield _KEEP_ALIVE
+                tick += 1
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._tick):
+                        await leaving.wait()
+        finally:
+            self.open -= 1
 
     def now(self, identity: Identity, fresh: bool = False) -> OverviewView:
         """Return the overview that the user may see, without history; `fresh`: not a cached one,
