@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from sluicemq.admin.api_context import ApiContext, ApiLimits, AttachedConsumer
@@ -54,11 +55,18 @@ class NoConnections:
 
 
 class NoSettings:
+    directory = None
+    users_file = Path("users.json")
+    configuration = ""
+
     def settings(self) -> list[SettingView]:
         return []
 
     def declares(self, address: Address) -> bool:
         return False
+
+    def sources(self) -> dict[str, bytes]:
+        return {}
 
 
 class Process:

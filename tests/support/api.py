@@ -88,7 +88,7 @@ class ApiFixture:
             users=UserService(self.authenticator),
             sessions=BrowserSessions(self.clock),
             audit=self.authenticator.audit,
-            backups=None if backup_dir is None else EffectiveConfiguration(config),
+            configuration=EffectiveConfiguration(config),
         )
         self.application = Application(self.context)
         self.endpoints = self.application.table.endpoints

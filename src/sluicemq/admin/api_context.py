@@ -65,7 +65,8 @@ class Connections(Protocol):
 
 
 class Configuration(Protocol):
-    """Effective settings."""
+    """Effective settings, the directory of backups, and the files of a backup besides the
+    journal."""
 
     def settings(self) -> list[SettingView]:
         """Return the settings in the order of the documentation, without those of destinations,
@@ -73,6 +74,21 @@ class Configuration(Protocol):
 
     def declares(self, address: Address) -> bool:
         """Return whether the configuration file declares the destination."""
+
+    @property
+    def directory(self) -> Path | None:
+        """Directory of backups requested over HTTP; None = disabled."""
+
+    @property
+    def users_file(self) -> Path:
+        """User database; may not exist."""
+
+    @property
+    def configuration(self) -> str:
+        """Settings in force, as the text of a TOML file."""
+
+    def sources(self) -> dict[str, bytes]:
+        """Return the contents of the files by name. Raises OSError."""
 
 
 class Vitals(Protocol):
@@ -91,25 +107,6 @@ class Vitals(Protocol):
 
     def state(self) -> BrokerState:
         """Return the state of the broker."""
-
-
-class Backups(Protocol):
-    """Files of a backup besides the journal, and the directory of backups."""
-
-    @property
-    def directory(self) -> Path | None:
-        """Directory of backups requested over HTTP; None = disabled."""
-
-    @property
-    def users_file(self) -> Path:
-        """User database; may not exist."""
-
-    @property
-    def configuration(self) -> str:
-        """Settings in force, as the text of a TOML file."""
-
-    def sources(self) -> dict[str, bytes]:
-        """Return the contents of the files by name. Raises OSError."""
 
 
 BODY_BYTES: Final = 64 * 1024 * 1024
@@ -147,14 +144,13 @@ class ApiContext:
 
     broker         the engine; call `broker.wake()` before anything that depends on the time
     connections    connections of all listeners
-    configuration  effective settings
+    configuration  effective settings, and the files of a backup
     vitals         state of the process
     users          service for users, roles and tokens
     sessions       browser sessions
     audit          audit log
     history        samples of the last hour
     figures        state that /metrics keeps between scrapes
-    backups        files of a backup besides the journal; None = backups are disabled
     """
 
     broker: Broker
@@ -166,7 +162,6 @@ class ApiContext:
     audit: Audit
     history: History
     figures: ScrapeState
-    backups: Backups | None = None
     limits: ApiLimits = field(default_factory=ApiLimits)
 
 

@@ -24,7 +24,7 @@ import msgspec
 import structlog
 from starlette.responses import Response, StreamingResponse
 
-from sluicemq.admin.api_context import ApiContext, Backups, Service
+from sluicemq.admin.api_context import ApiContext, Configuration, Service
 from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot, Slots
@@ -326,30 +326,28 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
 
 def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple[Slot, bool]:
     """Create, advance or claim a slot. Return it, and True if it is new."""
+    position = requested.position
+    slot = None
     try:
         slot = slots.get(name)
-        if requested.holder:
-            return _claim(slots, name, requested), False
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
             message = f"there are {MOST_SLOTS} slots already; delete unused ones"
             raise ApiError(409, "too-many-slots", message) from None
-        if requested.holder:
-            return _claim(slots, name, requested), True
-        return slots.create(name, requested.position, requested.limit_bytes), True
+    if requested.holder:
+        try:
+            claimed = slots.claim(name, requested.holder, position, requested.lease_ms)
+        except JournalError as error:
+            raise ApiError(409, "slot-held", str(error)) from None
+        return claimed, slot is None
+    if slot is None:
+        return slots.create(name, position, requested.limit_bytes), True
     if slot.lost:
         raise ApiError(409, "slot-lost", slot.describe_loss(name))
-    if requested.position < slot.position:
+    if position < slot.position:
         message = f"the slot {name} is at {slot.position} and cannot go back"
         raise ApiError(409, "slot-ahead", message, more={"position": slot.position})
-    return slots.advance(name, requested.position), False
-
-
-def _claim(slots: Slots, name: str, requested: SlotRequest) -> Slot:
-    try:
-        return slots.claim(name, requested.holder, requested.position, requested.lease_ms)
-    except JournalError as error:
-        raise ApiError(409, "slot-held", str(error)) from None
+    return slots.advance(name, position), False
 
 
 def _name(call: Call) -> str:
@@ -390,8 +388,8 @@ class BackupService(Service):
     @handles(LIST_BACKUPS)
     async def show(self, call: Call, query: PageQuery) -> BackupList:
         """GET /backups"""
-        backups = self._backups()
-        directory = backups.directory
+        configuration = self._context.configuration
+        directory = configuration.directory
         found: list[BackupView] = []
         if directory is not None and directory.is_dir():
             found = await asyncio.to_thread(catalogue, directory)
@@ -399,8 +397,8 @@ class BackupService(Service):
         return BackupList(
             directory=None if directory is None else str(directory),
             running=_running.locked(),
-            users_file=str(backups.users_file),
-            configuration=backups.configuration,
+            users_file=str(configuration.users_file),
+            configuration=configuration.configuration,
             items=page.items,
             total=page.total,
             next_cursor=page.next_cursor,
@@ -411,9 +409,9 @@ class BackupService(Service):
         """POST /backups"""
         requested = parameters.body
         call.note = requested.directory
-        backups = self._backups()
+        configuration = self._context.configuration
         journal = kept(self._context.broker.journal)
-        home = backups.directory
+        home = configuration.directory
         if home is None or not home.is_dir():
             raise ApiError(
                 409,
@@ -425,10 +423,14 @@ class BackupService(Service):
         previous = None
         if requested.incremental_from is not None:
             previous = home / _backup_name(requested.incremental_from)
-            await asyncio.to_thread(_check_previous, previous)
+            try:
+                await asyncio.to_thread(read_manifest, previous)
+            except JournalError:
+                message = f"there is no backup named {previous.name} to begin with"
+                raise ApiError(404, "backup-not-found", message) from None
         if not _running.acquire(blocking=False):
             raise ApiError(409, "backup-running", "another backup is being made; wait for its end")
-        work = _Work(journal.directory, target, previous, requested, backups)
+        work = _Work(journal.directory, target, previous, requested, configuration)
         try:
             await asyncio.to_thread(work.take_name)
         except BaseException:
@@ -436,12 +438,6 @@ class BackupService(Service):
             raise
         work.start(call.caller.peer)
         return StreamingResponse(work.lines(), media_type=LINES)
-
-    def _backups(self) -> Backups:
-        backups = self._context.backups
-        if backups is None:
-            raise ApiError(409, "no-backup-directory", "this broker makes no backups")
-        return backups
 
 
 _running: Final = threading.Lock()
@@ -457,13 +453,13 @@ class _Work:
         target: Path,
         previous: Path | None,
         requested: BackupRequest,
-        backups: Backups,
+        configuration: Configuration,
     ) -> None:
         self._journal = journal
         self._target = target
         self._previous = previous
         self._requested = requested
-        self._backups = backups
+        self._configuration = configuration
         self._given_up = threading.Event()
         self._loop = asyncio.get_running_loop()
         self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
@@ -509,7 +505,7 @@ class _Work:
             manifest = create(
                 self._journal,
                 self._target,
-                extras=self._backups.sources(),
+                extras=self._configuration.sources(),
                 previous=self._previous,
                 link=self._requested.hard_links,
                 rate=self._requested.max_rate,
@@ -528,15 +524,6 @@ class _Work:
         finally:
             _running.release()
         self._report(line)
-
-
-def _check_previous(previous: Path) -> None:
-    try:
-        read_manifest(previous)
-    except JournalError:
-        raise ApiError(
-            404, "backup-not-found", f"there is no backup named {previous.name} to begin with"
-        ) from None
 
 
 def _backup_name(text: str) -> str:

@@ -240,11 +240,10 @@ class Server:
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
         authenticator = Authenticator(config, loop.call_soon_threadsafe)
         lag = LoopLag(loop, self.lag)
-        configuration = EffectiveConfiguration(config, self._origins)
         context = ApiContext(
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
-            configuration=configuration,
+            configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
             users=UserService(authenticator),
             sessions=BrowserSessions(
@@ -262,7 +261,6 @@ class Server:
                 open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
-            backups=configuration,
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
