@@ -11,10 +11,10 @@ ring, so that thousands of idle destinations take no memory. A ring takes about 
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from struct import Struct
 from typing import Final, NamedTuple
 
 from sluicemq.broker import Broker, Destination
@@ -28,6 +28,8 @@ DESTINATION_STEPS: Final = 120
 RECENT_STEPS: Final = 12
 """Samples from which quantiles are computed: one minute."""
 
+_SLOT: Final = Struct("<ffII")
+"""Publish rate, deliver rate, ready and unacked messages."""
 _MOST: Final = (1 << 32) - 1
 _TAIL: Final = 0.99
 
@@ -50,14 +52,11 @@ class Sample(NamedTuple):
 class Ring:
     """Samples of one destination, one slot per step; 0 before it was created.
 
-    rates   messages/s, publish and deliver rate alternately
-    depths  messages, ready and unacked alternately
-    idle    steps since a value was not 0
+    idle  steps since a value was not 0
     """
 
     idle: int = 0
-    rates: array[float] = field(default_factory=lambda: array("f", bytes(8 * DESTINATION_STEPS)))
-    depths: array[int] = field(default_factory=lambda: array("I", bytes(8 * DESTINATION_STEPS)))
+    slots: bytearray = field(default_factory=lambda: bytearray(_SLOT.size * DESTINATION_STEPS))
 
 
 class History:
@@ -111,11 +110,9 @@ class History:
                 return
         if not idle:
             ring.idle = 0
-        place = 2 * (self._step % DESTINATION_STEPS)
-        ring.rates[place] = publish_rate
-        ring.rates[place + 1] = deliver_rate
-        ring.depths[place] = min(waiting, _MOST)
-        ring.depths[place + 1] = min(unacked, _MOST)
+        depths = min(waiting, _MOST), min(unacked, _MOST)
+        place = self._step % DESTINATION_STEPS * _SLOT.size
+        _SLOT.pack_into(ring.slots, place, publish_rate, deliver_rate, *depths)
 
     def _sample(self) -> None:
         totals = self._broker.stats_sampler.totals
@@ -155,11 +152,9 @@ class History:
         ring = self._rings.get(destination)
         if ring is None:
             return [Sample(0.0, 0.0, 0, 0)] * steps
-        taken = range(self._step - steps, self._step)
-        places = [2 * (step % DESTINATION_STEPS) for step in taken]
         return [
-            Sample(ring.rates[at], ring.rates[at + 1], ring.depths[at], ring.depths[at + 1])
-            for at in places
+            Sample(*_SLOT.unpack_from(ring.slots, step % DESTINATION_STEPS * _SLOT.size))
+            for step in range(self._step - steps, self._step)
         ]
 
     def recent_lag(self) -> Distribution:
