@@ -19,6 +19,7 @@ import msgspec
 from msgspec import UNSET
 
 from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.batches import body_problem
 from sluicemq.admin.destinations import found, not_found
 from sluicemq.admin.errors import ApiError, printable
 from sluicemq.admin.messages import (
@@ -165,21 +166,9 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
         kind, body = BodyKind.JSON, bytes(publication.body_json)
     if isinstance(publication.body_kind, str):
         kind = _KINDS[publication.body_kind]
-        _expect(kind, body)
+        if problem := body_problem(kind, body):
+            raise ApiError(400, "bad-body", problem)
     return kind, body
-
-
-def _expect(kind: BodyKind, body: bytes) -> None:
-    """Raise ApiError for a body that does not match its kind."""
-    try:
-        if kind is BodyKind.NONE and body:
-            raise ApiError(400, "bad-body", "a message of the kind none has no body")
-        if kind is BodyKind.TEXT:
-            body.decode()
-        elif kind is BodyKind.JSON:
-            msgspec.json.decode(body)
-    except (UnicodeDecodeError, msgspec.DecodeError, RecursionError) as error:
-        raise ApiError(400, "bad-body", f"the body is no {kind.name.lower()}: {error}") from None
 
 
 def properties_of(given: dict[str, Any]) -> dict[str, Property]:

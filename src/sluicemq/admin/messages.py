@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
 from time import perf_counter
@@ -21,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.api_context import ApiLimits, Service
 from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError, base64_of, printable
@@ -245,24 +246,19 @@ _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 
 
+@dataclass(slots=True)
 class ScanBudget:
     """Time and number of messages that one request may spend on scanning."""
 
-    def __init__(self, context: ApiContext) -> None:
-        limits = context.limits
-        self._until = perf_counter() + limits.scan_seconds
-        self._left = limits.scan
-        self.scanned = 0
-
-    def spend(self, count: int) -> None:
-        """Subtract `count` scanned messages from the budget."""
-        self.scanned += count
-        self._left -= count
+    limits: ApiLimits
+    started: float = field(default_factory=perf_counter)
+    scanned: int = 0
 
     @property
     def over(self) -> bool:
         """True if the budget is used up."""
-        return self._left <= 0 or perf_counter() > self._until
+        limits = self.limits
+        return self.scanned >= limits.scan or perf_counter() - self.started > limits.scan_seconds
 
 
 class MessageService(Service):
@@ -295,12 +291,12 @@ class MessageService(Service):
             cursor = subscription.cursor(NO_END, priority, last)
         else:
             place -= await _skip(cursor, place, slices)
-        budget = ScanBudget(self._context)
+        budget = ScanBudget(self._context.limits)
         items: list[MessageItem] = []
         async for delivery in slices.scan(
             cursor, lambda: 0 if budget.over else query.limit - len(items)
         ):
-            budget.spend(1)
+            budget.scanned += 1
             if selector is None:
                 items.append(self._item(delivery, "ready", place, query.body))
             elif selects(self._broker, selector, delivery):
@@ -328,7 +324,7 @@ class MessageService(Service):
             _, _, place = read_cursor(query.cursor)
         in_step = STEP if selector is not None else query.limit
         slices = TimeSlices(self._broker)
-        budget = ScanBudget(self._context)
+        budget = ScanBudget(self._context.limits)
         items: list[MessageItem] = []
         more = True
         while more and len(items) < query.limit and not budget.over:
@@ -339,7 +335,7 @@ class MessageService(Service):
                 deliveries = delayed(subscription, place, count)
             more = len(deliveries) == count
             for delivery in deliveries:
-                budget.spend(1)
+                budget.scanned += 1
                 if selector is None or selects(broker, selector, delivery):
                     position = place if selector is None else None
                     items.append(self._item(delivery, query.state, position, query.body))
