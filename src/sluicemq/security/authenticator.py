@@ -447,8 +447,7 @@ class ConnectionUsers:
 
     def permissions(self, name: str) -> list[Permission]:
         """Return the permissions of a user, including those of its roles (`Users`)."""
-        database = self._authenticator.database
-        return list(database.rights(name)) if name in database.users else []
+        return list(self._authenticator.database.rights(name))
 
     def _with_password(self, name: str, change: UserRequest, new: bool, done: Done) -> None:
         """Apply a change with a password; protocols cannot create users without one."""

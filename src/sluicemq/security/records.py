@@ -106,12 +106,25 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     roles: dict[str, tuple[Permission, ...]] = msgspec.field(default_factory=dict)
 
     def rights(self, name: str) -> tuple[Permission, ...]:
-        """Return a user's own permissions and those of its roles.
-
-        Raises KeyError if there is no such user.
-        """
-        user = self.users[name]
+        """Return a user's own permissions and those of its roles; () for an unknown user."""
+        user = self.users.get(name)
+        if user is None:
+            return ()
         return user.permissions + tuple(p for role in user.roles for p in self.roles[role])
+
+    def user(self, name: str) -> UserRecord:
+        """Return a user. Raises UserNotFound."""
+        user = self.users.get(name)
+        if user is None:
+            raise UserNotFound(f"there is no user {name[:100]!r}")
+        return user
+
+    def role(self, name: str) -> tuple[Permission, ...]:
+        """Return the permissions of a role. Raises RoleNotFound."""
+        permissions = self.roles.get(name)
+        if permissions is None:
+            raise RoleNotFound(f"there is no role {name[:100]!r}")
+        return permissions
 
 
 Change = Callable[[Database], Database]
@@ -317,14 +330,14 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
     if len(database.users) >= MOST_USERS:
         raise AccessError(f"there are {MOST_USERS} users, and there cannot be more")
     for role in user.roles:
-        _role(database, role)
+        database.role(role)
     return replace(database, users={**database.users, name: user})
 
 
 def remove_user(database: Database, name: str, force: bool = False) -> Database:
     """Remove a user. Raises UserNotFound; unless `force`, AccessDenied for the last user and for
     the last superuser."""
-    user = _user(database, name)
+    user = database.user(name)
     if len(database.users) == 1 and not force:
         raise AccessDenied(
             f"{name} is the last user; a broker started without users requires no login"
@@ -344,7 +357,7 @@ def change_user(
     last superuser; AccessError if a role does not exist, or if digest logins are to be allowed
     without a new password.
     """
-    user = _user(database, name)
+    user = database.user(name)
     has_digest = bool(user.digest)
     allowed = has_digest if requested.allow_digest is UNSET else requested.allow_digest
     fields: dict[str, object] = {}
@@ -360,7 +373,7 @@ def change_user(
         fields["superuser"] = requested.superuser
     if requested.roles is not UNSET:
         for role in requested.roles:
-            _role(database, role)
+            database.role(role)
         fields["roles"] = tuple(dict.fromkeys(requested.roles))
     return _with(database, name, now, **fields) if fields else database
 
@@ -380,13 +393,13 @@ def replace_hashes(database: Database, hashes: Mapping[str, tuple[str, str]]) ->
 
 def grant(database: Database, name: str, permission: Permission, now: int) -> Database:
     """Replace the user's permission for exactly this pattern. Raises UserNotFound, AccessError."""
-    permissions = _granted(_user(database, name).permissions, permission)
+    permissions = _granted(database.user(name).permissions, permission)
     return _with(database, name, now, permissions=permissions)
 
 
 def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
     """Remove the user's permission for this pattern, if there is one. Raises UserNotFound."""
-    permissions = _revoked(_user(database, name).permissions, pattern)
+    permissions = _revoked(database.user(name).permissions, pattern)
     return _with(database, name, now, permissions=permissions)
 
 
@@ -403,7 +416,7 @@ def add_role(database: Database, role: str) -> Database:
 
 def remove_role(database: Database, role: str) -> Database:
     """Remove a role. Raises AccessError if it does not exist or a user has it."""
-    _role(database, role)
+    database.role(role)
     if holders := [name for name, user in database.users.items() if role in user.roles]:
         raise AccessError(
             f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
@@ -416,7 +429,7 @@ def grant_role(database: Database, role: str, permission: Permission) -> Databas
 
     Raises AccessError if the role does not exist or the pattern is invalid.
     """
-    permissions = _granted(_role(database, role), permission)
+    permissions = _granted(database.role(role), permission)
     return replace(database, roles={**database.roles, role: permissions})
 
 
@@ -425,32 +438,32 @@ def revoke_role(database: Database, role: str, pattern: str) -> Database:
 
     Raises AccessError if the role does not exist.
     """
-    permissions = _revoked(_role(database, role), pattern)
+    permissions = _revoked(database.role(role), pattern)
     return replace(database, roles={**database.roles, role: permissions})
 
 
 def assign(database: Database, role: str, name: str, now: int) -> Database:
     """Assign a role to a user. Raises UserNotFound; AccessError if the role does not exist."""
-    _role(database, role)
-    roles = _user(database, name).roles
+    database.role(role)
+    roles = database.user(name).roles
     return database if role in roles else _with(database, name, now, roles=(*roles, role))
 
 
 def withdraw(database: Database, role: str, name: str, now: int) -> Database:
     """Withdraw a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
-    _role(database, role)
-    roles = tuple(each for each in _user(database, name).roles if each != role)
+    database.role(role)
+    roles = tuple(each for each in database.user(name).roles if each != role)
     return _with(database, name, now, roles=roles)
 
 
 def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Database:
     """Add a token to a user. Raises UserNotFound."""
-    return _with(database, name, now, tokens=(*_user(database, name).tokens, token))
+    return _with(database, name, now, tokens=(*database.user(name).tokens, token))
 
 
 def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
     """Remove a token. Raises UserNotFound, TokenNotFound."""
-    tokens = _user(database, name).tokens
+    tokens = database.user(name).tokens
     left = tuple(token for token in tokens if token.id != token_id)
     if len(left) == len(tokens):
         raise TokenNotFound(f"{name} has no token {token_id[:100]!r}")
@@ -458,26 +471,12 @@ def remove_token(database: Database, name: str, token_id: str, now: int) -> Data
 
 
 def _with(database: Database, name: str, now: int, **fields: object) -> Database:
-    user = replace(_user(database, name), updated=now, **fields)
+    user = replace(database.user(name), updated=now, **fields)
     return replace(database, users={**database.users, name: user})
-
-
-def _user(database: Database, name: str) -> UserRecord:
-    user = database.users.get(name)
-    if user is None:
-        raise UserNotFound(f"there is no user {name[:100]!r}")
-    return user
 
 
 def _superusers(database: Database) -> int:
     return sum(user.superuser for user in database.users.values())
-
-
-def _role(database: Database, role: str) -> tuple[Permission, ...]:
-    permissions = database.roles.get(role)
-    if permissions is None:
-        raise RoleNotFound(f"there is no role {role[:100]!r}")
-    return permissions
 
 
 def _granted(permissions: tuple[Permission, ...], permission: Permission) -> tuple[Permission, ...]:

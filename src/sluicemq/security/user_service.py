@@ -48,10 +48,10 @@ from sluicemq.management.users import (
     UserView,
 )
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.errors import AccessError, RoleExists, RoleNotFound, UserExists, UserNotFound
+from sluicemq.model.errors import AccessError, RoleExists, UserExists
 from sluicemq.security import records
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, Preparation, UserRecord, make_token, prepare_user
+from sluicemq.security.records import Database, Preparation, make_token, prepare_user
 
 P = ParamSpec("P")
 
@@ -102,8 +102,7 @@ class UserService:
 
     def rights(self, name: str) -> list[PermissionView]:
         """Return a user's permissions, including those of its roles."""
-        database = self.database
-        return permission_views(database.rights(name)) if name in database.users else []
+        return permission_views(self.database.rights(name))
 
     async def alter(self, call: UserCall, name: str, change: UserRequest, *, new: bool) -> None:
         """Add or change a user. Raises AccessError."""
@@ -116,15 +115,15 @@ class UserService:
     @implements(LIST_USERS)
     async def list_users(self, call: UserCall, query: AccountQuery) -> Page[UserView]:
         """Return a page of the users."""
-        users = self.database.users
-        names = _chosen(users, query)
-        found = [user_view(name, users[name]) for name in names[query.part]]
+        database = self.database
+        names = _chosen(database.users, query)
+        found = [user_view(database, name) for name in names[query.part]]
         return query.page_with(found, len(names))
 
     @implements(GET_USER)
     async def get_user(self, call: UserCall, parameters: NamePath) -> UserView:
         """Return a user."""
-        return self._user(parameters.name)
+        return user_view(self.database, parameters.name)
 
     @implements(PUT_USER)
     async def put_user(self, call: UserCall, parameters: PutUser) -> UserResult:
@@ -138,7 +137,7 @@ class UserService:
         await self.alter(call, name, change, new=new)
         call.status = 201 if new else 200
         warnings = password_warnings(change.password) if change.password else []
-        return UserResult(**asdict(self._user(name)), warnings=warnings)
+        return UserResult(**asdict(user_view(self.database, name)), warnings=warnings)
 
     @implements(DELETE_USER)
     async def delete_user(self, call: UserCall, parameters: DeleteUser) -> None:
@@ -151,7 +150,7 @@ class UserService:
         name, body = parameters.name, parameters.body
         call.note = body.pattern
         await self._change(call, records.grant, name, body.permission, self._directory.now())
-        return self._user(name)
+        return user_view(self.database, name)
 
     @implements(REVOKE_USER_PERMISSION)
     async def revoke(self, call: UserCall, parameters: RevokePermission) -> None:
@@ -164,7 +163,7 @@ class UserService:
         """Assign a role to a user."""
         name, role = parameters.name, parameters.role
         await self._change(call, records.assign, role, name, self._directory.now())
-        return self._user(name)
+        return user_view(self.database, name)
 
     @implements(WITHDRAW_ROLE)
     async def withdraw(self, call: UserCall, parameters: AssignedRole) -> None:
@@ -201,7 +200,7 @@ class UserService:
     @implements(GET_ROLE)
     async def get_role(self, call: UserCall, parameters: NamePath) -> RoleView:
         """Return a role."""
-        return self._role(parameters.name)
+        return role_views(self.database, [parameters.name])[0]
 
     @implements(PUT_ROLE)
     async def put_role(self, call: UserCall, parameters: PutRole) -> RoleView:
@@ -212,7 +211,7 @@ class UserService:
             call.status = 201
         elif expect == "new":
             raise RoleExists(f"there is a role {name} already")
-        return self._role(name)
+        return role_views(self.database, [name])[0]
 
     @implements(DELETE_ROLE)
     async def delete_role(self, call: UserCall, parameters: NamePath) -> None:
@@ -225,7 +224,7 @@ class UserService:
         name, body = parameters.name, parameters.body
         call.note = body.pattern
         await self._change(call, records.grant_role, name, body.permission)
-        return self._role(name)
+        return role_views(self.database, [name])[0]
 
     @implements(REVOKE_ROLE_PERMISSION)
     async def revoke_role(self, call: UserCall, parameters: RevokePermission) -> None:
@@ -242,18 +241,6 @@ class UserService:
     ) -> None:
         await self._directory.apply(records.ready(change, *args, **options), call.by)
 
-    def _user(self, name: str) -> UserView:
-        user = self.database.users.get(name)
-        if user is None:
-            raise UserNotFound(f"there is no user {name[:100]!r}")
-        return user_view(name, user)
-
-    def _role(self, name: str) -> RoleView:
-        database = self.database
-        if name not in database.roles:
-            raise RoleNotFound(f"there is no role {name[:100]!r}")
-        return role_views(database, [name])[0]
-
 
 def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
     """Return the names that match the filter, in order."""
@@ -261,8 +248,9 @@ def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
     return sorted(found, reverse=query.order == "desc")
 
 
-def user_view(name: str, user: UserRecord) -> UserView:
-    """Return a user without its secrets."""
+def user_view(database: Database, name: str) -> UserView:
+    """Return a user without its secrets. Raises UserNotFound."""
+    user = database.user(name)
     return UserView(
         name=name,
         superuser=user.superuser,
@@ -281,14 +269,14 @@ def user_view(name: str, user: UserRecord) -> UserView:
 
 
 def role_views(database: Database, names: Collection[str]) -> list[RoleView]:
-    """Return the roles of these names, which exist, in the same order."""
+    """Return the roles of these names, in the same order. Raises RoleNotFound."""
     holders: dict[str, list[str]] = {name: [] for name in names}
     for user, record in sorted(database.users.items()):
         for role in record.roles:
             if role in holders:
                 holders[role].append(user)
     return [
-        RoleView(name=name, permissions=permission_views(database.roles[name]), users=users)
+        RoleView(name=name, permissions=permission_views(database.role(name)), users=users)
         for name, users in holders.items()
     ]
 
