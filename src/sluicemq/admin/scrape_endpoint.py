@@ -15,7 +15,7 @@ from typing import Final
 from starlette.responses import Response
 
 from sluicemq.admin import metrics as f
-from sluicemq.admin.api_context import ApiContext
+from sluicemq.admin.api_context import Service
 from sluicemq.admin.metrics import (
     OPENMETRICS,
     TEXT,
@@ -45,17 +45,13 @@ GET_METRICS: Final = ApiOperation(
 """Needs no login if `http.public_metrics` is set, see `Application`."""
 
 
-class MetricsPage:
+class MetricsPage(Service):
     """Handlers of `/metrics`."""
-
-    def __init__(self, context: ApiContext) -> None:
-        self._context = context
-        self._figures = context.figures
 
     @handles(GET_METRICS)
     async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
-        figures = self._figures
+        figures = self._context.figures
         if not figures.open:
             call.demand(Operation.BROWSE, OTHERS)  # metrics cover all destinations
         asked = time.monotonic()
@@ -69,7 +65,7 @@ class MetricsPage:
 
     async def _collect(self) -> Exposition:
         started = time.perf_counter()
-        figures = self._figures
+        figures = self._context.figures
         figures.pauses.begin()
         into = Exposition()
         self._add_broker(into)
@@ -85,13 +81,13 @@ class MetricsPage:
 
     def _add_broker(self, into: Exposition) -> None:
         vitals = self._context.vitals
-        broker = self._context.broker
+        broker = self._broker
         compiled = "true" if vitals.compiled else "false"
         into.add(f.BUILD, 1, vitals.version, platform.python_version(), compiled)
         into.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
-                f.SERIES_LIMIT: self._figures.exported.limit,
+                f.SERIES_LIMIT: self._context.figures.exported.limit,
                 f.MESSAGES["memory"]: broker.memory,
                 f.MESSAGES["memory_budget"]: broker.settings.memory_budget,
                 f.MESSAGES["memory_limit"]: broker.settings.memory_limit,
@@ -122,7 +118,7 @@ class MetricsPage:
             into.add(f.AUDIT, count, event)
 
     async def _add_journal(self, into: Exposition) -> None:
-        journal = self._context.broker.journal
+        journal = self._broker.journal
         stats = journal.stats()
         into.add_fields(f.JOURNAL, stats)
         into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
