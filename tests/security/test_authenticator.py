@@ -754,8 +754,12 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.do("grant", "anna", CONSUME) is None
     assert users.permissions("anna") == [CONSUME]
     assert users.permissions("unknown") == []
-    assert [(a.name, a.superuser) for a in users.accounts()] == [("anna", False), ("root", True)]
-    assert users.accounts()[0].created == fixture.now
+    accounts = users.accounts()
+    assert [(name, a.superuser) for name, a in accounts.items()] == [
+        ("anna", False),
+        ("root", True),
+    ]
+    assert accounts["anna"].created == fixture.now
     assert admin.do("revoke", "anna", "orders.*") is None
     assert admin.do("revoke", "anna", "orders.*") is None
     assert users.permissions("anna") == []

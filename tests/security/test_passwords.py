@@ -9,7 +9,6 @@ from argon2.exceptions import VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security.access import TOKEN_PREFIX
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
     UNKNOWN,
@@ -20,7 +19,7 @@ from sluicemq.security.passwords import (
     read_secret_file,
     verify,
 )
-from sluicemq.security.records import fingerprint, make_token
+from sluicemq.security.records import TOKEN_PREFIX, fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:

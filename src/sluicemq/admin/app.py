@@ -74,7 +74,8 @@ from sluicemq.model.errors import (
     AuthenticationMissing,
     JournalFailed,
 )
-from sluicemq.security.access import TOKEN_PREFIX, Credentials
+from sluicemq.security.access import Credentials
+from sluicemq.security.records import TOKEN_PREFIX
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #

@@ -28,12 +28,11 @@ from typing import Final, NamedTuple
 from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import ApiError
-from sluicemq.admin.time_slices import called_back
 from sluicemq.broker import Clock
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
-from sluicemq.security.access import Access, Credentials, LoginHandle
+from sluicemq.security.access import Access, Credentials, LoginHandle, called_back
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #

@@ -13,7 +13,7 @@ from sluicemq.admin.api_context import AttachedConsumer, Service
 from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles, named
-from sluicemq.admin.time_slices import TimeSlices, called_back, wait_until_durable
+from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Destination, Subscription, Transaction, TransactionState
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
@@ -43,6 +43,7 @@ from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.ownership import may_administer_subscription, may_administer_transaction
+from sluicemq.security.access import called_back
 
 # --- Connections ----------------------------------------------------------------------------------
 #

@@ -19,7 +19,7 @@ from msgspec.structs import asdict, replace
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import TimeSlices, called_back, wait_until_durable
+from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Delivery, Destination, Subscription
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
@@ -56,6 +56,7 @@ from sluicemq.model.destination import (
     is_temporary,
 )
 from sluicemq.model.errors import JournalError
+from sluicemq.security.access import called_back
 
 MOST_SUBSCRIPTIONS: Final = 200
 """Maximum number of subscriptions of a topic that are searched for its oldest message."""

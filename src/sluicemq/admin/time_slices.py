@@ -3,12 +3,12 @@ sent."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from sluicemq.broker import Broker, Cursor, Delivery
+from sluicemq.security.access import called_back
 
 ItemT = TypeVar("ItemT")
 STEP: Final = 20
@@ -68,16 +68,3 @@ async def wait_until_durable(broker: Broker, sequence: int) -> None:
     """Wait until the record with that sequence number is on disk; 0 = return at once."""
     broker.wake()
     await called_back(broker.when_durable, sequence)
-
-
-async def called_back(begin: Callable[..., object], *arguments: Any) -> Any:
-    """Call `begin` with the arguments and a callback, and return what the callback is called with:
-    one value, or nothing. Raises the errors of `begin`."""
-    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def done(result: Any = None) -> None:
-        if not future.done():  # the request may be cancelled
-            future.set_result(result)
-
-    begin(*arguments, done)
-    return await future

@@ -6,15 +6,20 @@ the loop's thread, in a later iteration. A session whose connection has closed i
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Protocol
 
 import msgspec
 
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.model.setting import about
+from sluicemq.security import records
+from sluicemq.security.records import Database, Preparation, UserRecord, prepare_user, ready
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
@@ -185,11 +190,6 @@ def is_open(url: ListenerUrl, user: str, required: str, insecure_public: bool) -
     return not user and required != "always" and (insecure_public or not url.public)
 
 
-TOKEN_PREFIX: Final = "slq_"
-"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
-its password."""
-
-
 class Credentials(NamedTuple):
     """Credentials of a login: user and password, user and digest, or a token.
 
@@ -218,44 +218,78 @@ Done = Callable[[AccessError | None], None]
 """Callback with None on success, or with the error."""
 
 
-class Account(NamedTuple):
-    """User as listed. `created` is in seconds since the epoch."""
+class UserDirectory(Protocol):
+    """User database of a broker."""
 
-    name: str
-    superuser: bool
-    created: int
+    @property
+    def database(self) -> Database:
+        """Current users and roles."""
+
+    def hash(self, password: str) -> str:
+        """Return the hash of a new password. Slow on purpose. Raises AccessError."""
+
+    def now(self) -> int:
+        """Return the time in seconds since the epoch."""
+
+    async def apply(self, prepare: Preparation, by: str) -> None:
+        """Apply a change and wait until it is on disk; `by` is its author for the audit log.
+        Raises the errors of the change."""
 
 
-class Users(Protocol):
-    """User directory.
+@dataclass(slots=True, eq=False)
+class Users:
+    """User directory of one connection; the session checks the permissions of its client.
 
     Changes are on disk before `done` is called, and apply to later logins. User names are compared
-    exactly. The message of an AccessError is a sentence.
+    exactly. The message of an AccessError is a sentence. `_change` applies a change in the name of
+    the connection's user.
     """
+
+    _directory: UserDirectory
+    _change: Callable[[Preparation, Done], None]
 
     def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
         """Create a user.
 
         `done` receives UserExists, or AccessError if the name or the password is invalid.
         """
+        self._with_password(name, UserRequest(password=password, superuser=superuser), True, done)
 
     def remove(self, name: str, done: Done) -> None:
         """Delete a user. `done` receives UserNotFound, or AccessDenied for the last superuser."""
+        self._change(ready(records.remove_user, name), done)
 
     def set_password(self, name: str, password: str, done: Done) -> None:
-        """Change a user's password. `done` receives UserNotFound."""
+        """Change a user's password, and the digest form if the user has one. `done` receives
+        UserNotFound."""
+        self._with_password(name, UserRequest(password=password), False, done)
 
     def grant(self, name: str, permission: Permission, done: Done) -> None:
         """Replace the user's permission for exactly this pattern. `done` receives UserNotFound."""
+        self._change(ready(records.grant, name, permission, self._directory.now()), done)
 
     def revoke(self, name: str, pattern: str, done: Done) -> None:
         """Remove the permission of this pattern, if there is one. `done` receives UserNotFound."""
+        self._change(ready(records.revoke, name, pattern, self._directory.now()), done)
 
-    def accounts(self) -> list[Account]:
-        """Return all users, sorted by name."""
+    def accounts(self) -> dict[str, UserRecord]:
+        """Return all users, in the order of their names."""
+        return dict(sorted(self._directory.database.users.items()))
 
     def permissions(self, name: str) -> list[Permission]:
-        """Return the permissions of a user; an empty list for an unknown user."""
+        """Return the permissions of a user, including those of its roles; an empty list for an
+        unknown user."""
+        return list(self._directory.database.rights(name))
+
+    def _with_password(self, name: str, requested: UserRequest, new: bool, done: Done) -> None:
+        """Apply a change with a password; protocols cannot create users without one."""
+        directory = self._directory
+        prepare = prepare_user(name, requested, directory.hash, directory.now(), new=new)
+        self._change(prepare if requested.password else _refuse_empty_password, done)
+
+
+def _refuse_empty_password() -> NoReturn:
+    raise AccessError("a password cannot be empty")
 
 
 class Access:
@@ -315,3 +349,16 @@ def demand(
         raise AccessDenied(
             f"{identity.name or 'an anonymous client'} may not {operation} {destination!r}"
         )
+
+
+async def called_back(begin: Callable[..., object], *arguments: Any) -> Any:
+    """Call `begin` with the arguments and a callback, and return what the callback is called with:
+    one value, or nothing. Raises the errors of `begin`."""
+    future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any = None) -> None:
+        if not future.done():  # the request may be cancelled
+            future.set_result(result)
+
+    begin(*arguments, done)
+    return await future

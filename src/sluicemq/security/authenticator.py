@@ -17,26 +17,20 @@ disconnected. Listeners of protocols without logins stay open, see `settings.is_
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Final
 from weakref import WeakSet
 
 import structlog
 
-from sluicemq.management.users import UserRequest
-from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity, Permission
+from sluicemq.model.access import ANONYMOUS, EVERYBODY, Identity
 from sluicemq.model.errors import AccessError, ConfigurationError
-from sluicemq.security import records
 from sluicemq.security.access import (
-    TOKEN_PREFIX,
     Access,
-    Account,
     Admitted,
     AuthConfig,
     ClientConnection,
@@ -44,6 +38,8 @@ from sluicemq.security.access import (
     Done,
     ListenerOptions,
     LoginHandle,
+    Users,
+    called_back,
     is_open,
 )
 from sluicemq.security.audit import Audit
@@ -54,13 +50,12 @@ from sluicemq.security.passwords import (
     verify,
 )
 from sluicemq.security.records import (
+    TOKEN_PREFIX,
     Database,
     Preparation,
     UserSnapshot,
     UserStore,
     fingerprint,
-    prepare_user,
-    ready,
 )
 
 LOCAL: Final = Identity("(local)", superuser=True)
@@ -289,14 +284,7 @@ class Authenticator:
 
     async def apply(self, prepare: Preparation, by: str) -> None:
         """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
-        future: asyncio.Future[AccessError | None] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: AccessError | None) -> None:
-            if not future.done():
-                future.set_result(outcome)
-
-        self.change(prepare, by, done)
-        outcome = await future
+        outcome: AccessError | None = await called_back(self.change, prepare, by)
         if outcome is not None:
             raise outcome
 
@@ -361,7 +349,7 @@ class ConnectionAccess(Access):
         authenticator = self._authenticator
         authenticator.refresh()
         self.guest = self._guest()
-        self.users = ConnectionUsers(authenticator, self) if authenticator.required else None
+        self.users = Users(authenticator, self._change) if authenticator.required else None
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login; a guest's returns the guest (`Access`)."""
@@ -371,7 +359,7 @@ class ConnectionAccess(Access):
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """Authenticate the client (`Access`). Ignore the credentials if no login is required."""
         if self.guest is not None:
-            self.answer(partial(admitted, self.guest))
+            self._transport.call_later(0, partial(admitted, self.guest))
         else:
             self._check = self._authenticator.login(
                 peer, credentials, partial(self._answer, admitted)
@@ -393,14 +381,15 @@ class ConnectionAccess(Access):
         """Log a denied operation in the audit log (`Access`)."""
         self._authenticator.audit.denied(peer, identity.name, what)
 
-    def answer(self, callback: Callable[[], None]) -> None:
-        """Call back in a later event loop iteration."""
-        self._transport.call_later(0, callback)
-
-    def by(self) -> str:
-        """Return the user and peer that request a change, for the audit log."""
+    def _change(self, prepare: Preparation, done: Done) -> None:
+        """Apply a change of users in the name of the connection's user."""
         name = self.who.name if self.who is not None else ""
-        return f"{name or 'everybody'} at {self._transport.peer}"
+
+        def answer(outcome: AccessError | None) -> None:
+            self._transport.call_later(0, partial(done, outcome))
+
+        by = f"{name or 'everybody'} at {self._transport.peer}"
+        self._authenticator.change(prepare, by, answer)
 
     def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
         def call() -> None:
@@ -409,57 +398,4 @@ class ConnectionAccess(Access):
                 self.who = verdict
             admitted(verdict)
 
-        self.answer(call)
-
-
-@dataclass(slots=True, eq=False)
-class ConnectionUsers:
-    """User directory of one connection; implements `Users`. The session checks the permissions of
-    its client."""
-
-    _authenticator: Authenticator
-    _access: ConnectionAccess
-
-    def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
-        """Create a user (`Users`)."""
-        self._with_password(name, UserRequest(password=password, superuser=superuser), True, done)
-
-    def remove(self, name: str, done: Done) -> None:
-        """Delete a user (`Users`)."""
-        self._apply(ready(records.remove_user, name), done)
-
-    def set_password(self, name: str, password: str, done: Done) -> None:
-        """Change a user's password (`Users`), and the digest form if the user has one."""
-        self._with_password(name, UserRequest(password=password), False, done)
-
-    def grant(self, name: str, permission: Permission, done: Done) -> None:
-        """Replace the user's permission for exactly this pattern (`Users`)."""
-        self._apply(ready(records.grant, name, permission, self._authenticator.now()), done)
-
-    def revoke(self, name: str, pattern: str, done: Done) -> None:
-        """Remove the permission of this pattern, if there is one (`Users`)."""
-        self._apply(ready(records.revoke, name, pattern, self._authenticator.now()), done)
-
-    def accounts(self) -> list[Account]:
-        """Return all users, sorted by name (`Users`)."""
-        users = sorted(self._authenticator.database.users.items())
-        return [Account(name, user.superuser, user.created) for name, user in users]
-
-    def permissions(self, name: str) -> list[Permission]:
-        """Return the permissions of a user, including those of its roles (`Users`)."""
-        return list(self._authenticator.database.rights(name))
-
-    def _with_password(self, name: str, change: UserRequest, new: bool, done: Done) -> None:
-        """Apply a change with a password; protocols cannot create users without one."""
-        if change.password:
-            authenticator = self._authenticator
-            now = authenticator.now()
-            self._apply(prepare_user(name, change, authenticator.hash, now, new=new), done)
-        else:
-            self._access.answer(partial(done, AccessError("a password cannot be empty")))
-
-    def _apply(self, prepare: Preparation, done: Done) -> None:
-        access = self._access
-        self._authenticator.change(
-            prepare, access.by(), lambda outcome: access.answer(partial(done, outcome))
-        )
+        self._transport.call_later(0, call)

@@ -40,7 +40,7 @@ from sluicemq.model.errors import (
     LoginBusy,
     TooManyFailures,
 )
-from sluicemq.security.access import TOKEN_PREFIX, Admitted, AuthSettings, Credentials
+from sluicemq.security.access import Admitted, AuthSettings, Credentials
 from sluicemq.security.audit import Audit, audited_user
 from sluicemq.security.failures import FailureTable, address_of
 from sluicemq.security.passwords import (
@@ -55,6 +55,7 @@ from sluicemq.security.passwords import (
 )
 from sluicemq.security.records import (
     MOST_USERS,
+    TOKEN_PREFIX,
     UserSnapshot,
     UserStore,
     fingerprint,

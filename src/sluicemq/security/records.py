@@ -49,7 +49,6 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.security.access import TOKEN_PREFIX
 from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost, digest_form
 
 P = ParamSpec("P")
@@ -188,6 +187,9 @@ def _problems(database: Database) -> Iterator[str]:
 #
 # Tokens have 256 random bits, which cannot be guessed, so that a fast hash is sufficient.
 
+TOKEN_PREFIX: Final = "slq_"
+"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
+its password."""
 _RANDOM_BYTES: Final = 32
 
 

@@ -50,28 +50,11 @@ from sluicemq.management.users import (
 from sluicemq.model.access import Operation, Permission
 from sluicemq.model.errors import AccessError, RoleExists, UserExists
 from sluicemq.security import records
+from sluicemq.security.access import UserDirectory
 from sluicemq.security.passwords import password_warnings, scheme_of
-from sluicemq.security.records import Database, Preparation, make_token, prepare_user
+from sluicemq.security.records import Database, make_token, prepare_user
 
 P = ParamSpec("P")
-
-
-class UserDirectory(Protocol):
-    """User database of a broker."""
-
-    @property
-    def database(self) -> Database:
-        """Current users and roles."""
-
-    def hash(self, password: str) -> str:
-        """Return the hash of a new password. Slow on purpose. Raises AccessError."""
-
-    def now(self) -> int:
-        """Return the time in seconds since the epoch."""
-
-    async def apply(self, prepare: Preparation, by: str) -> None:
-        """Apply a change and wait until it is on disk; `by` is its author for the audit log.
-        Raises the errors of the change."""
 
 
 class UserCall(Protocol):

@@ -11,7 +11,8 @@ from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
 from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Account, Admitted, Credentials, Done
+from sluicemq.security.access import Admitted, Credentials, Done
+from sluicemq.security.records import UserRecord
 from tests.protocols.vibemq.harness import Harness, Peer
 
 OPERATIONS = [
@@ -80,8 +81,11 @@ class Database:
             self.granted[name].pop(pattern, None)
             self._answer(done)
 
-    def accounts(self) -> list[Account]:
-        return [Account(name, name == "root", 1700000000) for name in sorted(self.passwords)]
+    def accounts(self) -> dict[str, UserRecord]:
+        return {
+            name: UserRecord(superuser=name == "root", created=1700000000, updated=1700000000)
+            for name in sorted(self.passwords)
+        }
 
     def permissions(self, name: str) -> list[Permission]:
         return list(self.granted.get(name, {}).values())

@@ -239,11 +239,11 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     if kind == LIST_USERS:
         accounts = [
             {
-                "username": account.name,
+                "username": name,
                 "isSuperuser": account.superuser,
                 "createdAt": account.created,
             }
-            for account in users.accounts()
+            for name, account in users.accounts().items()
         ]
         _answer(connection, frame, accounts)
         return
@@ -262,7 +262,8 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         else:
             done(AccessError(_USER_NAME))
     elif kind == DELETE_USER:
-        if any(account.superuser and account.name == name for account in users.accounts()):
+        account = users.accounts().get(name)
+        if account is not None and account.superuser:
             done(AccessDenied(_SUPERUSER_STAYS))
         else:
             users.remove(name, done)
@@ -317,7 +318,7 @@ def _grant(request: CommandPayload, users: Users, response: dict[str, object], d
     # unknown operations are skipped, as long as a known one is left
     found = map(_read_operation, filter(None, request.operations or ()))
     operations = list(dict.fromkeys(operation for operation in found if operation is not None))
-    if not operations and not any(account.name == name for account in users.accounts()):
+    if not operations and name not in users.accounts():
         done(UserNotFound(name))
     elif not operations:
         done(AccessError("No valid operations specified."))
