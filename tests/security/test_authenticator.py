@@ -799,13 +799,17 @@ def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorF
     assert users["anna"].digest == ""
 
 
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), MemoryError("No space")])
 def test_a_change_that_cannot_be_written_is_reported_without_details(
-    fixture: AuthenticatorFixture, log: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    fixture: AuthenticatorFixture,
+    log: list[dict[str, Any]],
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
 ) -> None:
     admin = Admin(fixture)
 
     def full(*_: Any, **__: Any) -> None:
-        raise OSError(28, "No space left on device")
+        raise error
 
     monkeypatch.setattr("sluicemq.security.records.write_whole", full)
     outcome = admin.do("create", "anna", "secret", False)

@@ -43,7 +43,15 @@ from sluicemq.security.access import (
     is_open,
 )
 from sluicemq.security.audit import Audit
-from sluicemq.security.logins import ADMIN, CallSoon, LoginCheck, Logins, PasswordUpgrades, Verify
+from sluicemq.security.logins import (
+    ADMIN,
+    CallSoon,
+    Ended,
+    LoginCheck,
+    Logins,
+    PasswordUpgrades,
+    Verify,
+)
 from sluicemq.security.passwords import (
     hash_password,
     read_secret_file,
@@ -113,7 +121,7 @@ class Authenticator:
         self._store = UserStore(config.users_file)
         self.user_snapshot = UserSnapshot(self._store.read())
         """Current users."""
-        self._upgrades = PasswordUpgrades(self._store, self._changes, call_soon, self.refresh)
+        self._upgrades = PasswordUpgrades(self._submit, self.refresh)
         self._logins = Logins(
             settings,
             call_soon,
@@ -280,7 +288,7 @@ class Authenticator:
             done(AccessError("too many changes of users at once; try again"))
             return
         self._under_way += 1
-        self._changes.submit(self._change, prepare, by, done)
+        self._submit(prepare, by, partial(self._changed, done))
 
     async def apply(self, prepare: Preparation, by: str) -> None:
         """Apply a change as `change` does, and wait until it is on disk. Raises AccessError."""
@@ -288,22 +296,27 @@ class Authenticator:
         if outcome is not None:
             raise outcome
 
-    def _change(self, prepare: Preparation, by: str, done: Done) -> None:
-        outcome: AccessError | None = None
+    def _submit(self, prepare: Preparation, by: str, ended: Ended) -> None:
+        self._changes.submit(self._change, prepare, by, ended)
+
+    def _change(self, prepare: Preparation, by: str, ended: Ended) -> None:
+        """Change the file, in the thread."""
+        failure: Exception | None = None
         try:
             self._store.change(prepare(), by)
-        except AccessError as error:
-            outcome = error
-        except (ConfigurationError, OSError) as error:
-            log.error("the user database cannot be changed", error=str(error))
-            outcome = AccessError("the user database cannot be changed; the broker's log says why")
+        except Exception as error:
+            # any error: the caller waits for the end of the change
+            failure = error
         with suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._call_soon(self._changed, done, outcome)
+            self._call_soon(ended, failure)
 
-    def _changed(self, done: Done, outcome: AccessError | None) -> None:
+    def _changed(self, done: Done, failure: Exception | None) -> None:
         self._under_way -= 1
         self.refresh()
-        done(outcome)
+        if failure is not None and not isinstance(failure, AccessError):
+            log.error("the user database cannot be changed", error=str(failure))
+            failure = AccessError("the user database cannot be changed; the broker's log says why")
+        done(failure)
 
     def now(self) -> int:
         """Return the time in seconds since the epoch."""

@@ -23,7 +23,7 @@ import math
 import os
 from collections import OrderedDict
 from collections.abc import Callable
-from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
@@ -56,8 +56,9 @@ from sluicemq.security.passwords import (
 from sluicemq.security.records import (
     MOST_USERS,
     TOKEN_PREFIX,
+    Change,
+    Preparation,
     UserSnapshot,
-    UserStore,
     fingerprint,
     replace_hashes,
 )
@@ -254,6 +255,8 @@ class LoginQueue:
 # A user file that cannot be written is left alone until it changes or the broker restarts; bcrypt
 # hashes go on being verified.
 
+Ended = Callable[[Exception | None], None]
+"""Callback, on the event loop's thread, with the error for which a change failed."""
 BY: Final = "the broker (bcrypt replaced by argon2id at the first login)"
 """Author of these changes in the audit log."""
 AT_ONCE: Final = 16
@@ -265,15 +268,13 @@ then."""
 
 @dataclass(slots=True, eq=False)
 class PasswordUpgrades:
-    """Replacements of one broker. All methods are called on the event loop's thread.
+    """Replacements of one broker. All methods but `_prepare` are called on the event loop's thread.
 
-    The executor is the thread that changes the file of the store; `_written` is called on the event
-    loop's thread after each change.
+    `_submit` gives a change to the thread that changes the file; `_written` is called after each
+    change.
     """
 
-    _store: UserStore
-    _executor: Executor
-    _call_soon: CallSoon
+    _submit: Callable[[Preparation, str, Ended], None]
     _written: Callable[[], None]
     _replaced: dict[str, str] = field(default_factory=dict)
     """New hash of each replaced hash. Entries are added before the file is written, so that every
@@ -312,39 +313,31 @@ class PasswordUpgrades:
             for user in part:
                 del self._waiting[user]
             self._running = True
-            self._executor.submit(self._replace, part)
+            self._submit(partial(self._prepare, part), BY, self._done)
 
-    def _replace(self, part: dict[str, tuple[str, str]]) -> None:
-        """Hash and write, in the thread."""
-        fault = ""
-        try:
-            hashes = {
-                user: (old, hash_password(password)) for user, (old, password) in part.items()
-            }
-            for old, new in hashes.values():
-                if len(self._replaced) >= MOST_USERS:
-                    del self._replaced[next(iter(self._replaced))]
-                self._replaced[new] = old
-            self._store.change(partial(replace_hashes, hashes=hashes), BY)
-        except AccessError as error:
-            # another process is changing the file: these users are offered again
-            log.info("bcrypt hashes are not replaced yet", error=str(error))
-        except Exception as error:
-            # any error: if this never ended, no further hash would be replaced
-            fault = str(error) or type(error).__name__
-        with suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._call_soon(self._done, fault)
+    def _prepare(self, part: dict[str, tuple[str, str]]) -> Change:
+        """Hash the passwords, in the thread."""
+        hashes = {user: (old, hash_password(password)) for user, (old, password) in part.items()}
+        for old, new in hashes.values():
+            if len(self._replaced) >= MOST_USERS:
+                del self._replaced[next(iter(self._replaced))]
+            self._replaced[new] = old
+        return partial(replace_hashes, hashes=hashes)
 
-    def _done(self, fault: str) -> None:
+    def _done(self, failure: Exception | None) -> None:
         self._running = False
-        if fault:
+        if failure is None:
+            self._written()
+        elif isinstance(failure, AccessError):
+            # another process is changing the file: these users are offered again
+            log.info("bcrypt hashes are not replaced yet", error=str(failure))
+        else:
             self._paused = True
             self._waiting.clear()
             log.warning(
-                "bcrypt hashes stay, because the user database cannot be changed", error=fault
+                "bcrypt hashes stay, because the user database cannot be changed",
+                error=str(failure) or type(failure).__name__,
             )
-        else:
-            self._written()
         self._advance()
 
 
