@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import ipaddress
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from sluicemq.security.access import AuthSettings
@@ -40,19 +40,9 @@ class _Entry:
     until: float = 0.0
 
 
-@dataclass(slots=True)
-class _AddressEntries:
-    """The entries of one address: by user, the latest failure last, or one for all users."""
-
-    users: OrderedDict[str, _Entry] = field(default_factory=OrderedDict)
-    folded: _Entry | None = None
-    last: float = 0.0
-
-    def find(self, user: str) -> _Entry | None:
-        return self.folded or self.users.get(user)
-
-    def __len__(self) -> int:
-        return 1 if self.folded is not None else len(self.users)
+_AddressEntries = OrderedDict[str | None, _Entry]
+"""The entries of one address by user, the latest failure last; a folded address has one entry, for
+all users, whose key is None."""
 
 
 @dataclass(slots=True, eq=False)
@@ -69,8 +59,8 @@ class FailureTable:
 
     def wait(self, address: str, user: str) -> float:
         """Return the seconds for which logins of the pair are refused; 0.0 if they are not."""
-        entries = self._addresses.get(address)
-        entry = entries.find(user) if entries is not None else None
+        entries: Mapping[str | None, _Entry] = self._addresses.get(address, {})
+        entry = entries.get(None) or entries.get(user)
         return max(0.0, entry.until - self._clock()) if entry is not None else 0.0
 
     def fail(self, address: str, user: str) -> float:
@@ -78,19 +68,16 @@ class FailureTable:
         now = self._clock()
         settings = self._settings
         self._drop_expired(now)
-        entries = self._addresses.get(address)
-        if entries is None:
-            entries = self._addresses[address] = _AddressEntries()
+        entries = self._addresses.setdefault(address, OrderedDict())
         self._addresses.move_to_end(address)
-        entries.last = now
-        entry = entries.find(user)
+        key = None if None in entries else user
+        entry = entries.get(key)
         if entry is None:
-            entry = entries.users[user] = _Entry()
+            entry = entries[key] = _Entry()
             self.size += 1
         elif now - entry.last > settings.login_failure_window:
             entry.count = 0
-        if entries.folded is None:
-            entries.users.move_to_end(user)
+        entries.move_to_end(key)
         entry.count += 1
         entry.last = now
         over = entry.count - settings.max_login_failures
@@ -105,15 +92,16 @@ class FailureTable:
     def clear(self, address: str, user: str) -> None:
         """Forget the failures of the pair after a success, unless its address is folded."""
         entries = self._addresses.get(address)
-        if entries is not None and entries.users.pop(user, None) is not None:
+        if entries is not None and entries.pop(user, None) is not None:
             self.size -= 1
-            if not entries.users:
+            if not entries:
                 del self._addresses[address]
 
     def _drop_expired(self, now: float) -> None:
         while self._addresses:
             address, entries = next(iter(self._addresses.items()))
-            if now - entries.last <= self._settings.login_failure_window:
+            latest = next(reversed(entries.values()))
+            if now - latest.last <= self._settings.login_failure_window:
                 break
             self.size -= len(entries)
             del self._addresses[address]
@@ -126,13 +114,13 @@ class FailureTable:
             self.size -= 1
             return
         self.size -= len(entries) - 1
-        folded = _Entry()
-        for entry in entries.users.values():
-            folded.count = max(folded.count, entry.count)
-            folded.last = max(folded.last, entry.last)
-            folded.until = max(folded.until, entry.until)
-        entries.users.clear()
-        entries.folded = folded
+        folded = _Entry(
+            max(entry.count for entry in entries.values()),
+            max(entry.last for entry in entries.values()),
+            max(entry.until for entry in entries.values()),
+        )
+        entries.clear()
+        entries[None] = folded
 
 
 def address_of(peer: str) -> str:
