@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.records import MAX_STEPS, ClockLog, RecordWriter
+from sluicemq.broker.records import MAX_STEPS, ClockLog
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.memory import MemoryJournal
@@ -155,7 +155,7 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
 
 def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     clock = ManualClock()
-    log = ClockLog(RecordWriter(MemoryJournal(), clock), clock)
+    log = ClockLog(MemoryJournal(), clock)
     for _ in range(MAX_STEPS + 10):
         clock.set_wall(clock.wall + 2000)
         log.look()
@@ -169,7 +169,7 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
 
 def test_a_small_difference_is_no_step() -> None:
     clock = ManualClock()
-    log = ClockLog(RecordWriter(MemoryJournal(), clock), clock)
+    log = ClockLog(MemoryJournal(), clock)
     clock.set_wall(clock.wall + 999)
     log.look()
     assert log.steps == []

@@ -33,10 +33,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from sluicemq.broker.codec import BatchPart, WriterState
+from sluicemq.broker.codec import BatchPart, WriterState, encode
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.state import Core, Destination
+from sluicemq.journal.format import RecordType
 from sluicemq.model.destination import Address, CreatedBy
 from sluicemq.model.errors import (
     BatchConflict,
@@ -217,7 +218,7 @@ class Batches:
         for destination, message in accepted:
             self._publisher.accept(destination, message, last=False)
         wall = self._core.clock.wall
-        sequence = self._core.records.batch_part(part)
+        sequence = self._core.journal.append_entry(RecordType.BATCH_PART, encode(part), wall)
         self._publisher.show_unit()
         self.remember(part, wall, sequence)
         return BatchAnswer(False, sequence)

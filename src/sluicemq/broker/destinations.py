@@ -9,9 +9,9 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, is_utf8
+from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode, is_utf8
 from sluicemq.broker.state import Core, Destination, Subscription
-from sluicemq.journal.format import escape_text
+from sluicemq.journal.format import RecordType, escape_text
 from sluicemq.model.destination import (
     USUAL,
     Address,
@@ -272,14 +272,23 @@ class Destinations:
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
         number = self.number(destination)
-        settings = stored_settings(destination, self._core.settings.defaults)
-        self._core.records.settings(number, settings)
+        core = self._core
+        core.journal.append_entry(
+            RecordType.DESTINATION_SETTINGS,
+            encode(stored_settings(destination, core.settings.defaults)),
+            core.clock.wall,
+            destination=number,
+        )
 
     def note_subscription(self, subscription: Subscription, created: bool) -> None:
         """Journal the creation, a new owner, or the deletion of a durable subscription."""
         number = self.number(subscription.destination)
-        self._core.settled = self._core.records.subscription(
-            number, subscription_entry(subscription), created
+        core = self._core
+        core.settled = core.journal.append_entry(
+            RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
+            encode(subscription_entry(subscription)),
+            core.clock.wall,
+            destination=number,
         )
 
     def expect_pair(
@@ -409,8 +418,7 @@ class Destinations:
             number = self._core.journal.destination(destination.address)
             destination.set_number(number)
             if destination.owner is not None or destination.automatic:
-                settings = stored_settings(destination, self._core.settings.defaults)
-                self._core.records.settings(number, settings)
+                self.note_settings(destination)
         return number
 
 

@@ -286,10 +286,7 @@ class Publisher:
         was_halted = core.halted
         self.low_space = report.level > SpaceLevel.ENOUGH
         core.halted = report.level == SpaceLevel.EXHAUSTED
-        if self.low_space and not core.event_recorder.suspended:
-            core.event_recorder.suspend()
-        elif not self.low_space and core.event_recorder.suspended:
-            core.event_recorder.resume()
+        core.event_recorder.suspend(self.low_space)
         if was_halted and not core.halted:
             for destination in self._destinations.values():
                 for subscription in (destination.queue, *destination.subscriptions.values()):

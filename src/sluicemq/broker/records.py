@@ -1,4 +1,4 @@
-"""Records of the engine's own in the journal: their writer, deliveries and depths, and clock steps.
+"""Records that no client waits for: deliveries and depths, and steps of the wall clock.
 
 Records of deliveries and depths never cause a write by themselves. An iteration with other records
 to write includes them; without such an iteration they wait for the journal's `flush_interval`. So
@@ -25,16 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, TypeVar
 
-from sluicemq.broker.codec import (
-    CLOCK_STEP,
-    Attempts,
-    BatchPart,
-    Requeue,
-    ResolvedTransaction,
-    StoredSettings,
-    SubscriptionEntry,
-    encode,
-)
+from sluicemq.broker.codec import CLOCK_STEP
 from sluicemq.broker.pending.entry import SHARED, Entry
 from sluicemq.broker.scheduler import Clock
 from sluicemq.journal.format import (
@@ -54,83 +45,6 @@ MAX_STEPS: Final = 1000
 """Number of steps kept; beyond it the oldest is dropped."""
 
 _Item = TypeVar("_Item")
-
-
-class RecordWriter:
-    """Appends the records that only the engine decodes. Each method returns the sequence."""
-
-    __slots__ = ("_clock", "_journal")
-
-    def __init__(self, journal: Journal, clock: Clock) -> None:
-        self._journal = journal
-        self._clock = clock
-
-    def attempts(self, subscription: int, counts: list[tuple[int, int]], last: bool = True) -> int:
-        """Record the failed deliveries so far, as (sequence, attempts)."""
-        payload = encode(Attempts(subscription, counts))
-        return self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=last)
-
-    def requeued(
-        self, subscription: int, destination: int, sequence: int, expiration: int, attempts: int
-    ) -> int:
-        """Record the requeue of message `sequence` at the tail, with a new expiration in wall
-        ms.
-        """
-        return self._append(
-            RecordType.REQUEUED,
-            encode(Requeue(subscription, expiration, attempts)),
-            reference=sequence,
-            destination=destination,
-        )
-
-    def settings(self, destination: int, settings: StoredSettings) -> int:
-        """Record the settings of the destination with that number."""
-        type = RecordType.DESTINATION_SETTINGS
-        return self._append(type, encode(settings), destination=destination)
-
-    def subscription(self, destination: int, entry: SubscriptionEntry, created: bool) -> int:
-        """Record the creation, a new owner, or the deletion of a durable subscription."""
-        return self._append(
-            RecordType.SUBSCRIPTION_CREATED if created else RecordType.SUBSCRIPTION_DELETED,
-            encode(entry),
-            destination=destination,
-        )
-
-    def prepared(self, payload: bytes, last: bool = True) -> int:
-        """Record a prepared transaction, or a part of one."""
-        return self._append(RecordType.TRANSACTION_PREPARED, payload, references=1, last=last)
-
-    def resolved(self, xid: bytes, committed: bool, record: int) -> int:
-        """Record the end of the prepared transaction at `record`."""
-        payload = encode(ResolvedTransaction(xid, committed))
-        return self._append(RecordType.TRANSACTION_RESOLVED, payload, reference=record)
-
-    def batch_part(self, part: BatchPart) -> int:
-        """Record that the messages before it in its unit are this part of a batch."""
-        return self._append(RecordType.BATCH_PART, encode(part))
-
-    def clock_step(self, step: int) -> int:
-        """Record the time, and that the wall clock was set by `step` ms."""
-        return self._append(RecordType.CLOCK_STEP, CLOCK_STEP.pack(step))
-
-    def _append(
-        self,
-        type: int,
-        payload: bytes,
-        reference: int = 0,
-        destination: int = 0,
-        references: int = 0,
-        last: bool = True,
-    ) -> int:
-        return self._journal.append_entry(
-            type,
-            payload,
-            self._clock.wall,
-            reference=reference,
-            destination=destination,
-            references=references,
-            last=last,
-        )
 
 
 class EventRecorder:
@@ -154,17 +68,13 @@ class EventRecorder:
         self.delivering: dict[int, tuple[int, list[int], list[tuple[int, int]]]] = {}
         self.kept: list[tuple[int, bytes, int, int]] = []
 
-    def suspend(self) -> None:
-        """Stop recording until `resume`, and drop the records that have not been written."""
-        self.suspended = True
-        self.recording = False
-        self.kept.clear()
-        self.delivering.clear()
-
-    def resume(self) -> None:
-        """Record deliveries and depths from now on."""
-        self.suspended = False
-        self.recording = self._journal.options.record_deliveries
+    def suspend(self, suspended: bool) -> None:
+        """Stop recording and drop the records that have not been written, or record again."""
+        self.suspended = suspended
+        self.recording = self._journal.options.record_deliveries and not suspended
+        if suspended:
+            self.kept.clear()
+            self.delivering.clear()
 
     def deliver(self, subscription: int, destination: int, deliveries: Sequence[Entry]) -> None:
         """Record deliveries just dispatched to a consumer, unless their end is not journaled.
@@ -228,11 +138,11 @@ class ClockLog:
     steps  (sequence number of the CLOCK record, ms), ascending
     """
 
-    __slots__ = ("_clock", "_epoch", "_noted", "_records", "steps")
+    __slots__ = ("_clock", "_epoch", "_journal", "_noted", "steps")
 
-    def __init__(self, records: RecordWriter, clock: Clock) -> None:
+    def __init__(self, journal: Journal, clock: Clock) -> None:
         self.steps: list[tuple[int, int]] = []
-        self._records = records
+        self._journal = journal
         self._clock = clock
         self._epoch = clock.epoch
         self._noted = 0
@@ -279,7 +189,8 @@ class ClockLog:
 
     def _record(self, step: int) -> None:
         clock = self._clock
-        sequence = self._records.clock_step(step)
+        payload = CLOCK_STEP.pack(step)
+        sequence = self._journal.append_entry(RecordType.CLOCK_STEP, payload, clock.wall)
         self._noted = clock.steady
         if step:
             self.steps.append((sequence, step))

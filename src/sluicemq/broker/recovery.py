@@ -580,7 +580,6 @@ class OfflineImport:
         """
         self._journal = journal
         self._clock = broker.clock
-        self._records = broker.core.records
         self._writer = writer
 
     def message(
@@ -595,7 +594,8 @@ class OfflineImport:
         sequence = self._journal.append_message(message, destination, references, False)
         for subscription, count in attempts.items():
             if count:
-                self._records.attempts(subscription, [(sequence, count)], last=False)
+                payload = encode(Attempts(subscription, [(sequence, count)]))
+                self._append(RecordType.DELIVERY_ATTEMPTS, payload, last=False)
         return sequence
 
     def prepared(
@@ -604,9 +604,14 @@ class OfflineImport:
         """Append a prepared transaction of the unit; `acks` are (subscription, sequences)."""
         messages = [PreparedMessage.of(message) for message in sends]
         payload = encode(PreparedTransaction(xid, messages, acks))
-        self._records.prepared(payload, last=False)
+        self._append(RecordType.TRANSACTION_PREPARED, payload, references=1, last=False)
 
     def end_unit(self, number: int, messages: int) -> None:
         """End a unit with its number and its number of messages, and wait until it is on disk."""
-        self._records.batch_part(BatchPart(self._writer, number, 0, 0, True, 0, messages))
+        part = BatchPart(self._writer, number, 0, 0, True, 0, messages)
+        self._append(RecordType.BATCH_PART, encode(part), last=True)
         self._journal.sync()
+
+    def _append(self, type: int, payload: bytes, *, references: int = 0, last: bool) -> None:
+        wall = self._clock.wall
+        self._journal.append_entry(type, payload, wall, references=references, last=last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
+from sluicemq.broker.codec import Attempts, Requeue, encode
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
@@ -22,7 +23,7 @@ from sluicemq.broker.subscription import (
     refilled,
     shed,
 )
-from sluicemq.journal.format import Cause
+from sluicemq.journal.format import Cause, RecordType
 
 
 def release(
@@ -180,7 +181,9 @@ def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) ->
 
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
     if counted and subscription.number:
-        subscription.core.records.attempts(subscription.number, counted)
+        core = subscription.core
+        payload = encode(Attempts(subscription.number, counted))
+        core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
 
 def hold(consumer: Consumer, delivery: Delivery) -> None:
@@ -243,12 +246,12 @@ def relocate(old: Delivery, expiration: int) -> int:
         expires,
     )
     if old.journaled == RECORDED:
-        new.order = core.records.requeued(
-            subscription.number,
-            subscription.destination.number,
-            old.sequence,
-            expiration,
-            old.attempts,
+        new.order = core.journal.append_entry(
+            RecordType.REQUEUED,
+            encode(Requeue(subscription.number, expiration, old.attempts)),
+            clock.wall,
+            reference=old.sequence,
+            destination=subscription.destination.number,
         )
         core.note_requeued(new)
     else:

@@ -26,7 +26,7 @@ from sluicemq.broker.pending.entry import (
     place,
 )
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
-from sluicemq.broker.records import ClockLog, EventRecorder, RecordWriter
+from sluicemq.broker.records import ClockLog, EventRecorder
 from sluicemq.broker.routing import Routes, Selector
 from sluicemq.broker.scheduler import Clock, ExpiryWheel, Scans, StartDeadline, Timers
 from sluicemq.broker.settings import EngineSettings
@@ -751,7 +751,6 @@ class Core:
     observer        observer of the stages of messages, or None
     stopping        True once no more messages are accepted
     wake            called if a flush is needed outside of an event loop iteration
-    records         appends the records that only the engine decodes
     dead_letter_queues  destinations that send their dead letters to each queue
     dropping_dead_letter_queues  those whose limits drop messages, as their protocol requires
     """
@@ -772,7 +771,6 @@ class Core:
         "memory_budget",
         "observer",
         "overhead",
-        "records",
         "requeued",
         "requeued_limit",
         "scans",
@@ -810,9 +808,8 @@ class Core:
         self.overhead = settings.message_overhead
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
-        self.records = RecordWriter(journal, clock)
         self.event_recorder = EventRecorder(journal, clock)
-        self.clock_log = ClockLog(self.records, clock)
+        self.clock_log = ClockLog(journal, clock)
         self.timers = Timers()
         self.wheel: ExpiryWheel[Delivery] = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}

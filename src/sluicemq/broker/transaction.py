@@ -39,14 +39,19 @@ from functools import partial
 from itertools import count, islice
 from typing import Final, NamedTuple
 
-from sluicemq.broker.codec import PreparedMessage, PreparedTransaction, encode
+from sluicemq.broker.codec import (
+    PreparedMessage,
+    PreparedTransaction,
+    ResolvedTransaction,
+    encode,
+)
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.pending.entry import RECORDED
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.redelivery import give_back, hold
 from sluicemq.broker.state import Consumer, Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import complete, forget, let_go, refilled
-from sluicemq.journal.format import Cause
+from sluicemq.journal.format import Cause, RecordType
 from sluicemq.journal.space import ignore
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import LimitExceeded, TransactionEnded, TransactionError
@@ -325,7 +330,13 @@ class Transactions:
         """Write the PREPARED record of the transaction."""
         transaction.state = TransactionState.PREPARED
         transaction.payload = encode(prepared)
-        transaction.record = self._core.records.prepared(transaction.payload)
+        transaction.record = self._append_prepared(transaction.payload)
+
+    def _append_prepared(self, payload: bytes, last: bool = True) -> int:
+        core = self._core
+        return core.journal.append_entry(
+            RecordType.TRANSACTION_PREPARED, payload, core.clock.wall, references=1, last=last
+        )
 
     def record_decision(self, transaction: Transaction) -> int:
         """Journal the decision to commit the parts of a transaction, which ends its PREPARED
@@ -336,7 +347,7 @@ class Transactions:
         before = transaction.record
         parts = [part.record for part in transaction.parts]
         transaction.payload = encode(PreparedTransaction(b"", [], [], parts=parts, decided=True))
-        transaction.record = self._core.records.prepared(transaction.payload, last=not before)
+        transaction.record = self._append_prepared(transaction.payload, last=not before)
         if not before:
             return transaction.record
         return self.resolve(transaction, before, True)
@@ -507,7 +518,11 @@ class Transactions:
 
     def resolve(self, transaction: Transaction, record: int, committed: bool) -> int:
         """Journal the end of the PREPARED record at `record`."""
-        return self._core.records.resolved(transaction.xid, committed, record)
+        core = self._core
+        payload = encode(ResolvedTransaction(transaction.xid, committed))
+        return core.journal.append_entry(
+            RecordType.TRANSACTION_RESOLVED, payload, core.clock.wall, reference=record
+        )
 
     def end(self, transaction: Transaction, committed: bool) -> None:
         """Remove a transaction that was committed or rolled back."""
@@ -612,7 +627,7 @@ class Transactions:
                     break
                 ended.append(ack[0])
                 deliveries += 1
-            record = self._core.records.prepared(
+            record = self._append_prepared(
                 encode(PreparedTransaction(b"", messages, stored_acks(ended)))
             )
             transaction.parts.append(CommitPart(record, len(messages), len(ended)))
