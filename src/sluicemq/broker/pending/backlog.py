@@ -12,7 +12,7 @@ cheap insertion. For few deliveries the cost is about that of a heap, for many i
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left, bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 from itertools import islice
@@ -22,70 +22,6 @@ from sluicemq.broker.pending.entry import READY, AnyEntry
 
 CHUNK: Final = 512
 """Requeued deliveries in a chunk; a chunk of twice that size is split."""
-
-
-class Chunk(Generic[AnyEntry]):
-    """Sorted, non-empty list of deliveries. The owner ensures that it is not empty."""
-
-    __slots__ = ("deliveries", "orders")
-
-    def __init__(self, deliveries: list[AnyEntry]) -> None:
-        """Create a chunk of `deliveries`, which are sorted by order."""
-        self.deliveries = deliveries
-        self.orders = array("Q", [delivery.order for delivery in deliveries])
-
-    def __len__(self) -> int:
-        return len(self.deliveries)
-
-    def __iter__(self) -> Iterator[AnyEntry]:
-        return iter(self.deliveries)
-
-    @property
-    def last(self) -> int:
-        """Order of the last delivery."""
-        return self.orders[-1]
-
-    def add(self, delivery: AnyEntry) -> None:
-        """Insert a delivery at the position of its order."""
-        place = bisect_left(self.orders, delivery.order)
-        self.orders.insert(place, delivery.order)
-        self.deliveries.insert(place, delivery)
-
-    def append(self, delivery: AnyEntry) -> None:
-        """Append a delivery with the highest order."""
-        self.orders.append(delivery.order)
-        self.deliveries.append(delivery)
-
-    def pop(self) -> AnyEntry:
-        """Remove and return the first delivery."""
-        del self.orders[0]
-        return self.deliveries.pop(0)
-
-    def remove(self, order: int) -> bool:
-        """Remove the delivery with that order; return False if it is not present."""
-        place = bisect_left(self.orders, order)
-        if place == len(self.orders) or self.orders[place] != order:
-            return False
-        del self.orders[place], self.deliveries[place]
-        return True
-
-    def split(self, place: int) -> Chunk[AnyEntry]:
-        """Remove the deliveries from index `place` on and return them as another chunk."""
-        others = Chunk(self.deliveries[place:])
-        del self.deliveries[place:], self.orders[place:]
-        return others
-
-    def find(self, order: int) -> AnyEntry | None:
-        """Return the delivery with that order, in any state, or None."""
-        place = bisect_left(self.orders, order)
-        if place < len(self.orders) and self.orders[place] == order:
-            return self.deliveries[place]
-        return None
-
-    def after(self, order: int, count: int) -> list[AnyEntry]:
-        """Return the first `count` deliveries behind that order, in any state."""
-        start = bisect_right(self.orders, order)
-        return self.deliveries[start : start + count]
 
 
 def ready_of(deliveries: Iterable[AnyEntry]) -> list[AnyEntry]:
@@ -170,7 +106,7 @@ class Backlog(Generic[AnyEntry]):
 
     def __init__(self) -> None:
         self._front: deque[AnyEntry] = deque()
-        self._chunks: deque[PackedChunk[AnyEntry] | Chunk[AnyEntry]] = deque()
+        self._chunks: deque[PackedChunk[AnyEntry] | list[AnyEntry]] = deque()
         self._template: AnyEntry | None = None
         """Entry for the creation of those in packed chunks."""
         self.packed = 0
@@ -184,7 +120,7 @@ class Backlog(Generic[AnyEntry]):
             self._chunks.append(PackedChunk(deliveries, template))
             self.packed += len(deliveries)
         else:
-            self._chunks.append(Chunk(deliveries))
+            self._chunks.append(deliveries)
 
     def front(self) -> deque[AnyEntry]:
         """Return the next deliveries, to be taken from the left end; empty when none are left."""
@@ -211,7 +147,10 @@ class Backlog(Generic[AnyEntry]):
         if len(found) < count:
             start = bisect_right(self._chunks, order, key=_last)
             for chunk in islice(self._chunks, start, None):
-                found.extend(chunk.after(order, count - len(found)))
+                if isinstance(chunk, PackedChunk):
+                    found.extend(chunk.after(order, count - len(found)))
+                else:
+                    found += behind(chunk, order, count - len(found))
                 if len(found) >= count:
                     break
         return found
@@ -233,7 +172,8 @@ class Backlog(Generic[AnyEntry]):
         place = bisect_left(self._chunks, order, key=_last)
         if place == len(self._chunks):
             return None
-        return self._chunks[place].find(order)
+        chunk = self._chunks[place]
+        return chunk.find(order) if isinstance(chunk, PackedChunk) else at(chunk, order)
 
     def last(self) -> int:
         """Return the order of the last delivery, 0 if there is none."""
@@ -250,10 +190,12 @@ class Backlog(Generic[AnyEntry]):
         if place == len(self._chunks):
             return False
         chunk = self._chunks[place]
-        is_packed = isinstance(chunk, PackedChunk)
-        if (packed and not is_packed) or not chunk.remove(order):
+        if isinstance(chunk, PackedChunk):
+            if not chunk.remove(order):
+                return False
+            self.packed -= 1
+        elif packed or not remove(chunk, order):
             return False
-        self.packed -= is_packed
         if not chunk:
             del self._chunks[place]
         return True
@@ -267,7 +209,7 @@ class Backlog(Generic[AnyEntry]):
         """Remove the objects that are no longer READY; return the number of deliveries left."""
         self._front = deque(ready_of(self._front))
         left = len(self._front) + self.packed
-        chunks: deque[PackedChunk[AnyEntry] | Chunk[AnyEntry]] = deque()
+        chunks: deque[PackedChunk[AnyEntry] | list[AnyEntry]] = deque()
         for chunk in self._chunks:
             if isinstance(chunk, PackedChunk):
                 if chunk:
@@ -276,48 +218,41 @@ class Backlog(Generic[AnyEntry]):
                 ready = ready_of(chunk)
                 left += len(ready)
                 if ready:
-                    chunks.append(Chunk(ready))
+                    chunks.append(ready)
         self._chunks = chunks
         return left
 
 
-def behind(line: deque[AnyEntry], order: int, count: int) -> list[AnyEntry]:
-    """Return the first `count` deliveries of an ordered deque behind that order."""
-    start = bisect_right(line, order, key=_order) if line else 0
+def behind(line: deque[AnyEntry] | list[AnyEntry], order: int, count: int) -> list[AnyEntry]:
+    """Return the first `count` deliveries of an ordered sequence behind that order."""
+    start = bisect_right(line, order, key=order_of) if line else 0
     return list(islice(line, start, start + count))
 
 
-def at(line: deque[AnyEntry], order: int) -> AnyEntry | None:
-    """Return the delivery of an ordered deque with that order, or None."""
-    place = bisect_left(line, order, key=_order)
+def at(line: deque[AnyEntry] | list[AnyEntry], order: int) -> AnyEntry | None:
+    """Return the delivery of an ordered sequence with that order, in any state, or None."""
+    place = bisect_left(line, order, key=order_of)
     if place < len(line) and line[place].order == order:
         return line[place]
     return None
 
 
-def _order(delivery: AnyEntry) -> int:
+def remove(chunk: list[AnyEntry], order: int) -> bool:
+    """Remove the delivery with that order from a chunk; return False if it is not present."""
+    place = bisect_left(chunk, order, key=order_of)
+    if place == len(chunk) or chunk[place].order != order:
+        return False
+    del chunk[place]
+    return True
+
+
+def order_of(delivery: AnyEntry) -> int:
+    """Return the sort key of the deliveries of one priority."""
     return delivery.order
 
 
-def _last(chunk: PackedChunk[AnyEntry] | Chunk[AnyEntry]) -> int:
-    return chunk.last
-
-
-def oldest(line: deque[AnyEntry], count: int) -> tuple[list[AnyEntry], int]:
-    """Remove the first `count` deliveries; return the READY ones, and the number of others."""
-    taken = [line.popleft() for _ in range(count)]
-    ready = ready_of(taken)
-    return ready, count - len(ready)
-
-
-def chained(
-    backlog: Backlog[AnyEntry] | None, line: Iterable[AnyEntry] | None
-) -> Iterator[AnyEntry]:
-    """Iterate over the backlog, if there is one, and the rest of the pending queue."""
-    if backlog is not None:
-        yield from backlog
-    if line is not None:
-        yield from line
+def _last(chunk: PackedChunk[AnyEntry] | list[AnyEntry]) -> int:
+    return chunk.last if isinstance(chunk, PackedChunk) else chunk[-1].order
 
 
 class Requeued(Generic[AnyEntry]):
@@ -326,7 +261,8 @@ class Requeued(Generic[AnyEntry]):
     __slots__ = ("_chunks",)
 
     def __init__(self) -> None:
-        self._chunks: list[Chunk[AnyEntry]] = []
+        self._chunks: list[list[AnyEntry]] = []
+        """Deliveries in order; no chunk is empty."""
 
     def __bool__(self) -> bool:
         return bool(self._chunks)
@@ -336,31 +272,32 @@ class Requeued(Generic[AnyEntry]):
 
     def __iter__(self) -> Iterator[AnyEntry]:
         for chunk in self._chunks:
-            yield from chunk.deliveries
+            yield from chunk
 
     def add(self, delivery: AnyEntry) -> None:
         """Insert a delivery at the position of its order, which must not be present."""
         chunks = self._chunks
         if not chunks:
-            chunks.append(Chunk([delivery]))
+            chunks.append([delivery])
             return
         place = len(chunks) - 1
-        if delivery.order > chunks[place].last:
+        if delivery.order > chunks[place][-1].order:
             chunks[place].append(delivery)
         else:
             place = bisect_left(chunks, delivery.order, key=_last)
-            chunks[place].add(delivery)
+            insort(chunks[place], delivery, key=order_of)
         if len(chunks[place]) > 2 * CHUNK:
-            chunks.insert(place + 1, chunks[place].split(CHUNK))
+            chunks.insert(place + 1, chunks[place][CHUNK:])
+            del chunks[place][CHUNK:]
 
     def first(self) -> AnyEntry:
         """Return the delivery with the lowest order. There must be one."""
-        return self._chunks[0].deliveries[0]
+        return self._chunks[0][0]
 
     def pop(self) -> AnyEntry:
         """Remove and return the delivery with the lowest order."""
         chunk = self._chunks[0]
-        delivery = chunk.pop()
+        delivery = chunk.pop(0)
         if not chunk:
             del self._chunks[0]
         return delivery
@@ -368,7 +305,7 @@ class Requeued(Generic[AnyEntry]):
     def discard(self, order: int) -> bool:
         """Remove the delivery with that order; return False if it is not present."""
         place = bisect_left(self._chunks, order, key=_last)
-        if place == len(self._chunks) or not self._chunks[place].remove(order):
+        if place == len(self._chunks) or not remove(self._chunks[place], order):
             return False
         if not self._chunks[place]:
             del self._chunks[place]
@@ -377,13 +314,13 @@ class Requeued(Generic[AnyEntry]):
     def find(self, order: int) -> AnyEntry | None:
         """Return the delivery with that order, in any state, or None."""
         place = bisect_left(self._chunks, order, key=_last)
-        return self._chunks[place].find(order) if place < len(self._chunks) else None
+        return at(self._chunks[place], order) if place < len(self._chunks) else None
 
     def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order, in any state."""
         found: list[AnyEntry] = []
         for chunk in islice(self._chunks, bisect_right(self._chunks, order, key=_last), None):
-            found += chunk.after(order, count - len(found))
+            found += behind(chunk, order, count - len(found))
             if len(found) >= count:
                 break
         return found
@@ -391,5 +328,4 @@ class Requeued(Generic[AnyEntry]):
     def compact(self) -> None:
         """Remove deliveries that are no longer READY."""
         ready = ready_of(self)
-        parts = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]
-        self._chunks = [Chunk(part) for part in parts]
+        self._chunks = [ready[start : start + CHUNK] for start in range(0, len(ready), CHUNK)]

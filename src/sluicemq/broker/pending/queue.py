@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Iterator
 from heapq import merge
+from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
@@ -23,8 +24,7 @@ from sluicemq.broker.pending.backlog import (
     Requeued,
     at,
     behind,
-    chained,
-    oldest,
+    order_of,
     ready_of,
 )
 from sluicemq.broker.pending.entry import READY, AnyEntry
@@ -108,8 +108,9 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
 
     def _move_to_backlog(self, priority: int, fifo: deque[AnyEntry]) -> None:
         """Move the older half of a long FIFO to the backlog."""
-        ready, others = oldest(fifo, self._chunk_size)
-        self.length -= others
+        taken = [fifo.popleft() for _ in range(self._chunk_size)]
+        ready = ready_of(taken)
+        self.length -= len(taken) - len(ready)
         packing = self.selector is None
         if packing and self.pinned:
             for delivery in ready:
@@ -175,7 +176,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         requeued = self.requeued[priority]
         if requeued is not None:
             found += requeued.after(order, count)
-            found.sort(key=_order)
+            found.sort(key=order_of)
             del found[count:]
         return found
 
@@ -326,11 +327,8 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         only.
         """
         for priority in range(PRIORITIES - 1, -1, -1):
-            line = chained(self.backlogs[priority], self.fifos[priority])
-            requeued = self.requeued[priority]
-            if requeued is not None:
-                line = merge(line, requeued, key=_order)
-            for delivery in line:
+            line = chain(self.backlogs[priority] or (), self.fifos[priority] or ())
+            for delivery in merge(line, self.requeued[priority] or (), key=order_of):
                 if delivery.state == READY:
                     yield delivery
 
@@ -377,7 +375,3 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self.mask = 0
         self.length = 0
         self.limit = LOOSE
-
-
-def _order(delivery: AnyEntry) -> int:
-    return delivery.order
