@@ -16,6 +16,7 @@ from sluicemq.journal.format import (
     UNIT_END,
     Record,
     RecordType,
+    encode_address,
 )
 from sluicemq.journal.port import JournalOptions, JournalStats
 from sluicemq.journal.space import SpaceLevel, SpaceReport, ignore
@@ -91,6 +92,9 @@ class MemoryJournal:
         number = self._numbers.get(address)
         if number is None:
             number = self._next_number
+            self._append(
+                RecordType.DESTINATION_CREATED, encode_address(address), 0, destination=number
+            )
             self._next_number = number + 1
             self._numbers[address] = number
             self.addresses[number] = address
@@ -99,6 +103,9 @@ class MemoryJournal:
     def forget_destination(self, address: Address) -> None:
         number = self._numbers.get(address)
         if number is not None:
+            self._append(
+                RecordType.DESTINATION_DELETED, encode_address(address), 0, destination=number
+            )
             del self._numbers[address], self.addresses[number]
 
     def append_message(
@@ -160,6 +167,10 @@ class MemoryJournal:
         if type == RecordType.TRANSACTION_RESOLVED:
             self._settle(reference)
         return sequence
+
+    def _append(self, type: int, payload: bytes, time_ms: int, destination: int) -> None:
+        """Append a record of the journal itself, which must not end a unit of the broker."""
+        self.append_entry(type, payload, time_ms, destination=destination, last=not self._open)
 
     def _settle(self, sequence: int) -> None:
         left = self._left.get(sequence, 0)
