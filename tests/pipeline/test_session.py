@@ -54,6 +54,18 @@ def test_warnings_of_the_jvm_are_not_in_the_output_of_a_command() -> None:
     assert done.stdout == ""
 
 
+def test_a_java_process_that_does_not_start_is_explained(tmp_path: Path) -> None:
+    option = "--conf=spark.driver.extraJavaOptions=-Xss1k"
+    command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "maintain", option]
+    done = subprocess.run([*command, "--lake", tmp_path], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "error: Spark's Java process ended before it was ready" in done.stderr
+    assert "Traceback" not in done.stderr
+    log = tmp_path / "_logs" / "spark.log"
+    assert str(log) in done.stderr.replace("\n", "")
+    assert "Could not create the Java Virtual Machine" in log.read_text()
+
+
 def test_a_local_session_uses_the_class_archive(tmp_path: Path) -> None:
     """Otherwise the start of each session takes a third more processor time."""
     log = tmp_path / "classes"

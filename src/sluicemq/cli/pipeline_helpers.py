@@ -220,15 +220,16 @@ def spark_session(
         from sluicemq.pipeline.session import expect_java, session
     there = SparkSession.getActiveSession() is not None
     log = None if lake is None else lake.log
-    with err().status("starting Spark"):
-        spark = session(name, settings, log, schemes=() if lake is None else (lake.scheme,))
-    if not there:
-        spark.sparkContext.setLogLevel("ERROR")
-        if log is not None:
-            # tracebacks of PySpark, which errors explain; warnings of the pipeline are for users
-            logging.basicConfig(filename=log)
-            logging.getLogger("sluicemq.pipeline").addHandler(logging.StreamHandler())
+    spark: SparkSession | None = None
     try:
+        with err().status("starting Spark"):
+            spark = session(name, settings, log, schemes=() if lake is None else (lake.scheme,))
+        if not there:
+            spark.sparkContext.setLogLevel("ERROR")
+            if log is not None:
+                # tracebacks of PySpark, which errors explain; the pipeline's warnings are for users
+                logging.basicConfig(filename=log)
+                logging.getLogger("sluicemq.pipeline").addHandler(logging.StreamHandler())
         if lake is not None:
             lake.register(spark)
         yield spark
@@ -239,7 +240,7 @@ def spark_session(
             expect_java()
         raise
     finally:
-        if not there:
+        if spark is not None and not there:
             with suppress(OSError, Py4JError):  # its Java process has ended
                 spark.stop()
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
@@ -92,7 +93,8 @@ def session(
     log        file to which the output of Spark and its workers is appended; None = standard error
     schemes    schemes of URIs that the session is to read and write (jars.CONNECTORS)
 
-    Raises ConfigurationError if there is no supported Java, or no library for Delta or a scheme.
+    Raises ConfigurationError if there is no supported Java, or no library for Delta or a scheme;
+    SluiceError if Spark's Java process ends before it is ready.
     """
     active = SparkSession.getActiveSession()
     if active is not None:
@@ -118,7 +120,15 @@ def session(
     for key, value in effective.items():
         builder = builder.config(key, value)
     with _heard_by(log):
-        return builder.getOrCreate()
+        try:
+            return builder.getOrCreate()
+        except PySparkRuntimeError as error:
+            if error.getCondition() != "JAVA_GATEWAY_EXITED":
+                raise
+            raise SluiceError(
+                "Spark's Java process ended before it was ready. Its output has the reason, such "
+                "as an option that Java rejects; without any, memory was possibly exhausted"
+            ) from error
 
 
 def expect_java() -> None:
