@@ -33,9 +33,10 @@ SHORT_JOB: Final = f"{_JVM} -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=24
 Without its size, the cache of compiled code would be so small that it is swept all the time."""
 
 LOCAL: Final = {
-    # Queries are planned in the process that runs their tasks. With its defaults, the JVM spends a
-    # fifth of a backfill on optimising code of the planner that is called some thousand times;
-    # the loops of tasks reach these limits at once. Throughput matters here, and pauses do not.
+    # Queries are planned in the process that runs their tasks. The optimising compiler takes a
+    # fifth of a backfill's processor time, part of it for code of planning, which is called some
+    # thousand times: methods must be called more often here. Loops keep their own limit.
+    # The parallel collector takes less processor time than G1; its longer pauses do no harm.
     _OPTIONS: (
         f"{_JVM} -XX:+UseParallelGC -XX:Tier4InvocationThreshold=50000 "
         "-XX:Tier4MinInvocationThreshold=6000 -XX:Tier4CompileThreshold=150000"
@@ -68,7 +69,8 @@ EVERYWHERE: Final = {
     # A merge needs about 100 generated classes; the default of 100 compiles all of them each time.
     "spark.sql.codegen.cache.maxEntries": "2000",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # Rows of few partitions are written without being sorted by partition, which spills large ones.
+    # Otherwise a task sorts its rows by partition, with their bodies, which spills a large batch.
+    # It still does if it has rows of more than eight partitions.
     "spark.sql.maxConcurrentOutputFileWriters": "8",
     # VACUUM lists a table by as many tasks, 10,000 by default, however few its files are.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "32",
