@@ -35,6 +35,13 @@ def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
         assert put(one, "b", 0)[0] == 200
         names = [slot["name"] for slot in other.get("/journal/slots").json()["items"]]
         assert names == ["b", "spark.1"]
+        page = other.get("/journal/slots?limit=1&offset=1").json()
+        assert (page["items"], page["total"], page["next_cursor"]) == (
+            [one.get("/journal/slots/spark.1").json()],
+            2,
+            None,
+        )
+        assert other.get("/journal/slots?limit=1").json()["next_cursor"] == "1"
         assert one.ask("DELETE", "/journal/slots/b").status == 204
         for method in ("GET", "DELETE"):
             answer = other.ask(method, "/journal/slots/b")

@@ -141,11 +141,14 @@ def test_records_after_a_damaged_one_are_read(tmp_path: Path, offset: int) -> No
 
 def test_file_of_another_type_is_reported(tmp_path: Path) -> None:
     file = tmp_path / "vrfile"
-    file.write_bytes(bytes(100))
-    with pytest.raises(Damage, match="byte 0"):
-        spans(file, [])
+    faults: list[Damage] = []
+    for content in (bytes(100), bytes(3)):
+        file.write_bytes(content)
+        assert spans(file, faults) == []
+    assert [str(fault).split(":")[0] for fault in faults] == [f"{file}, byte 0"] * 2
     file.write_bytes(b"")
-    assert spans(file, []) == []
+    assert spans(file, faults) == []
+    assert len(faults) == 2
 
 
 # --- damage in a store ---------------------------------------------------------------------------
@@ -179,6 +182,29 @@ def test_damage_stops_the_migration_unless_skipped(
     report = migrate("openmq", instance.path, "--skip-damaged")
     assert report["messages"]["imported"] == 1
     assert [what for what, _ in left(report)] == ["damage"] * 3
+
+
+def test_file_with_a_damaged_header_is_skipped_alone(instance: Instance, migrate: Migrate) -> None:
+    instance.destinations(store.destination("orders"), store.destination("bills"))
+    instance.messages("Qbills", record(stored(packet("bills", "kept", 2), {0: 0})))
+    instance.write("fs370/message/Qorders/vrfile", bytes(100))
+    report = migrate("openmq", instance.path, "--skip-damaged")
+    assert report["messages"]["imported"] == 1
+    assert left(report) == [("damage", "in the store")]
+
+
+def test_entry_that_was_being_written_is_damage(
+    instance: Instance, migrate: Migrate, run: Run
+) -> None:
+    whole = record(store.destination("orders"))
+    half = record(store.destination("bills"), cookie=-1)
+    instance.write("fs370/destination", store.record_file(whole, half))
+    result = run("migrate", "openmq", str(instance.path), "--to", "data")
+    assert result.code == 1
+    assert "fs370/destination, byte" in result.err
+    report = migrate("openmq", instance.path, "--skip-damaged")
+    assert "orders" in {each["name"] for each in report["destinations"]}
+    assert "bills" not in {each["name"] for each in report["destinations"]}
 
 
 def test_entry_of_another_class_is_damage(instance: Instance, run: Run) -> None:

@@ -171,8 +171,9 @@ class JournalService:
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
         """GET /journal/slots"""
-        found = await self._carry_out(self._slots.list)
-        return query.page([await self._slot_view(name, slot) for name, slot in found.items()])
+        found = list((await self._carry_out(self._slots.list)).items())
+        items = [await self._slot_view(name, slot) for name, slot in found[query.part]]
+        return query.page_with(items, len(found))
 
     @handles(GET_SLOT)
     async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:

@@ -86,12 +86,16 @@ class DataRange(NamedTuple):
 
 
 def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
-    """Read the records in use of a file of records."""
+    """Read the records in use of a file of records; of a file with another header none."""
     if not data.size:
         return
-    magic, version, _, _ = data.unpack(">Ihhq", 0)
-    if magic != FILE_MAGIC or version not in _HEADER_SIZE:
-        raise data.damage(0, "this is no file of records of Open MQ, or one of another version")
+    try:
+        magic, version, _, _ = data.unpack(">Ihhq", 0)
+        if magic != FILE_MAGIC or version not in _HEADER_SIZE:
+            raise data.damage(0, "this is no file of records of Open MQ, or one of another version")
+    except Damage as fault:
+        faults(fault)
+        return
     position = _HEADER_SIZE[version]
     last = _LAST[version]
     while position < data.size:
@@ -234,6 +238,8 @@ def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
         for span in records(data, faults):
             where = f"{path}, record at byte {span.position}"
             with tolerating(faults):
+                if not span.complete:
+                    raise data.damage(span.position, _INTERRUPTED)
                 raw = data.read(span.position, span.size)
                 (key, value), end = read_objects(raw, 2, where)
                 yield MapEntry(key, value, raw[end:], where)
