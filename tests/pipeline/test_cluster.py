@@ -55,7 +55,7 @@ SETTINGS = {
     "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     # for two cores
     "spark.sql.shuffle.partitions": "2",
-    "spark.databricks.delta.snapshotPartitions": "2",
+    "spark.databricks.delta.snapshotPartitions": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
 }
 DEFINITION = """

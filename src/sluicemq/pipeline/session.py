@@ -50,8 +50,11 @@ LOCAL: Final = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.adaptive.enabled": "false",
     "spark.python.unix.domain.socket.enabled": "true",
-    # The default of 50 partitions costs 15 s for the first read of a table on two cores.
-    "spark.databricks.delta.snapshotPartitions": "2",
+    # Each task that computes a table's state generates code for the actions of Delta's log, which
+    # takes longer than the rest of a small commit. The default of 50 costs 15 s for the first read.
+    "spark.databricks.delta.snapshotPartitions": "1",
+    # Each plan is described for the UI, which is off here; the default, "formatted", takes longest.
+    "spark.sql.ui.explainMode": "simple",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # Halves the cost of a small micro-batch. Requires atomic renames, which object storage lacks.
     "spark.sql.streaming.checkpointFileManagerClass": (
