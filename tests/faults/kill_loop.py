@@ -99,9 +99,11 @@ class Driver:
         self._kill(java[0])
 
     def _java(self) -> list[int]:
-        """Return the id of Spark's JVM, if it runs; other short ones are started before it."""
+        """Return the id of Spark's JVM, if it runs; other short ones are started before it.
+
+        It comes before the programs that it starts, which have its command line at first."""
         family = descendants(self.process.pid)
-        return [pid for pid in family if _SPARK.match(command_of(pid))]
+        return [pid for pid in family if _SPARK.match(command_of(pid))][:1]
 
     def _kill(self, pid: int) -> None:
         family = list(descendants(self.process.pid))
