@@ -86,7 +86,7 @@ class DataRange(NamedTuple):
 
 
 def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
-    """Read the records in use of a file of records; of a file with another header none."""
+    """Yield the records in use of a file of records. A file with an invalid header has none."""
     if not data.size:
         return
     try:
