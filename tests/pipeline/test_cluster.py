@@ -107,7 +107,7 @@ class Cluster:
             self._start_worker(number)
 
     def submit(self, script: str, *arguments: str, libraries: str = "") -> subprocess.Popen[bytes]:
-        """spark-submit, as somebody would type it."""
+        """Start spark-submit with a script."""
         found = libraries or ",".join(map(str, jars(DELTA)))
         given = [f"--conf={name}={value}" for name, value in SETTINGS.items()]
         command = [str(HOME / "bin/spark-submit"), "--master", self.master, *given]

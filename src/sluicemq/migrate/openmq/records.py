@@ -78,15 +78,15 @@ def tolerating(faults: Faults) -> Iterator[None]:
 
 
 class DataRange(NamedTuple):
-    """Position of data in a file. `complete`: it was written to its end."""
+    """Position of data in a file."""
 
     position: int
     size: int
-    complete: bool = True
 
 
 def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
-    """Yield the records in use of a file of records. A file with an invalid header has none."""
+    """Yield the records in use of a file of records that were written to their end. A file with an
+    invalid header has none."""
     if not data.size:
         return
     try:
@@ -113,8 +113,11 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
             faults(fault)
             position = _next_sign(data, position + 1)
             continue
-        if state == _IN_USE:
-            yield DataRange(position + _RECORD_HEADER_SIZE, size - _RECORD_HEADER_SIZE, cookie == 0)
+        start = position + _RECORD_HEADER_SIZE
+        if state == _IN_USE and cookie:
+            faults(data.damage(start, _INTERRUPTED))
+        elif state == _IN_USE:
+            yield DataRange(start, size - _RECORD_HEADER_SIZE)
         position += size
 
 
@@ -162,8 +165,6 @@ def stored_items(
 def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
     for span in records(file, faults):
         with tolerating(faults):
-            if not span.complete:
-                raise file.damage(span.position, _INTERRUPTED)
             (size,) = file.unpack(">i", span.position)
             start = span.position + 4
             rest = span.size - 4 - size
@@ -238,8 +239,6 @@ def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
         for span in records(data, faults):
             where = f"{path}, record at byte {span.position}"
             with tolerating(faults):
-                if not span.complete:
-                    raise data.damage(span.position, _INTERRUPTED)
                 raw = data.read(span.position, span.size)
                 (key, value), end = read_objects(raw, 2, where)
                 yield MapEntry(key, value, raw[end:], where)

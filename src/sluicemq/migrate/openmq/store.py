@@ -220,7 +220,7 @@ class _Store:
 
     def _take(self, address: Address, item: StoredItem) -> None:
         file = item.file
-        position, size, _ = item.data
+        position, size = item.data
         if size < FIXED_SIZE:
             raise file.damage(position, f"a packet of {size} bytes is announced")
         magic, version, _, declared_size, _, sysid = file.unpack(_FIXED, position)
