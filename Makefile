@@ -50,6 +50,8 @@ $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	  echo "On Debian or Ubuntu: sudo apt install python$$version-venv" >&2; exit 1; }
 	$(PYTHON) -m venv $(@D)
 	$(@D)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[$(EXTRAS)]' --constraint constraints.txt
+	@# pip compiles what it installs, except for an editable package
+	@$(@D)/bin/python -m compileall -q src
 	@touch $@
 
 # Spark runs on Java; nothing else needs it.
