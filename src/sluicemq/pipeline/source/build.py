@@ -58,12 +58,14 @@ _HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
 _BODIES: Final = frozenset(("body", "value"))
 
 
-def _words(words: dict[int, str]) -> tuple[pa.Array, Column]:
-    """Return an array of the texts after a null, and a table from code to index in it."""
+def _words(words: dict[int, str]) -> tuple[list[str | None], Column]:
+    """Return the texts after a null, and a table from code to index in them.
+
+    Arrow arrays of Python objects import pandas, which processes that only plan do not need."""
     places = np.zeros(256, np.int8)
     for place, code in enumerate(words, 1):
         places[code] = place
-    return pa.array([None, *words.values()], pa.string()), places
+    return [None, *words.values()], places
 
 
 _EVENTS: Final = _words({code: str(event) for event, code in EVENT_CODES.items()})
@@ -123,7 +125,7 @@ class DeadLetterMetas(NamedTuple):
     metas: pa.Array
 
 
-NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.array([], pa.binary()))
+NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.nulls(0, pa.binary()))
 
 
 class BatchRecords:
@@ -212,9 +214,9 @@ class BatchRecords:
         return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(native)])
 
     def _worded(
-        self, words: tuple[pa.Array, Column], codes: Column, valid: Mask | None = None
+        self, words: tuple[list[str | None], Column], codes: Column, valid: Mask | None = None
     ) -> pa.Array:
-        texts, table = words
+        texts, table = pa.array(words[0], pa.string()), words[1]
         places = table[codes]
         if valid is not None:
             places = np.where(valid, places, 0)

@@ -264,8 +264,6 @@ def _size_beyond(view: memoryview, step: int, more: int) -> int:
 
 # --- names of destinations ---------------------------------------------------------------------
 
-KINDS: Final = pa.array([None, "queue", "topic"], pa.string())
-
 TABLE_NUMBERS: Final = 1 << 20
 """Numbers below this are looked up in a table, larger ones in a sorted list."""
 
@@ -291,7 +289,7 @@ class Names:
         self._ordered = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
         # one more entry, for unknown numbers
-        self._texts = pa.array([*(spelled(each.name) for each in self._ordered), None], pa.string())
+        self._texts: pa.Array | None = None
         self._kinds = np.array([*(each.kind for each in self._ordered), 0], np.int32)
         # the place of each number, if they are small; the last entry is for larger numbers
         self._table: Integers | None = None
@@ -332,6 +330,9 @@ class Names:
 
     def texts(self, numbers: Column) -> pa.Array:
         """Return the names; null for unknown numbers."""
+        if self._texts is None:
+            names = [spelled(each.name) for each in self._ordered]
+            self._texts = pa.array([*names, None], pa.string())
         return self._texts.take(pa.array(self._places(numbers)))
 
     def addressed(self, numbers: Column) -> pa.Array:
@@ -341,7 +342,8 @@ class Names:
 
     def kinds(self, numbers: Column) -> pa.Array:
         """Return the kinds: "queue" or "topic"."""
-        return KINDS.take(pa.array(self._kinds[self._places(numbers)]))
+        kinds = pa.array([None, "queue", "topic"], pa.string())
+        return kinds.take(pa.array(self._kinds[self._places(numbers)]))
 
     def among(
         self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
