@@ -101,14 +101,16 @@ class LakeTable:
         """Create the table if it does not exist."""
         builder = DeltaTable.createIfNotExists(spark).location(self.location)
         builder = builder.addColumns(self.schema)
-        for name, value in {**PROPERTIES, **(_FEED if self.feed else {})}.items():
+        for name, value in self._properties().items():
             builder = builder.property(name, value)
-        if self.searched:
-            builder = builder.property(_SEARCHED, ",".join(self.searched))
         if self.partitions:
             builder = builder.partitionedBy(*self.partitions)
         builder.execute()
         self.register(spark)
+
+    def _properties(self) -> dict[str, str]:
+        searched = {_SEARCHED: ",".join(self.searched)} if self.searched else {}
+        return {**PROPERTIES, **(_FEED if self.feed else {}), **searched}
 
     def register(self, spark: SparkSession) -> None:
         """Add the table to its catalog, if it exists and is not there yet.
@@ -188,12 +190,15 @@ class LakeTable:
         rows = reader.load(self.location)
         return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
 
-    def append(self, rows: DataFrame, tag: Tag) -> None:
+    def append(self, rows: DataFrame, tag: Tag | None) -> None:
         """Append rows, and create the table if it does not exist."""
-        spark = rows.sparkSession
-        if not self.exists(spark):
-            self.create(spark)
-        _writer(rows, "append", tag).save(self.location)
+        writer = _writer(rows, "append", tag)
+        if self.exists(rows.sparkSession):
+            writer.save(self.location)
+        else:
+            # one commit, whose state Spark computes, and not two
+            writer.options(**self._properties()).partitionBy(*self.partitions).save(self.location)
+            self.register(rows.sparkSession)
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""
@@ -216,7 +221,8 @@ class LakeTable:
         """Replace the rows with the same keys, and insert the others.
 
         combine  returns the new rows from `rows` joined with the columns of the existing rows, with
-                 the prefix OLD, which are null where there is none; without it, `rows` replace them
+                 the prefix OLD, which are null where there is none: then the new row is that of
+                 `rows`; without it, `rows` replace them
         within   smallest and greatest value of columns in all existing rows with these keys: files
                  without such rows are not read
         kept     columns that `combine` passes through, and in which an existing value stays if the
@@ -226,15 +232,17 @@ class LakeTable:
         null_keys   True if NULL is a key like any other, as in GROUP BY
         """
         spark = rows.sparkSession
+        inserted = f"NOT ({removed})" if removed else "true"
+        names = {name: quoted(name) for name in self.schema.names}
         if not self.exists(spark):
-            self.create(spark)
+            self.append(rows.alias("new").where(inserted).select(*names.values()), tag)
+            return
         if combine is not None:
             old = self.read(spark).where(_inside(within)).drop(*kept)
             renamed = old.select(*(f.col(name).alias(OLD + name) for name in old.columns))
             same = [rows[key] == renamed[OLD + key] for key in self.keys]
             rows = combine(rows.join(renamed, same, "left"))
         new_is_known = f.col(f"new.{known}").isNotNull() if known else f.lit(True)
-        names = {name: quoted(name) for name in self.schema.names}
         insert: dict[str, str | Column] = {name: f.col(f"new.{name}") for name in names.values()}
         update: dict[str, str | Column] = {
             column: f.when(new_is_known, insert[column]).otherwise(f.col(f"old.{column}"))
@@ -250,7 +258,7 @@ class LakeTable:
         if removed:
             merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
         merge = merge.whenMatchedUpdate(newer, update)
-        merge = merge.whenNotMatchedInsert(f"NOT ({removed})" if removed else "true", insert)
+        merge = merge.whenNotMatchedInsert(inserted, insert)
         with tagged(spark, tag):
             merge.execute()
 
@@ -275,11 +283,10 @@ class LakeTable:
 
     def state(self, spark: SparkSession) -> TableState:
         """Return the state of an existing table."""
-        table = DeltaTable.forPath(spark, self.location)
-        changed = f.unix_millis("lastModified")
-        (detail,) = table.detail().select(changed, "numFiles", "sizeInBytes").collect()
-        moment = datetime.fromtimestamp(detail[0] / 1000, UTC)
-        return TableState(self.version(spark), moment, detail[1], detail[2])
+        snapshot = self._snapshot(spark)
+        changed = datetime.fromtimestamp(int(snapshot.timestamp()) / 1000, UTC)
+        files, size = int(snapshot.numOfFiles()), int(snapshot.sizeInBytes())
+        return TableState(int(snapshot.version()), changed, files, size)
 
     def version(self, spark: SparkSession) -> int:
         """Return the number of an existing table's current version."""
@@ -297,10 +304,12 @@ class LakeTable:
         return log.forTable(java._jsparkSession, self.location).update(False, nothing, nothing)
 
 
-def _writer(rows: DataFrame, mode: str, tag: Tag) -> DataFrameWriter:
+def _writer(rows: DataFrame, mode: str, tag: Tag | None) -> DataFrameWriter:
     """Return a writer whose commit has a tag."""
-    writer = rows.write.format("delta").mode(mode).option("txnAppId", tag.application)
-    return writer.option("txnVersion", str(tag.version))
+    writer = rows.write.format("delta").mode(mode)
+    if tag is None:
+        return writer
+    return writer.option("txnAppId", tag.application).option("txnVersion", str(tag.version))
 
 
 def _inside(within: Ranges | None, prefix: str = "") -> Column:

@@ -4,26 +4,36 @@ from __future__ import annotations
 
 import json
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
+from sluicemq.pipeline.delta import Tag
 from sluicemq.pipeline.histogram import bucket_of
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.gold import gold
+from sluicemq.pipeline.jobs.lake import Lake
+from sluicemq.pipeline.jobs.maintain import find_anomalies
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD
 from sluicemq.pipeline.jobs.silver import silver
 from sluicemq.pipeline.schema import Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, sorted_rows
 
 
-def found(spark: SparkSession, journal: Journal, more: list[Row] | None = None) -> list[Row]:
+def made(
+    spark: SparkSession, journal: Journal, more: list[Row] | None = None
+) -> tuple[DataFrame, DataFrame]:
+    """Return gold and silver."""
     events = frame(spark, journal.rows)
     golden = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
     gold_rows = spark.createDataFrame(pa.concat_tables(golden))
-    silver_rows = spark.createDataFrame(silver(events, "b").toArrow())
-    table = anomalies(gold_rows, silver_rows).toArrow()
+    return gold_rows, spark.createDataFrame(silver(events, "b").toArrow())
+
+
+def found(spark: SparkSession, journal: Journal) -> list[Row]:
+    table = anomalies(*made(spark, journal)).toArrow()
     assert table.schema.names == ANOMALIES.names
     return sorted_rows(table, ANOMALIES, ("kind", "destination"))
 
@@ -98,7 +108,7 @@ def test_a_message_that_is_delivered_again_and_again(spark: SparkSession) -> Non
     assert len({row["id"] for row in got.values()}) == 2
 
 
-def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession) -> None:
+def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: Path) -> None:
     def minute(destination: str, days: int, latencies: dict[float, int]) -> Row:
         histogram = {bucket_of(ms): count for ms, count in latencies.items()}
         row: dict[str, Any] = dict.fromkeys(GOLD.names)
@@ -130,7 +140,13 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession) -> None:
     ]
     journal = Journal()
     journal.depth(0, 0, 1)
-    (row,) = found(spark, journal, more)
+    lake = Lake(tmp_path)
+    gold_rows, silver_rows = made(spark, journal, more)
+    lake.gold.append(gold_rows, Tag("test", 1))
+    lake.silver.append(silver_rows, Tag("test", 1))
+    assert find_anomalies(spark, lake) == 1
+    assert find_anomalies(spark, lake) == 1  # it updates the row
+    (row,) = sorted_rows(lake.anomalies.read(spark).toArrow(), ANOMALIES, ("kind", "destination"))
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
     figures = json.loads(row["details"])

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import reduce
 from typing import Final
 
@@ -30,7 +31,8 @@ _NAMED: Final = 5
 """Number of message numbers in the evidence."""
 _MOST_POISON: Final = 100
 """Maximum number of poison messages of one destination; those with most deliveries."""
-_WEEK: Final = "7 days"
+WEEK: Final = timedelta(days=7)
+"""Time between the hours that are compared."""
 _CHANCE: Final = 1.95
 """Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
 
@@ -56,14 +58,16 @@ class Thresholds:
 USUAL: Final = Thresholds()
 
 
-def anomalies(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Return rows of ANOMALIES, from all rows of GOLD and SILVER."""
+def anomalies(
+    gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL, *, weekly: bool = True
+) -> DataFrame:
+    """Return rows of ANOMALIES, from all rows of GOLD and SILVER.
+
+    Without `weekly`, there are no latency regressions: gold has less than a week."""
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    found = (
-        stuck_queues(gold, silver, limits),
-        poison_messages(silver, limits),
-        latency_regressions(gold, limits),
-    )
+    found = [stuck_queues(gold, silver, limits), poison_messages(silver, limits)]
+    if weekly:
+        found.append(latency_regressions(gold, limits))
     together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
     frame = together.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
         "id",
@@ -183,7 +187,7 @@ def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFram
     )
     earlier = counts.select(
         *_PLACE,
-        (f.col("hour") + f.expr(f"INTERVAL {_WEEK}")).alias("hour"),
+        (f.col("hour") + f.lit(WEEK)).alias("hour"),
         "bucket",
         f.col("now").alias("then"),
     )

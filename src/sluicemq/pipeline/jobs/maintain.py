@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles
-from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
+from sluicemq.pipeline.jobs.anomalies import USUAL, WEEK, Thresholds, anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
@@ -39,19 +39,20 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
     if not lake.gold.exists(spark) or not lake.silver.exists(spark):
         return 0
     gold, silver = lake.gold.read(spark), lake.silver.read(spark)
-    seconds = gold.agg(f.unix_seconds(f.max("minute"))).collect()[0][0]
-    if seconds is None:
+    bounds = (f.unix_seconds(bound("minute")) for bound in (f.min, f.max))
+    first, last = gold.agg(*bounds).collect()[0]
+    if last is None:
         return 0
-    newest = datetime.fromtimestamp(seconds, UTC)
+    newest = datetime.fromtimestamp(last, UTC)
     since = newest - _COMPARED
+    # a third of the query's time, which a new lake is spared
+    weekly = datetime.fromtimestamp(first, UTC) <= newest - WEEK + timedelta(hours=1)
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    found = anomalies(rates, lives, limits).persist()
+    found = anomalies(rates, lives, limits, weekly=weekly).persist()
     try:
-        if found.isEmpty():
-            # merging no rows costs seconds: Delta plans and compiles both of its queries
-            lake.anomalies.create(spark)
-        else:
+        # merging no rows costs seconds: Delta plans and compiles both of its queries
+        if not lake.anomalies.exists(spark) or not found.isEmpty():
             lake.anomalies.merge(found)
     finally:
         found.unpersist()
