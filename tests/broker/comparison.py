@@ -275,11 +275,10 @@ class ModelComparison:
         twin: model.Subscription,
         window: WindowPair,
         selector: AtLeast | None = None,
-        rank: int = 0,
         ack_timeout: int = 0,
     ) -> ConsumerPair | None:
         wants = selector.wants if selector else None
-        consumer = model.Consumer(twin, window.model, wants, rank, ack_timeout)
+        consumer = model.Consumer(twin, window.model, wants, ack_timeout)
         pair = ConsumerPair(self, window, consumer)
         limit = twin.destination.settings.max_consumers if twin.shared else 1
         subscription = self.subscription(twin)
@@ -296,7 +295,6 @@ class ModelComparison:
             pair,
             window.engine,
             selector=selector,
-            rank=rank,
             ack_timeout=ack_timeout,
             owner=subscription.destination.owner,
         )

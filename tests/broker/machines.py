@@ -156,7 +156,6 @@ class Machine(RuleBasedStateMachine):
         credit=st.sampled_from([0, 1, 1, 2, 5, 1000]),
         refill=st.booleans(),
         selector=selectors,
-        rank=st.integers(0, 2),
         ack_timeout=st.sampled_from([0, 0, 100, 500]),
         turn=ends,
     )
@@ -166,7 +165,6 @@ class Machine(RuleBasedStateMachine):
         credit: int,
         refill: bool,
         selector: AtLeast | None,
-        rank: int,
         ack_timeout: int,
         turn: bool,
     ) -> None:
@@ -175,7 +173,7 @@ class Machine(RuleBasedStateMachine):
             return
         subscription = self.pick(subscriptions, where)
         window = WindowPair(credit, refill)
-        self.comparison.attach(subscription, window, selector, rank, ack_timeout)
+        self.comparison.attach(subscription, window, selector, ack_timeout)
         self.end(turn)
 
     @initialize(

@@ -111,13 +111,11 @@ class Consumer:
         subscription: Subscription,
         window: Window,
         wants: Callable[[int, int], bool] | None,
-        rank: int,
         ack_timeout: int,
     ) -> None:
         self.subscription = subscription
         self.window = window
         self.wants = wants
-        self.rank = rank
         self.ack_timeout = ack_timeout
         self.active = True
         self.suspended = False
@@ -174,8 +172,7 @@ class Subscription:
 
     def elect(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
-        ranked = sorted(self.consumers, key=lambda consumer: -consumer.rank)
-        for place, consumer in enumerate(ranked):
+        for place, consumer in enumerate(self.consumers):
             consumer.active = place < limit
 
 

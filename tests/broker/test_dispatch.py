@@ -153,12 +153,12 @@ def test_an_exclusive_queue_activates_its_next_consumer_when_the_first_detaches(
     assert second.got() == ["a"]
 
 
-def test_failover_serves_the_highest_rank_and_then_the_next() -> None:
+def test_failover_serves_the_longest_attached_and_then_the_next() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(active_consumers=1)
-    standby = fixture.read(queue, rank=1)
-    last = fixture.read(queue, rank=0)
-    main = fixture.read(queue, 1, rank=2)
+    main = fixture.read(queue, 1)
+    standby = fixture.read(queue)
+    last = fixture.read(queue)
     fixture.send(queue, "a", "b")
     assert (main.got(), standby.got(), last.got()) == (["a"], [], [])
     main.detach()

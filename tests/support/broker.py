@@ -149,7 +149,6 @@ class BrokerFixture:
         refill: bool = True,
         window: Window | None = None,
         selector: Selector | None = None,
-        rank: int = 0,
         ack_timeout: int | None = None,
     ) -> Reader:
         """Attach a reader, to a temporary destination as its owner; does not flush."""
@@ -160,7 +159,6 @@ class BrokerFixture:
             reader,
             window or Window(credit, refill),
             selector=selector,
-            rank=rank,
             ack_timeout=ack_timeout,
             owner=subscription.destination.owner,
         )

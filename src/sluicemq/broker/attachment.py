@@ -34,7 +34,6 @@ def attach(
     sink: Sink,
     window: Window,
     selector: Selector | None,
-    rank: int,
     ack_timeout: int | None,
     owner: object = None,
 ) -> Consumer:
@@ -63,7 +62,6 @@ def attach(
         sink,
         window,
         pending_queue,
-        rank,
         settings.ack_timeout if ack_timeout is None else ack_timeout,
     )
     subscription.consumers[consumer] = None
@@ -111,10 +109,10 @@ def reselect(consumer: Consumer, selector: Selector) -> None:
 
 
 def elect(subscription: Subscription) -> None:
-    """Activate the consumers of highest rank, then longest attached (failover)."""
+    """Activate the consumers that have been attached longest; the others are standbys."""
     consumers = subscription.consumers
     limit = subscription.destination.settings.active_consumers or len(consumers)
-    for place, consumer in enumerate(sorted(consumers, key=lambda consumer: -consumer.rank)):
+    for place, consumer in enumerate(consumers):
         consumer.active = place < limit
         if consumer.active:
             enter_line(consumer)

@@ -403,7 +403,6 @@ class Broker:
         window: Window,
         *,
         selector: Selector | None = None,
-        rank: int = 0,
         ack_timeout: int | None = None,
         owner: object = None,
     ) -> Consumer:
@@ -412,7 +411,7 @@ class Broker:
         `owner` identifies the caller: a temporary destination serves only the owner it was declared
         with. Raises DestinationPrivate, SubscriptionInUse.
         """
-        return attachment.attach(subscription, sink, window, selector, rank, ack_timeout, owner)
+        return attachment.attach(subscription, sink, window, selector, ack_timeout, owner)
 
     def detach(self, consumer: Consumer) -> None:
         """Remove a consumer and return its unacked deliveries to their original positions."""

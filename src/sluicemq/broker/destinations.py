@@ -384,31 +384,6 @@ class Destinations:
             callback(destination)
         return destination
 
-    def adopt(
-        self,
-        address: Address,
-        settings: DestinationSettings | None,
-        automatic: bool = False,
-        created: int = 0,
-        paused: bool = False,
-        creator: str | None = None,
-        provenance: Provenance | None = None,
-        grouped: bool = False,
-    ) -> Destination:
-        """Create a destination that the journal knows already.
-
-        Without settings it is automatic, with the broker's defaults. `created`, `creator` and
-        `provenance` as in Destination.
-        """
-        if settings is None:
-            automatic = True
-            settings = self._core.settings.defaults
-        destination = self.create(address, settings, None, automatic, creator, provenance, created)
-        destination.recorded_depth = None
-        destination.paused = paused
-        destination.grouped = grouped
-        return destination
-
     def number(self, destination: Destination) -> int:
         """Return the journal number of the destination and of its own subscription, assigning one
         if needed.

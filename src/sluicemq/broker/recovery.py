@@ -357,18 +357,25 @@ class _Recovery:
 
         `created` is in wall ms and applies unless the journal has the time of creation.
         """
+        broker = self.broker
+        defaults = broker.settings.defaults
         if settings is None:
-            return self.broker.destinations.adopt(address, None, created=created)
-        return self.broker.destinations.adopt(
+            settings = StoredSettings(
+                address.kind, address.name, defaults, automatic=True, default_settings=True
+            )
+        destination = broker.destinations.create(
             address,
-            self.broker.settings.defaults if settings.default_settings else settings.settings,
+            defaults if settings.default_settings else settings.settings,
+            None,
             settings.automatic,
-            settings.created or created,
-            settings.paused,
             settings.creator,
             settings.provenance,
-            settings.grouped,
+            settings.created or created,
         )
+        destination.recorded_depth = None
+        destination.paused = settings.paused
+        destination.grouped = settings.grouped
+        return destination
 
     def _destination(self, row: LiveRow) -> Destination | None:
         """Return the destination of a row; None if it is deleted or was temporary.

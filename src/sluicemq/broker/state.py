@@ -161,7 +161,6 @@ class Consumer:
     delivered    number of deliveries it has received
     unacked      deliveries it holds, oldest delivery first
     ack_timeout  ms after which an unacked delivery is redelivered, 0 = never
-    rank         higher is preferred among failover consumers
     active       False while it is a standby for an active consumer
     suspended    True while its connection cannot accept more bytes
     retired      True once it is detached, though it may still hold deliveries
@@ -173,7 +172,6 @@ class Consumer:
         "delivered",
         "number",
         "pending_queue",
-        "rank",
         "retired",
         "sink",
         "subscription",
@@ -189,7 +187,6 @@ class Consumer:
         sink: Sink,
         window: Window,
         pending_queue: PendingQueue[Delivery, Consumer],
-        rank: int,
         ack_timeout: int,
     ) -> None:
         self.number: int = next(_numbers)
@@ -197,7 +194,6 @@ class Consumer:
         self.sink = sink
         self.window = window
         self.pending_queue = pending_queue
-        self.rank = rank
         self.ack_timeout = ack_timeout
         self.unacked: dict[int, Delivery] = {}
         self.delivered = 0

@@ -137,7 +137,7 @@ class FileAccounts(OperationCaller):
     @implements(LIST_SETTINGS)
     async def settings(self, call: object, query: ConfigurationQuery) -> Page[SettingView]:
         """Return a page of the settings with which the broker would start."""
-        found = EffectiveConfiguration(self._config, {}).settings()
+        found = EffectiveConfiguration(self._config).settings()
         return query.page([each for each in found if query.filter in each.name])
 
     def call(

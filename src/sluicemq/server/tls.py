@@ -191,8 +191,6 @@ _MAJOR: Final = 3
 """Major version in the header of every TLS record."""
 _PEEK_BYTES: Final = 16
 
-log = structlog.get_logger("sluicemq.tls")
-
 
 class Arrival:
     """Connection whose handshake has not ended."""
