@@ -39,13 +39,14 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
     if not lake.gold.exists(spark) or not lake.silver.exists(spark):
         return 0
     gold, silver = lake.gold.read(spark), lake.silver.read(spark)
-    bounds = (f.unix_seconds(bound("minute")) for bound in (f.min, f.max))
-    first, last = gold.agg(*bounds).collect()[0]
+    first, last = gold.agg(
+        f.unix_seconds(f.min("minute")), f.unix_seconds(f.max("minute"))
+    ).collect()[0]
     if last is None:
         return 0
     newest = datetime.fromtimestamp(last, UTC)
     since = newest - _COMPARED
-    # a third of the query's time, which a new lake is spared
+    # the comparison of hours is a third of the query's time, and needs two hours a week apart
     weekly = datetime.fromtimestamp(first, UTC) <= newest - WEEK + timedelta(hours=1)
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
