@@ -24,6 +24,7 @@ from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery,
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from tests.pipeline.jobs.events import rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
+from tests.support.polling import wait_until
 
 DEAD_LETTER_QUEUE = Address(Kind.QUEUE, "orders.dlq")
 
@@ -150,16 +151,22 @@ def test_what_passes_by_itself_is_tried_again(
 ) -> None:
     monkeypatch.setattr(run, "LONGEST_PAUSE", 0.01)
     calls: list[int] = []
+    reports: list[BatchProgress] = []
     write = LakeWriter._silver
+
+    def in_gold() -> int:
+        batches = [step.batch for step in reports if step.batch is not None]
+        return sum(batch.rows for batch in batches if "gold" in batch.seconds)
 
     def sometimes(self: LakeWriter, *rest: Any) -> None:
         calls.append(1)
         if len(calls) in (1, 2):
+            # the failure interrupts the other query, maybe between a commit and its report
+            wait_until(lambda: in_gold() == 33, "gold lacks events", seconds=60)
             raise PySparkRuntimeError("a worker has died")
         write(self, *rest)
 
     monkeypatch.setattr(LakeWriter, "_silver", sometimes)
-    reports: list[BatchProgress] = []
     stop = threading.Event()
 
     def report(step: BatchProgress) -> None:
