@@ -11,6 +11,11 @@ Property = bool | int | float | str | bytes | None
 
 DEFAULT_PRIORITY: Final = 4
 
+COMPRESS: Final = "JMS_SUN_COMPRESS"
+"""Property of a message whose body its JMQ client compressed, with those of the body's sizes."""
+COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
+UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
+
 
 class BodyKind(IntEnum):
     """Type of a body; determines its conversion for other protocols (docs/crossing.md).

@@ -42,7 +42,7 @@ from typing import Final
 import msgspec
 
 from sluicemq.model.errors import FrameTooLarge, ProtocolError
-from sluicemq.model.message import Message, Origin
+from sluicemq.model.message import UNCOMPRESSED_SIZE, Message, Origin
 
 
 class SerialError(ProtocolError):
@@ -649,5 +649,5 @@ def expanded(message: Message) -> bytes:
     native = message.native
     if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
         return message.body
-    size = (message.properties or {}).get("JMS_SUN_UNCOMPRESSED_SIZE")
+    size = (message.properties or {}).get(UNCOMPRESSED_SIZE)
     return inflate(message.body, size if isinstance(size, int) else None, MAX_SIZE)

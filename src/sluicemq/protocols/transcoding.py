@@ -19,7 +19,14 @@ from typing import Final
 import msgspec
 
 from sluicemq.model.errors import ProtocolError
-from sluicemq.model.message import BodyKind, Message, Origin
+from sluicemq.model.message import (
+    COMPRESS,
+    COMPRESSED_SIZE,
+    UNCOMPRESSED_SIZE,
+    BodyKind,
+    Message,
+    Origin,
+)
 from sluicemq.protocols.java import expanded, json_of_map, json_of_stream
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
@@ -27,9 +34,7 @@ _TEXT: Final = BodyKind.TEXT
 _JSON: Final = BodyKind.JSON
 _BYTES: Final = BodyKind.BYTES
 
-COMPRESSION: Final = frozenset(
-    {"JMS_SUN_COMPRESS", "JMS_SUN_UNCOMPRESSED_SIZE", "JMS_SUN_COMPRESSED_SIZE"}
-)
+COMPRESSION: Final = frozenset({COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE})
 """Properties that describe a body's form on a JMQ connection. Other protocols omit them."""
 
 _ORIGINS_WITHOUT_TEXT: Final = frozenset({Origin.INTERNAL, Origin.PHPMQ, Origin.MSGLITE})

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple, Self
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ProtocolError
-from sluicemq.model.message import Property
+from sluicemq.model.message import COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE, Property
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import (
@@ -153,11 +153,6 @@ def destination(address: Address) -> Destination:
 
 
 # --- bodies
-
-COMPRESS: Final = "JMS_SUN_COMPRESS"
-"""Property that marks a message as compressed."""
-COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
-UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
 LARGEST: Final = 1 << 28
 """Maximum size of a decompressed body, in bytes."""

@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any, Final
 
 from sluicemq.clients.jmq.messages import (
-    COMPRESS,
     Destination,
     Message,
     MessageFormatError,
@@ -30,6 +29,7 @@ from sluicemq.clients.jmq.request_channel import (
 )
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.errors import ConnectionLost, ProtocolError
+from sluicemq.model.message import COMPRESS
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import encode_header, encode_properties, encode_sysid, sysid_text

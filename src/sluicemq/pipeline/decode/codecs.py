@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any, ClassVar, Final
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
-from sluicemq.model.message import Property
+from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
 from sluicemq.pipeline.decode.columns import FrameColumns, Pairs
 from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.schema import spelled, text_of
@@ -330,7 +330,7 @@ class JmqCodec(Codec):
         variable = packet.variable
         body = packet.body
         if packet.flags & Z:
-            size = properties.get("JMS_SUN_UNCOMPRESSED_SIZE")
+            size = properties.get(UNCOMPRESSED_SIZE)
             body = inflate(
                 body, size if isinstance(size, int) else None, self.options.max_frame_bytes
             )

@@ -18,6 +18,7 @@ from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ProtocolError
+from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
 from sluicemq.pipeline.jobs.schemas import sql_list
 from sluicemq.pipeline.schema import TEXTS
 from sluicemq.protocols.java import (
@@ -35,9 +36,6 @@ from sluicemq.protocols.java import (
     loads_stream,
 )
 
-COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
-"""Property of a compressed body with its compressed size; ignored if the size differs."""
-PLAIN_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
 """Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
 
@@ -57,6 +55,7 @@ PACKED: Final = (
     "coalesce(protocol = 'jmq' AND "
     f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
 )
+"""SQL condition of compressed bodies; the property is ignored if it has another size."""
 NEED_JAVA: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {PACKED}))"
 """SQL condition of rows whose body only protocols/java.py can read."""
 
@@ -102,7 +101,9 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
         f"{NEED_JAVA} AS _java",
     )
     if java:
-        plain_size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
+        plain_size = (
+            f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
+        )
         read = read_java(
             f.expr("if(_java, body, NULL)"),
             f.col("body_kind"),

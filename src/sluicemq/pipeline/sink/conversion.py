@@ -42,7 +42,14 @@ import pyarrow as pa
 
 from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.model.errors import ProtocolError
-from sluicemq.model.message import DEFAULT_PRIORITY, BodyKind, Durability, Property
+from sluicemq.model.message import (
+    COMPRESSED_SIZE,
+    DEFAULT_PRIORITY,
+    UNCOMPRESSED_SIZE,
+    BodyKind,
+    Durability,
+    Property,
+)
 from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
 from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
@@ -364,8 +371,6 @@ _FIELDS: Final = Row.__struct_fields__
 _USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
 _NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _BEGINNING: Final = 65_536
-_COMPRESSED_SIZE: Final = "JMS_SUN_COMPRESSED_SIZE"
-_UNCOMPRESSED_SIZE: Final = "JMS_SUN_UNCOMPRESSED_SIZE"
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
     "priority": partial(by_value, read=_priority, missing=DEFAULT_PRIORITY),
@@ -517,8 +522,8 @@ def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:
 
     The sink does not write the flag in the frame by which other clients recognise compression."""
     for place, each in enumerate(properties):
-        if each and each.get(_COMPRESSED_SIZE) == len(bodies[place]):
-            size = each.get(_UNCOMPRESSED_SIZE)
+        if each and each.get(COMPRESSED_SIZE) == len(bodies[place]):
+            size = each.get(UNCOMPRESSED_SIZE)
             known = size if isinstance(size, int) else None
             with suppress(ProtocolError):
                 bodies[place] = inflate(bodies[place], known, MOST_BODY_BYTES)

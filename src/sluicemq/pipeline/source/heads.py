@@ -288,8 +288,8 @@ class Names:
         ordered = sorted(self.addresses)
         self._ordered = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
-        # one more entry, for unknown numbers
         self._texts: pa.Array | None = None
+        # one more entry, for unknown numbers
         self._kinds = np.array([*(each.kind for each in self._ordered), 0], np.int32)
         # the place of each number, if they are small; the last entry is for larger numbers
         self._table: Integers | None = None

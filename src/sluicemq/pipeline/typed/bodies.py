@@ -30,13 +30,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sluicemq.pipeline.jobs.bodies import (
-    COMPRESSED_SIZE,
-    NEED_JAVA,
-    PACKED,
-    PLAIN_SIZE,
-    read_java,
-)
+from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
+from sluicemq.pipeline.jobs.bodies import NEED_JAVA, PACKED, read_java
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
 
@@ -79,7 +74,7 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
     java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
     if java:
-        size = f"coalesce(try_cast(element_at(properties, '{PLAIN_SIZE}') AS BIGINT), -1)"
+        size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
         read = read_java(
             f.expr(f"if({NEED_JAVA}, body, NULL)"),
             f.col("body_kind"),
