@@ -38,7 +38,21 @@ def found(spark: SparkSession, journal: Journal) -> list[Row]:
     return sorted_rows(table, ANOMALIES, ("kind", "destination"))
 
 
-def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
+def found_in_lake(
+    spark: SparkSession, path: Path, journal: Journal, more: list[Row] | None = None
+) -> list[Row]:
+    lake = Lake(path)
+    gold_rows, silver_rows = made(spark, journal, more)
+    lake.gold.append(gold_rows, Tag("test", 1))
+    lake.silver.append(silver_rows, Tag("test", 1))
+    number = find_anomalies(spark, lake)
+    assert find_anomalies(spark, lake) == number  # it updates the rows
+    found = sorted_rows(lake.anomalies.read(spark).toArrow(), ANOMALIES, ("kind", "destination"))
+    assert len(found) == number
+    return found
+
+
+def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> None:
     journal = Journal()
     waits = []
     for minute in range(40):
@@ -60,7 +74,7 @@ def test_a_queue_where_nothing_moves(spark: SparkSession) -> None:
         # stuck, but not for long enough
         if minute > 30:
             journal.depth(seconds + 3, 5, 1, destination="new")
-    (row,) = found(spark, journal)
+    (row,) = found_in_lake(spark, tmp_path, journal)
     assert (row["kind"], row["destination"], row["severity"]) == (
         "stuck-queue",
         "stuck",
@@ -140,13 +154,7 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: P
     ]
     journal = Journal()
     journal.depth(0, 0, 1)
-    lake = Lake(tmp_path)
-    gold_rows, silver_rows = made(spark, journal, more)
-    lake.gold.append(gold_rows, Tag("test", 1))
-    lake.silver.append(silver_rows, Tag("test", 1))
-    assert find_anomalies(spark, lake) == 1
-    assert find_anomalies(spark, lake) == 1  # it updates the row
-    (row,) = sorted_rows(lake.anomalies.read(spark).toArrow(), ANOMALIES, ("kind", "destination"))
+    (row,) = found_in_lake(spark, tmp_path, journal, more)
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
     figures = json.loads(row["details"])

@@ -31,7 +31,7 @@ _NAMED: Final = 5
 """Number of message numbers in the evidence."""
 _MOST_POISON: Final = 100
 """Maximum number of poison messages of one destination; those with most deliveries."""
-WEEK: Final = timedelta(days=7)
+_WEEK: Final = timedelta(days=7)
 """Time between the hours that are compared."""
 _CHANCE: Final = 1.95
 """Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
@@ -59,14 +59,21 @@ USUAL: Final = Thresholds()
 
 
 def anomalies(
-    gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL, *, weekly: bool = True
+    gold: DataFrame,
+    silver: DataFrame,
+    limits: Thresholds = USUAL,
+    span: timedelta = timedelta.max,
 ) -> DataFrame:
     """Return rows of ANOMALIES, from all rows of GOLD and SILVER.
 
-    Without `weekly`, there are no latency regressions: gold has less than a week."""
+    span  time from the first to the last minute of GOLD. Anomalies that take longer are not
+          searched for: planning that part of the query takes a second or more
+    """
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    found = [stuck_queues(gold, silver, limits), poison_messages(silver, limits)]
-    if weekly:
+    found = [poison_messages(silver, limits)]
+    if span >= timedelta(minutes=limits.stuck_minutes):
+        found.append(stuck_queues(gold, silver, limits))
+    if span >= _WEEK - timedelta(hours=1):
         found.append(latency_regressions(gold, limits))
     together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
     frame = together.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
@@ -187,7 +194,7 @@ def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFram
     )
     earlier = counts.select(
         *_PLACE,
-        (f.col("hour") + f.lit(WEEK)).alias("hour"),
+        (f.col("hour") + f.lit(_WEEK)).alias("hour"),
         "bucket",
         f.col("now").alias("then"),
     )

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles
-from sluicemq.pipeline.jobs.anomalies import USUAL, WEEK, Thresholds, anomalies
+from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
@@ -46,11 +46,9 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
         return 0
     newest = datetime.fromtimestamp(last, UTC)
     since = newest - _COMPARED
-    # the comparison of hours is a third of the query's time, and needs two hours a week apart
-    weekly = datetime.fromtimestamp(first, UTC) <= newest - WEEK + timedelta(hours=1)
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    found = anomalies(rates, lives, limits, weekly=weekly).persist()
+    found = anomalies(rates, lives, limits, timedelta(seconds=last - first)).persist()
     try:
         # merging no rows costs seconds: Delta plans and compiles both of its queries
         if not lake.anomalies.exists(spark) or not found.isEmpty():
