@@ -11,7 +11,11 @@ from pathlib import Path
 
 def descendants(pid: int) -> Iterator[int]:
     """The processes that it has started, and they have."""
-    for task in Path(f"/proc/{pid}/task").glob("*"):
+    try:
+        tasks = list(Path(f"/proc/{pid}/task").iterdir())
+    except (FileNotFoundError, ProcessLookupError):
+        return  # it has ended
+    for task in tasks:
         try:
             children = (task / "children").read_text().split()
         except (FileNotFoundError, ProcessLookupError):
