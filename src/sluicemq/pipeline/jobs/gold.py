@@ -122,8 +122,9 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
             f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
             "if(event = 'published', size, 0L) AS bytes",
             f"(unix_micros(time) - unix_micros(CASE event {measured} END)) / 1000D AS latency",
-            "if(event = 'depth', struct(time AS depth_time, sequence AS place, ready AS backlog,"
-            " unacked, consumers), NULL) AS depth",
+            "if(event = 'depth', sequence, NULL) AS place",
+            "time AS depth_time",
+            *("ready AS backlog", "unacked", "consumers"),
         )
         .withColumn("bucket", bucket_column(f.col("latency")))
     )
@@ -131,13 +132,18 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
 
 
 def _sum(facts: DataFrame) -> DataFrame:
-    """Aggregate to one row per key: first group equal facts, then build the maps."""
-    parts = facts.groupBy(*GOLD_KEYS, "event", "bucket", "reason").agg(
+    """Aggregate to one row per key: first group equal facts, then build the maps.
+
+    Each depth event is a group in the first step: Spark would sort all events for the maximum of a
+    structure, and hashes them for numbers.
+    """
+    parts = facts.groupBy(*GOLD_KEYS, "event", "bucket", "reason", "place").agg(
         f.expr("count(1) AS count"),
         f.expr("sum(bytes) AS bytes"),
         f.expr("max(latency) AS longest"),
-        f.expr("max(depth) AS depth"),
+        *(f.max(name).alias(name) for name in _DEPTHS),
     )
+    depth = f"struct(depth_time, place, {', '.join(_DEPTHS[:-1])})"
 
     def counted(event: str) -> str:
         return f"sum(if(event = '{event}', count, 0L))"
@@ -158,7 +164,7 @@ def _sum(facts: DataFrame) -> DataFrame:
         },
         "dead_letter_reasons": collected(Event.DEAD_LETTERED, "reason"),
         "events": "sum(count)",
-        "depth": "max(depth)",
+        "depth": f"max(if(place IS NOT NULL, {depth}, NULL))",
     }
     whole = parts.groupBy(*GOLD_KEYS).agg(
         *(f.expr(f"{made} AS {name}") for name, made in columns.items())
