@@ -6,7 +6,7 @@ one has no effect, and the table itself tells how far an application has come.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -65,9 +65,6 @@ class TableState:
 
 
 Ranges = Mapping[str, tuple[Any, Any]]
-Combine = Callable[[DataFrame], DataFrame]
-OLD: Final = "old_"
-"""Prefix of the columns of existing rows."""
 
 
 @dataclass(frozen=True)
@@ -208,25 +205,20 @@ class LakeTable:
     def merge(
         self,
         rows: DataFrame,
-        combine: Combine | None = None,
+        combined: Mapping[str, str] | None = None,
         tag: Tag | None = None,
         *,
         within: Ranges | None = None,
-        kept: Sequence[str] = (),
-        known: str = "",
         newer: str | None = None,
         removed: str = "",
         null_keys: bool = False,
     ) -> None:
         """Replace the rows with the same keys, and insert the others.
 
-        combine  returns the new rows from `rows` joined with the columns of the existing rows, with
-                 the prefix OLD, which are null where there is none: then the new row is that of
-                 `rows`; without it, `rows` replace them
+        combined  SQL expressions of columns that depend on both rows, `old` and `new`; the others
+                 take the values of `new`
         within   smallest and greatest value of columns in all existing rows with these keys: files
                  without such rows are not read
-        kept     columns that `combine` passes through, and in which an existing value stays if the
-                 column `known` of the new row is null: large ones are not read for the join
         newer    SQL condition on the rows `old` and `new`: others leave the existing row as it is
         removed  SQL condition on the row `new`: it deletes the existing row, and is not inserted
         null_keys   True if NULL is a key like any other, as in GROUP BY
@@ -237,17 +229,9 @@ class LakeTable:
         if not self.exists(spark):
             self.append(rows.alias("new").where(inserted).select(*names.values()), tag)
             return
-        if combine is not None:
-            old = self.read(spark).where(_inside(within)).drop(*kept)
-            renamed = old.select(*(f.col(name).alias(OLD + name) for name in old.columns))
-            same = [rows[key] == renamed[OLD + key] for key in self.keys]
-            rows = combine(rows.join(renamed, same, "left"))
-        new_is_known = f.col(f"new.{known}").isNotNull() if known else f.lit(True)
         insert: dict[str, str | Column] = {name: f.col(f"new.{name}") for name in names.values()}
         update: dict[str, str | Column] = {
-            column: f.when(new_is_known, insert[column]).otherwise(f.col(f"old.{column}"))
-            if name in kept
-            else insert[column]
+            column: (combined or {}).get(name, insert[column])
             for name, column in names.items()
             if name not in self.keys
         }

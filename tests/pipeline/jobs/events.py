@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from sluicemq.pipeline.delta import Combine, LakeTable
+from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.schema import EVENTS, Event
 
 START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
@@ -117,11 +117,10 @@ def merged(
     parts: Iterable[DataFrame],
     table: LakeTable,
     schema: pa.Schema,
-    combine: Combine,
-    **options: Any,
+    combined: Mapping[str, str],
 ) -> list[Row]:
     """The rows of a table into which these were merged one after the other."""
     for part in parts:
-        table.merge(part, combine, **options)
+        table.merge(part, combined)
         spark = part.sparkSession
     return rows(table.read(spark), schema, table.keys)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from sluicemq.pipeline import histogram
-from sluicemq.pipeline.jobs.gold import combine, gold
+from sluicemq.pipeline.jobs.gold import COMBINED, gold
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS
 from sluicemq.pipeline.schema import Event
@@ -90,7 +90,7 @@ def test_any_batches_in_any_order_give_the_same_rows(
     ]
     table = Lake(tmp_path_factory.mktemp("lake")).gold
     whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
-    assert merged(frames, table, GOLD, combine) == whole
+    assert merged(frames, table, GOLD, COMBINED) == whole
 
 
 def test_the_later_of_two_depths_counts(spark: SparkSession, tmp_path: Path) -> None:
@@ -100,4 +100,4 @@ def test_the_later_of_two_depths_counts(spark: SparkSession, tmp_path: Path) -> 
     later.depth(5, 80, 1)
     parts = [gold(frame(spark, each.rows), "b") for each in (earlier, later)]
     table = Lake(tmp_path).gold
-    assert merged(parts, table, GOLD, combine)[0]["backlog"] == 80
+    assert merged(parts, table, GOLD, COMBINED)[0]["backlog"] == 80

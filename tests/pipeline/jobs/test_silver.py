@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from sluicemq.pipeline.jobs.bodies import original_body, typed_property, variant
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.schemas import SILVER, SILVER_KEYS
-from sluicemq.pipeline.jobs.silver import RECORD, combine, silver
+from sluicemq.pipeline.jobs.silver import COMBINED, silver
 from sluicemq.pipeline.schema import Event
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short, dumps, dumps_map, dumps_stream
 from tests.pipeline.jobs.events import Journal, Row, at, frame, merged, rows
@@ -260,5 +260,4 @@ def test_any_batches_in_any_order_give_the_same_rows(
     ]
     table = Lake(tmp_path_factory.mktemp("lake")).silver
     whole = rows(silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
-    options = {"kept": RECORD, "known": "size"}
-    assert merged(frames, table, SILVER, combine, **options) == whole
+    assert merged(frames, table, SILVER, COMBINED) == whole

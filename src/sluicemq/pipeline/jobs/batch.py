@@ -135,7 +135,7 @@ class LakeWriter:
             else:
                 broker = self._lake.broker
                 within = {"broker": (broker, broker), "day": (days[0], days[1])}
-                self._lake.gold.merge(rows, gold.combine, self._tag(done), within=within)
+                self._lake.gold.merge(rows, gold.COMBINED, self._tag(done), within=within)
         finally:
             sums.unpersist()
         done.gold_committed = datetime.now(UTC)
@@ -183,7 +183,7 @@ class LakeWriter:
             rows = silver.silver(events.where(late), broker, java=java)
             within = {"broker": (broker, broker), message: (low, min(high, appended))}
             tag = self._tag(done)
-            table.merge(rows, silver.combine, tag, within=within, kept=silver.RECORD, known="size")
+            table.merge(rows, silver.COMBINED, tag, within=within)
 
     def _from_bronze(
         self, spark: SparkSession, last: int, changed: tuple[int, int] | None

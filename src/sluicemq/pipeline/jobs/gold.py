@@ -1,7 +1,7 @@
 """Gold: events of each destination in each minute, by protocol.
 
     gold(events)      rows of GOLD
-    combine(joined)   such rows, combined with the existing rows of the same keys
+    COMBINED          expressions that combine a row with the existing row of the same key
 
 Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
 batches of events that are merged one after the other give the same rows as all events at once,
@@ -11,13 +11,13 @@ batch: a repeated event is counted twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.delta import OLD
 from sluicemq.pipeline.histogram import bucket_column, percentile_sql
 from sluicemq.pipeline.jobs.schemas import (
     COUNTED,
@@ -77,29 +77,34 @@ def complete(sums: DataFrame, newest: datetime | None, watermark: timedelta) -> 
     if newest is not None:
         limit = (newest - watermark).replace(second=0, microsecond=0)
         late = f.when(f.col("minute") < f.lit(limit), f.col("events")).otherwise(late)
-    return _finish(sums.withColumn("late_events", late))
+    derived = _derived({name: name for name in sums.columns})
+    columns = {"late_events": late, "day": f.to_date("minute")}
+    columns |= {name: f.expr(made) for name, made in derived.items()}
+    return sums.withColumns(columns).select(*GOLD.names)
 
 
-def combine(joined: DataFrame) -> DataFrame:
-    """Combine rows of GOLD with existing ones (delta.LakeTable.merge)."""
-    columns = {name: added(name) for name in _SUMMED}
-    columns |= {name: added_maps(name) for name in _MAPS}
-    columns |= {name: f.greatest(name, OLD + name) for name in _LONGEST}
-    later = f.coalesce(
-        f.col("depth_time") >= f.col(OLD + "depth_time"), f.col("depth_time").isNotNull()
-    )
-    columns |= {name: f.when(later, f.col(name)).otherwise(f.col(OLD + name)) for name in _DEPTHS}
-    return _finish(joined.select(*GOLD_KEYS, *(made.alias(name) for name, made in columns.items())))
+def _derived(value: Mapping[str, str]) -> dict[str, str]:
+    """Return SQL expressions of the columns that are derived from counts and histograms.
 
-
-def _finish(rows: DataFrame) -> DataFrame:
-    """Add the columns that are derived from keys, counts and histograms."""
-    derived = {"day": f.to_date("minute")}
-    derived |= {rate: f.col(name) / _SECONDS for name, rate in _RATED.items()}
+    value  SQL expression of each other column"""
+    derived = {rate: f"{value[name]} / {_SECONDS}D" for name, rate in _RATED.items()}
     for name in LATENCIES:
         for each, share in PERCENTILES.items():
-            derived[f"{name}_{each}"] = f.expr(percentile_sql(name, share))
-    return rows.withColumns(derived).select(*GOLD.names)
+            derived[f"{name}_{each}"] = percentile_sql(value[name], share)
+    return derived
+
+
+def _combined() -> dict[str, str]:
+    later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
+    columns = {name: added(name) for name in _SUMMED}
+    columns |= {name: added_maps(name) for name in _MAPS}
+    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _LONGEST}
+    columns |= {name: f"if({later}, new.{name}, old.{name})" for name in _DEPTHS}
+    return columns | _derived(columns)
+
+
+COMBINED: Final = _combined()
+"""SQL expressions of the columns of an existing row, `old`, and a `new` one of the same key."""
 
 
 def sums(events: DataFrame, broker: str) -> DataFrame:

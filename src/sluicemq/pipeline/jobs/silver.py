@@ -1,7 +1,7 @@
 """Silver: one row per message, with its decoded body and its life cycle.
 
     silver(events)    rows of SILVER for the messages of the events
-    combine(joined)   such rows, combined with the existing rows of the same messages
+    COMBINED          expressions that combine a row with the existing row of the same message
 
 Rows of the same message combine in any order: by earliest and latest times, sums of counts, and
 fields that are equal wherever they are known. So batches of events that are merged one after the
@@ -11,14 +11,14 @@ event is counted twice.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.delta import OLD
 from sluicemq.pipeline.jobs.bodies import DECODED, decode
-from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, SILVER_KEYS, column, sql_list
+from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, column, sql_list
 
 REASON: Final = "deadLetterReason"
 _ORIGIN: Final = "originalQueue"
@@ -56,62 +56,61 @@ def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = 
     java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
     topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
     """
-    return _finish(_sum(_facts(events, java), broker, topics))
+    rows = _sum(_facts(events, java), broker, topics)
+    derived = _derived({name: name for name in rows.columns})
+    return rows.selectExpr("*", *(f"{made} AS {name}" for name, made in derived.items())).select(
+        *SILVER.names
+    )
 
 
-def combine(joined: DataFrame) -> DataFrame:
-    """Combine rows of SILVER with existing ones (delta.LakeTable.merge), except for RECORD."""
-    columns = {name: f.least(name, OLD + name) for name in _SMALLEST}
-    columns |= {name: f.greatest(name, OLD + name) for name in _GREATEST}
+def added(name: str) -> str:
+    """Return the sum of a count of the rows `old` and `new`, in SQL."""
+    return f"(new.{name} + old.{name})"
+
+
+def added_maps(name: str) -> str:
+    """Return the map with the counts of the rows `old` and `new` added, in SQL."""
+    add = "(key, one, other) -> coalesce(one, 0L) + coalesce(other, 0L)"
+    return f"map_zip_with(new.{name}, old.{name}, {add})"
+
+
+def _derived(value: Mapping[str, str]) -> dict[str, str]:
+    """Return SQL expressions of the columns that are derived from times and counts.
+
+    value  SQL expression of each other column"""
+    ends = (f"if({value[column(each)]} IS NOT NULL, '{each}', NULL)" for each in OUTCOMES)
+    outcome = f"coalesce({', '.join(ends)})"
+    firsts = f"{value['deliveries']} - {value['redeliveries']}"
+    open_for_some = (
+        f"{value['destination_kind']} = 'topic' AND {firsts} > {value['completed_deliveries']}"
+    )
+    back = f"coalesce({value['requeued']} >= {value['last_delivered']}, false)"
+    return {
+        "outcome": outcome,
+        "state": (
+            f"CASE WHEN {open_for_some} THEN 'unacked' WHEN {outcome} IS NOT NULL THEN {outcome} "
+            f"WHEN {value['deliveries']} > 0 AND NOT {back} THEN 'unacked' ELSE 'ready' END"
+        ),
+        "queueing_ms": _milliseconds(value["published"], value["first_delivered"]),
+        "end_to_end_ms": _milliseconds(value["published"], value["acknowledged"]),
+    }
+
+
+def _milliseconds(start: str, end: str) -> str:
+    return f"(unix_micros({end}) - unix_micros({start})) / 1000D"
+
+
+def _combined() -> dict[str, str]:
+    columns = {name: f"if(new.size IS NOT NULL, new.{name}, old.{name})" for name in RECORD}
+    columns |= {name: f"least(new.{name}, old.{name})" for name in _SMALLEST}
+    columns |= {name: f"greatest(new.{name}, old.{name})" for name in _GREATEST}
     columns |= {name: added(name) for name in _SUMMED}
     columns |= {name: added_maps(name) for name in _MAPS}
-    made = (column.alias(name) for name, column in columns.items())
-    return _finish(joined.select(*SILVER_KEYS, *RECORD, *made))
+    return columns | _derived(columns)
 
 
-def added(name: str) -> Column:
-    """Return the sum of a count of a new row and of the existing one."""
-    return f.col(name) + f.coalesce(f.col(OLD + name), f.lit(0))
-
-
-def added_maps(name: str) -> Column:
-    """Return the map of a new row with the counts of the existing one added."""
-    zero = f.lit(0).cast("long")
-
-    def add(_: Column, one: Column, other: Column) -> Column:
-        return f.coalesce(one, zero) + f.coalesce(other, zero)
-
-    old = f.col(OLD + name)
-    both = f.map_zip_with(f.col(name), old, add)
-    return f.when(old.isNull(), f.col(name)).otherwise(both)
-
-
-def _finish(rows: DataFrame) -> DataFrame:
-    """Add the columns that are derived from times and counts."""
-    ends = (f.when(f.col(column(each)).isNotNull(), each) for each in OUTCOMES)
-    firsts = f.col("deliveries") - f.col("redeliveries")
-    open_for_some = (f.col("destination_kind") == "topic") & (
-        firsts > f.col("completed_deliveries")
-    )
-    back = f.coalesce(f.col("requeued") >= f.col("last_delivered"), f.lit(False))
-    held = (f.col("deliveries") > 0) & ~back
-    state = (
-        f.when(open_for_some, "unacked")
-        .when(f.col("outcome").isNotNull(), f.col("outcome"))
-        .when(held, "unacked")
-        .otherwise("ready")
-    )
-    derived = {
-        "state": state,
-        "queueing_ms": _milliseconds("published", "first_delivered"),
-        "end_to_end_ms": _milliseconds("published", "acknowledged"),
-    }
-    frame = rows.withColumn("outcome", f.coalesce(*ends)).withColumns(derived)
-    return frame.select(*SILVER.names)
-
-
-def _milliseconds(start: str, end: str) -> Column:
-    return (f.unix_micros(end) - f.unix_micros(start)) / f.lit(1000.0)
+COMBINED: Final = _combined()
+"""SQL expressions of the columns of an existing row, `old`, and a `new` one of the same message."""
 
 
 def _facts(events: DataFrame, java: bool) -> DataFrame:
