@@ -215,13 +215,13 @@ class LakeTable:
     ) -> None:
         """Replace the rows with the same keys, and insert the others.
 
-        combined  SQL expressions of columns that depend on both rows, `old` and `new`; the others
-                 take the values of `new`
-        within   smallest and greatest value of columns in all existing rows with these keys: files
-                 without such rows are not read
-        newer    SQL condition on the rows `old` and `new`: others leave the existing row as it is
-        removed  SQL condition on the row `new`: it deletes the existing row, and is not inserted
-        null_keys   True if NULL is a key like any other, as in GROUP BY
+        combined   SQL expressions of columns that depend on both rows, `old` and `new`; the others
+                   take the values of `new`
+        within     smallest and greatest value of columns in all existing rows with these keys:
+                   files without such rows are not read
+        newer      SQL condition on the rows `old` and `new`: others leave the existing row as it is
+        removed    SQL condition on the row `new`: it deletes the existing row, and is not inserted
+        null_keys  True if NULL is a key like any other, as in GROUP BY
         """
         spark = rows.sparkSession
         inserted = f"NOT ({removed})" if removed else "true"

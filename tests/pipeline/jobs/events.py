@@ -51,7 +51,7 @@ class Journal:
         return row["sequence"]
 
     def event(self, seconds: float, event: Event, message: int, **fields: Any) -> int:
-        """What happened to a message; of one that is not here, nothing else is known."""
+        """Add an event of a message; of an unknown message it has only the number."""
         known = self._messages.get(message)
         row = self._row(seconds, event, "orders", "queue")
         row["message_sequence"] = message

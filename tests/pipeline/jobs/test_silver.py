@@ -1,4 +1,4 @@
-"""One row per message: what is read of its body, and what is told of its life."""
+"""Rows of silver: decoded bodies, and the life cycle of messages."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     json = journal.message(0, b'{"order": {"id": 7}}', "json", protocol="vibemq")
     plain = journal.message(0, b'{"order": {"id": 8}}', "bytes", protocol="phpmq")
     binary = journal.message(0, b"\xff\x00", "bytes", protocol="phpmq")
-    opaque = journal.message(0, b"text, but nobody said so", "bytes", protocol="jmq")
+    opaque = journal.message(0, b"text of an undeclared kind", "bytes", protocol="jmq")
     map_ = journal.message(0, dumps_map(everything), "map", protocol="jmq")
     stream = journal.message(0, dumps_stream([1, "two", None, b"3"]), "stream", protocol="jmq")
     object_ = journal.message(0, dumps("an object"), "object", protocol="jmq")
@@ -61,7 +61,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
     assert found[plain]["text"] == '{"order": {"id": 8}}'
     assert [found[each]["body"] for each in (text, json, plain, none)] == [None] * 4
     assert (found[binary]["body"], found[binary]["text"]) == (b"\xff\x00", None)
-    assert (found[opaque]["body"], found[opaque]["text"]) == (b"text, but nobody said so", None)
+    assert (found[opaque]["body"], found[opaque]["text"]) == (b"text of an undeclared kind", None)
     assert found[map_]["map"] == {
         "flag": "true",
         "byte": "-1",
@@ -227,7 +227,7 @@ def test_columns_for_queries(spark: SparkSession) -> None:
 
 @st.composite
 def stories(draw: st.DrawFn) -> list[Row]:
-    """Events of a few messages of a queue and of a topic; some of messages nobody has seen."""
+    """Events of a few messages of a queue and of a topic; some of unknown messages."""
     journal = Journal()
     known = [-1, -2]
     ends = (Event.ACKNOWLEDGED, Event.EXPIRED, Event.DROPPED, Event.REQUEUED)

@@ -148,7 +148,7 @@ def _sum(facts: DataFrame) -> DataFrame:
         f.expr("max(latency) AS longest"),
         *(f.max(name).alias(name) for name in _DEPTHS),
     )
-    depth = f"struct(depth_time, place, {', '.join(_DEPTHS[:-1])})"
+    depth = "struct(depth_time, place, backlog, unacked, consumers)"
 
     def counted(event: str) -> str:
         return f"sum(if(event = '{event}', count, 0L))"

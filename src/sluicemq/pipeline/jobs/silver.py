@@ -58,9 +58,8 @@ def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = 
     """
     rows = _sum(_facts(events, java), broker, topics)
     derived = _derived({name: name for name in rows.columns})
-    return rows.selectExpr("*", *(f"{made} AS {name}" for name, made in derived.items())).select(
-        *SILVER.names
-    )
+    columns = {name: f.expr(made) for name, made in derived.items()}
+    return rows.withColumns(columns).select(*SILVER.names)
 
 
 def added(name: str) -> str:
