@@ -3,8 +3,10 @@
 .venv/bin/python benchmarks/pipeline_latency.py --rate 10000 --seconds 90
 
 A broker, PHPMQ producers and consumers, and `sluicemq pipeline run` beside them, each a process of
-its own. Of each batch the oldest event is measured, from the broker's time of it to the commit of
-gold: no event of the batch waits longer. Batches of the warm-up do not count.
+its own. The latency of an event is the time from the broker's time of it to the commit of gold. A
+line for each batch has that of its oldest event, and the summary the median of all events, which
+are assumed to be spread evenly over the time of their batch. Batches of the warm-up do not count:
+Spark's JVM compiles its code for about five minutes.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ from load.phpmq import Phpmq
 from load.sockets import BrokerAddress
 
 from sluicemq.cli.local import LocalBroker
+
+_SAMPLED = 100
+"""Events of a batch for each of which one latency is added to the summary."""
 
 
 def follow(pipeline: subprocess.Popen[str], batches: list[dict[str, Any]]) -> None:
@@ -71,18 +76,23 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
 def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> None:
     """Print the batches of the measured period."""
     worst: list[float] = []
+    waits: list[float] = []
     print(f"{'events':>9}{'latency s':>11}{'lag':>10}  seconds")
     for record in batches:
         batch = record["batch"]
-        if batch["shown"] is None:
+        if batch["gold_committed"] is None:
             continue
-        visible = datetime.fromisoformat(batch["shown"])
+        visible = datetime.fromisoformat(batch["gold_committed"])
         if since <= visible <= until:
-            waited = (visible - datetime.fromisoformat(batch["oldest"])).total_seconds()
+            oldest, newest = (datetime.fromisoformat(batch[key]) for key in ("oldest", "newest"))
+            waited = (visible - oldest).total_seconds()
             worst.append(waited)
+            step = (newest - oldest).total_seconds() / batch["rows"] * _SAMPLED
+            waits += [waited - step * (n + 0.5) for n in range(round(batch["rows"] / _SAMPLED))]
             spent = " ".join(f"{name} {taken:.2f}" for name, taken in record["seconds"].items())
             print(f"{batch['rows']:>9,}{waited:>11.2f}{record['lag'] or 0:>10,}  {spent}")
     if worst:
+        print(f"all events, seconds: median {statistics.median(waits):.2f}")
         print(
             f"oldest event of a batch, seconds: median {statistics.median(worst):.2f}, "
             f"worst {max(worst):.2f}, {len(worst)} batches"

@@ -163,7 +163,7 @@ def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]
             "last": batch.last,
             "oldest": batch.oldest,
             "newest": batch.newest,
-            "shown": batch.gold_committed,
+            "gold_committed": batch.gold_committed,
         }
         document["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
     if anomalies is not None:
