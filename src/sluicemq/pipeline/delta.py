@@ -187,15 +187,24 @@ class LakeTable:
         rows = reader.load(self.location)
         return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
 
-    def append(self, rows: DataFrame, tag: Tag | None) -> None:
-        """Append rows, and create the table if it does not exist."""
-        writer = _writer(rows, "append", tag)
-        if self.exists(rows.sparkSession):
+    def append(self, rows: DataFrame, tag: Tag | None, apart: str = "") -> None:
+        """Append rows, and create the table if it does not exist.
+
+        apart  SQL condition: rows for which it is true get files of their own in an existing
+               table, so that a merge that changes only such rows does not write the others again
+        """
+        if not self.exists(rows.sparkSession):
+            # one commit, whose state Spark computes, and not two
+            writer = _writer(rows, "append", tag).options(**self._properties())
+            writer.partitionBy(*self.partitions).save(self.location)
+            self.register(rows.sparkSession)
+        elif apart:
+            divided = rows.repartitionById(2, f.expr(f"int({apart})"))
+            # an optimised write would combine the two partitions
+            writer = _writer(divided, "append", tag).option("optimizeWrite", "false")
             writer.save(self.location)
         else:
-            # one commit, whose state Spark computes, and not two
-            writer.options(**self._properties()).partitionBy(*self.partitions).save(self.location)
-            self.register(rows.sparkSession)
+            _writer(rows, "append", tag).save(self.location)
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""

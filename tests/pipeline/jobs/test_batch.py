@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from deltalake import DeltaTable
+from pyarrow.parquet import ParquetFile
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError
@@ -177,6 +178,39 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
     write(LakeWriter(spark, lake, JOURNAL, layers), 130, last)
     whole = rows(silver_job.silver(frame(spark, events), "b"), SILVER, SILVER_KEYS)
     assert rows(lake.silver.read(spark), SILVER, SILVER_KEYS) == whole
+
+
+def test_a_merge_does_not_rewrite_messages_with_an_outcome(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal = Journal()
+    lake = Lake(tmp_path / "lake", broker="b")
+    writer = LakeWriter(spark, lake, JOURNAL, ["silver"])
+
+    def write() -> dict[str, list[str | None]]:
+        """Write all events as a batch. Returns the outcomes in each of the table's files."""
+        first, last = journal.rows[0]["sequence"], journal.rows[-1]["sequence"]
+        writer.write(frame(spark, journal.rows), first, last)
+        journal.rows.clear()
+        return {
+            file: ParquetFile(file).read(["outcome"])["outcome"].to_pylist()
+            for file in DeltaTable(lake.silver.location).file_uris()
+        }
+
+    journal.message(0, b"creates the table")
+    write()
+    messages = [journal.message(1, b"%d" % number) for number in range(6)]
+    for message in messages[::2]:
+        journal.event(2, Event.ACKNOWLEDGED, message)
+    before = write()
+    assert sorted(map(str, before.values())) == sorted(
+        map(str, [["acknowledged"] * 3, [None] * 3, [None]])
+    )
+    for message in messages[1::2]:
+        journal.event(3, Event.ACKNOWLEDGED, message)
+    unchanged = before.keys() & write().keys()
+    assert ["acknowledged"] * 3 in [before[file] for file in unchanged]
+    assert [None] * 3 not in [before[file] for file in unchanged]
 
 
 def test_silver_takes_only_its_own_new_events_from_bronze(

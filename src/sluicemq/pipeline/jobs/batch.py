@@ -174,7 +174,9 @@ class LakeWriter:
             new = events.where(~_at_most(message, appended)) if any_late else events
             rows = silver.silver(new, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
-            table.append(rows if any_new else rows.where("false"), Tag(application, done.last))
+            tag = Tag(application, done.last)
+            # the next batches have events of messages without an outcome, rarely of others
+            table.append(rows if any_new else rows.where("false"), tag, "outcome IS NULL")
             self._appended = done.last
         if any_late:
             late = _at_most(message, appended)
