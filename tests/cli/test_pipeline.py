@@ -22,6 +22,7 @@ from tests.cli.conftest import Run
         (("run", "--url", "http://h:1", "--tables", "tin"), "--tables: 'tin' is none of"),
         (("run", "--url", "http://h:1", "--tables", ","), "--tables: name one of"),
         (("run", "--url", "http://h:1", "--interval", "soon"), "--interval"),
+        (("run", "--url", "http://h:1", "--tables-interval", "soon"), "--tables-interval"),
         (("backfill", "--url", "http://h:1", "--max-bytes", "9 parsec"), "--max-bytes"),
         (("backfill", "--from-bronze", "--url", "http://h:1"), "--from-bronze reads no journal"),
         (("backfill", "--from-bronze"), "there is no table bronze.events in"),

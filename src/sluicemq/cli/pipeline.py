@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -98,7 +99,17 @@ def run(
         str, typer.Option("--slot", help="Retention slot for unread events; '' = none.")
     ] = "pipeline",
     tables: TablesOption = _ALL,
-    interval: Annotated[str, typer.Option("--interval", help="Time between two batches.")] = "1s",
+    interval: Annotated[
+        str, typer.Option("--interval", help="Time between two batches of gold.")
+    ] = "1s",
+    tables_interval: Annotated[
+        str | None,
+        typer.Option(
+            "--tables-interval",
+            help="Time between two batches of the other tables, unless one reaches --max-rows or "
+            "--max-bytes earlier; 10 times --interval by default.",
+        ),
+    ] = None,
     max_rows: RowsOption = 1_048_576,
     max_bytes: BytesOption = "256MiB",
     watermark: LateOption = "1h",
@@ -132,8 +143,13 @@ def run(
         watermark,
         definition,
     )
+    gold_seconds = seconds("--interval", interval)
+    tables_seconds = 10 * gold_seconds
+    if tables_interval is not None:
+        tables_seconds = seconds("--tables-interval", tables_interval)
+    job = replace(job, tables_interval=tables_seconds)
     metrics = None if metrics_port is None else (metrics_host, metrics_port)
-    _supervise(job, settings, seconds("--interval", interval), as_json, metrics)
+    _supervise(job, settings, gold_seconds, as_json, metrics)
 
 
 @app.command()

@@ -101,7 +101,7 @@ def test_metrics_of_a_running_pipeline(spark: SparkSession, tmp_path: Path) -> N
         scraper = Scraper(port)
         scraper.start()
         command = ["pipeline", "run", "--journal", str(directory), "--lake", str(tmp_path / "lake")]
-        command += ["--definition", str(tmp_path / "pipeline.toml"), "--interval", "100ms"]
+        command += ["--definition", str(tmp_path / "pipeline.toml"), "--interval", "10ms"]
         assert main([*command, "--json", "--metrics-port", str(port)]) == 0
         scraper.join(PATIENCE)
     assert scraper.typed == EXPECTED

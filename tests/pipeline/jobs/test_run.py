@@ -6,6 +6,7 @@ import json
 import shutil
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -179,6 +180,30 @@ def test_what_passes_by_itself_is_tried_again(
     troubles = [step.trouble for step in reports if step.trouble]
     assert troubles == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
+
+
+def test_other_tables_wait_for_their_interval_or_a_full_batch(
+    spark: SparkSession, traffic: Traffic
+) -> None:
+    stop = threading.Event()
+    batches: list[tuple[set[str], int]] = []
+
+    def report(step: BatchProgress) -> None:
+        if step.batch is None:
+            return
+        batches.append((set(step.batch.seconds), step.batch.rows))
+        gold_rows = sum(rows for names, rows in batches if "gold" in names)
+        other = [rows for names, rows in batches if "gold" not in names]
+        if len(batches) == 1:
+            traffic.go_on()  # 66 events in all
+        if gold_rows == 66 and len(other) == 2:
+            stop.set()
+
+    job = replace(traffic.job(), tables_interval=3600)
+    written = Supervisor(spark, job, report, stop).run(0.05)
+    # the first batch does not wait, and the second is full; the rest waits
+    assert written == sum(rows for names, rows in batches if "gold" not in names)
+    assert 50 <= written < 66
 
 
 def test_permanent_errors_are_raised_at_once(

@@ -313,6 +313,29 @@ def test_a_stream_waits_for_enough_rows(
     assert len(batch(stream, end, stream.latestOffset(end, limit))) == 1
 
 
+def test_a_full_micro_batch_does_not_wait(tmp_path: Path, journal: FileJournal) -> None:
+    """Otherwise a stream of large bodies could not read more than that per `maxTriggerDelay`."""
+    stream = stream_of(
+        tmp_path,
+        subscribe="orders",
+        minoffsetspertrigger="100",
+        maxoffsetspertrigger="100",
+        maxbytespertrigger="1000",
+    )
+    limit = stream.getDefaultReadLimit()
+    assert limit == ReadMaxRows(100)
+    start = stream.initialOffset()
+    put(journal)
+    journal.sync()
+    end = stream.latestOffset(start, limit)  # the first one does not wait
+    for size, sent in ((300, 1), (300, 2), (500, 3)):
+        put(journal, message(bytes(size)))
+        journal.sync()
+        ready = stream.latestOffset(end, limit)
+        assert (ready != end) == (sent == 3)
+    assert 0 < len(batch(stream, end, ready)) < 3
+
+
 def test_available_now_does_not_wait(tmp_path: Path, journal: FileJournal) -> None:
     stream = stream_of(
         tmp_path,

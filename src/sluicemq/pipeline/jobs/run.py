@@ -93,6 +93,8 @@ class PipelineJob:
     slot       retention slot of the query for bronze and silver; "" = none. Gold uses SLOT.gold
     tables     tables of NAMES to write
     max_rows, max_bytes   limits of one batch
+    tables_interval   seconds between two batches of other tables than gold, unless one reaches its
+               limits earlier; 0 = as for gold
     watermark  events older than this, relative to the newest event, count as late
     definition   typed tables, and gold tables of the user's SQL
     """
@@ -103,6 +105,7 @@ class PipelineJob:
     tables: Collection[str] = NAMES
     max_rows: int = MAX_ROWS
     max_bytes: int = MAX_BYTES
+    tables_interval: float = 0.0
     watermark: timedelta = WATERMARK
     definition: Definition = field(default_factory=Definition)
 
@@ -224,6 +227,9 @@ class Supervisor:
         context = self._spark.sparkContext
         if not str(context.master).startswith("local"):
             options["minPartitions"] = str(context.defaultParallelism)
+        if query.name != "gold" and job.tables_interval:
+            options["minOffsetsPerTrigger"] = str(job.max_rows)
+            options["maxTriggerDelay"] = f"{round(job.tables_interval * 1000)}ms"
         if query.names == ["gold"]:
             options["columns"] = ",".join(NEEDS)
         elif not query.names:

@@ -192,24 +192,26 @@ def admit(
     return end
 
 
-def count_rows(
+def count(
     journal: SourceJournal,
     selection: Selection,
     start: Offset,
     end: Offset,
-    enough: int,
+    enough_rows: int,
+    enough_bytes: int,
     strict: bool,
-) -> int:
-    """Return the rows from `start` up to `end`, or fewer, but at least `enough`.
+) -> tuple[int, int]:
+    """Return the rows from `start` up to `end`, and the bytes of their records.
 
-    Raises as `admit`.
+    It stops counting when one of them is enough. Raises as `admit`.
     """
-    rows = 0
-    for _, _, counts in _selected(journal, selection, start, end, strict):
+    rows = volume = 0
+    for _, chosen, counts in _selected(journal, selection, start, end, strict):
         rows += int(counts.sum())
-        if rows >= enough:
+        volume += int(chosen["size"].sum(dtype=np.int64))
+        if rows >= enough_rows or volume >= enough_bytes:
             break
-    return rows
+    return rows, volume
 
 
 def _selected(

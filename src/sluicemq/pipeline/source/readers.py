@@ -43,7 +43,7 @@ from sluicemq.pipeline.source.plan import (
     NO_LIMIT,
     admit,
     between,
-    count_rows,
+    count,
     segment_ranges,
     share,
 )
@@ -106,8 +106,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._lag = LagCounter(self._place)
         self._planned: Offset | None = None
         """End of the latest micro-batch."""
-        self._counted: tuple[int, Offset, int] | None = None
-        """Start and end of the rows that wait for `min_offsets_per_trigger`, and their number."""
+        self._counted: tuple[int, Offset, int, int] | None = None
+        """Start and end of the rows that wait for `min_offsets_per_trigger`, their number, and the
+        bytes of their records."""
         self._triggered = -float("inf")
         """Time of the latest micro-batch, by the monotonic clock."""
 
@@ -179,23 +180,32 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Return True if the micro-batch waits for more rows (`min_offsets_per_trigger`).
 
         The triggers `availableNow` and `once` do not wait, nor does the first micro-batch of a
-        query, as with Spark's Kafka source.
+        query, as with Spark's Kafka source. One that has `max_bytes_per_trigger` does not, either.
         """
         enough = self._options.min_offsets_per_trigger
+        full = self._options.max_bytes_per_trigger or NO_LIMIT
         if not enough or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         now = time.monotonic()
         if (now - self._triggered) * 1000 < self._options.max_trigger_delay_ms:
             # rows that have been counted already are not counted again
-            counted_to, rows = begin, 0
+            counted_to, rows, volume = begin, 0, 0
             if self._counted is not None and self._counted[0] == begin.sequence:
-                _, counted_to, rows = self._counted
-            if rows < enough and counted_to.sequence < end.sequence:
+                _, counted_to, rows, volume = self._counted
+            if rows < enough and volume < full and counted_to.sequence < end.sequence:
                 selection = self._reading.selection.bounded(begin.starts, {})
-                strict = self._reading.strict
-                rows += count_rows(journal, selection, counted_to, end, enough - rows, strict)
-            self._counted = (begin.sequence, end, rows)
-            if rows < enough:
+                more_rows, more_bytes = count(
+                    journal,
+                    selection,
+                    counted_to,
+                    end,
+                    enough - rows,
+                    full - volume,
+                    self._reading.strict,
+                )
+                rows, volume = rows + more_rows, volume + more_bytes
+            self._counted = (begin.sequence, end, rows, volume)
+            if rows < enough and volume < full:
                 return True
         self._triggered = now
         self._counted = None
