@@ -180,8 +180,11 @@ class Supervisor:
     def run(self, interval: float | None = 1.0) -> int:
         """Run until stopped, with a batch every `interval` seconds if there are new records.
 
-        With None, read the records that are there now, and return. Returns the number of events
-        written. Raises ConfigurationError, JournalError and other errors that are not transient.
+        Queries other than gold's also wait for the job's `tables_interval`. With None, read the
+        records that are there now, and return.
+
+        Returns the number of events written. Raises ConfigurationError, JournalError and other
+        errors that are not transient.
         """
         self._check_definition()
         lake = self._job.lake

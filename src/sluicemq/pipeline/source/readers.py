@@ -192,7 +192,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             counted_to, rows, volume = begin, 0, 0
             if self._counted is not None and self._counted[0] == begin.sequence:
                 _, counted_to, rows, volume = self._counted
-            if rows < enough and volume < full and counted_to.sequence < end.sequence:
+            if counted_to.sequence < end.sequence:
                 selection = self._reading.selection.bounded(begin.starts, {})
                 more_rows, more_bytes = count(
                     journal,
