@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import session
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, TypedTable
-from sluicemq.pipeline.typed.tables import write_typed
+from sluicemq.pipeline.typed.tables import overview, write_typed
 
 MESSAGES: Final = 1_000_000
 RUNS: Final = 3
@@ -94,7 +94,10 @@ def main(directory: Path, settings: dict[str, str]) -> None:
 
     def typed(number: int) -> None:
         lake = Lake(directory / f"typed{number}")
-        (counts,) = write_typed(spark, messages, Definition(tables=(table,)), lake).values()
+        definition = Definition(tables=(table,))
+        found = overview(messages, definition)
+        assert found is not None
+        (counts,) = write_typed(spark, messages, definition, lake, found).values()
         assert counts.written == MESSAGES
 
     bare_wall, bare_cpu = measure(spark, "from_json", bare)
