@@ -94,17 +94,6 @@ class LakeTable:
     def exists(self, spark: SparkSession) -> bool:
         return DeltaTable.isDeltaTable(spark, self.location)
 
-    def create(self, spark: SparkSession) -> None:
-        """Create the table if it does not exist."""
-        builder = DeltaTable.createIfNotExists(spark).location(self.location)
-        builder = builder.addColumns(self.schema)
-        for name, value in self._properties().items():
-            builder = builder.property(name, value)
-        if self.partitions:
-            builder = builder.partitionedBy(*self.partitions)
-        builder.execute()
-        self.register(spark)
-
     def _properties(self) -> dict[str, str]:
         searched = {_SEARCHED: ",".join(self.searched)} if self.searched else {}
         return {**PROPERTIES, **(_FEED if self.feed else {}), **searched}
@@ -137,13 +126,12 @@ class LakeTable:
             )
 
     def evolve(self, spark: SparkSession, place: str) -> None:
-        """Create the table, or add the columns that it does not have.
+        """Add the columns that the table does not have, if it exists.
 
         `place` begins errors. Raises ConfigurationError if a column has another type, or the table
         other partitions.
         """
         if not self.exists(spark):
-            self.create(spark)
             return
         present = {item.name.lower(): item for item in self.read(spark).schema}
         added = []

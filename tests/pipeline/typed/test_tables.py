@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.schema import Event
-from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, TypedTable
-from sluicemq.pipeline.typed.rows import TableCounts
+from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, Format, TypedTable
+from sluicemq.pipeline.typed.rows import METADATA, TableCounts, declared_columns
 from sluicemq.pipeline.typed.tables import ExpectationFailed, process
 from tests.pipeline.jobs.events import Journal, frame
 from tests.pipeline.typed.lakes import LakeDirectory, batch, write
@@ -196,6 +197,22 @@ def test_columns_are_added_and_never_change_their_type(spark: SparkSession, tmp_
         write(spark, batch(spark, [order(4, 4)], 4), table(partition_by=("customer",)), lake)
 
 
+@pytest.mark.parametrize("kind", ["json", "csv", "text"])
+@pytest.mark.parametrize("key", [(), ("note",)])
+def test_first_batch_creates_the_declared_columns(
+    spark: SparkSession, tmp_path: Path, kind: str, key: tuple[str, ...]
+) -> None:
+    """Even if no message of it is good."""
+    lake = LakeDirectory(tmp_path)
+    of = table(
+        schema="note STRING COMMENT 'as typed'", format=Format(kind), key=key, expectations=()
+    )
+    write(spark, batch(spark, [b"\xff"], 1), of, lake)
+    columns = lake.read(spark, "silver.orders").schema
+    assert columns == StructType([*declared_columns(of), *METADATA])
+    assert lake.read(spark, "silver.orders").count() == 0
+
+
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     stop = Expectation(name="has an id", check="id IS NOT NULL", action=Action.FAIL)
@@ -206,7 +223,7 @@ def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> No
             "pipeline.toml: table orders: has an id at message 2 of the destination orders: the "
             "batch is not written to silver.orders."
         )
-        assert lake.rows(spark, "silver.orders", "id") == []
+        assert not lake.table("silver.orders").exists(spark)
         assert not (tmp_path / "silver" / "orders_quarantine").exists()
 
 

@@ -202,7 +202,9 @@ def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
     (column,) = columns
     return frame.select(
         *_kept(frame),
-        f.expr("if(_error IS NULL, try_validate_utf8(_text), NULL)").alias(column.name),
+        f.expr("if(_error IS NULL, try_validate_utf8(_text), NULL)").alias(
+            column.name, metadata=column.metadata
+        ),
         f.lit(0).alias("_unknown"),
         f.expr("_error IS NULL AND coalesce(is_valid_utf8(_text), false)").alias("_good"),
         f.expr(

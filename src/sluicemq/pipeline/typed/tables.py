@@ -283,7 +283,7 @@ class _TableWriter:
         rows = self._typed(messages, java).persist()
         try:
             counts = self._counted(rows)
-            if counts.written:
+            if counts.written or not self._rows.exists(self._spark):
                 self._merge_newest(rows, bool(counts.deleted))
             if counts.quarantined:
                 self._write_quarantine(rows)
