@@ -12,6 +12,7 @@ from pyspark.sql.types import StructType
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.typed import tables
 from sluicemq.pipeline.typed.definition import Action, Definition, Expectation, Format, TypedTable
 from sluicemq.pipeline.typed.rows import METADATA, TableCounts, declared_columns
 from sluicemq.pipeline.typed.tables import ExpectationFailed, process
@@ -211,6 +212,39 @@ def test_first_batch_creates_the_declared_columns(
     columns = lake.read(spark, "silver.orders").schema
     assert columns == StructType([*declared_columns(of), *METADATA])
     assert lake.read(spark, "silver.orders").count() == 0
+
+
+def test_usual_and_other_fields_give_the_same_rows(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A large batch is parsed with the lists of field names that its first messages have."""
+    bodies = [
+        b'{"id": 1, "amount": 1.5, "customer": "a", "more": 1}',
+        b'{"amount": 2, "id": 2, "customer": "b"}',
+        b'{"id": 3, "id": 4, "amount": 1, "customer": "twice"}',
+        b"{}",
+        b"no JSON",
+        b'{"id": 5, "amount": 1, "customer": "and another"} {"id": 6}',
+        *(b'{"id": %d, "amount": 1, "customer": "a", "more": []}' % id for id in range(6, 40)),
+        b'{"id": 40, "amount": 1, "customer": "new field", "other": 1, "more": []}',
+        b'{"id": 41, "amount": 1, "customer": "a", "more": [], "more": []}',
+        b'{"id": 42, "amount": 1, "customer": "a", "more": []} {}',
+        b'{"id": "x", "amount": 1, "customer": "a", "more": []}',
+    ]
+    found = []
+    for least in (len(bodies) + 1, len(bodies)):
+        monkeypatch.setattr(tables, "SAMPLED", least)
+        lake = LakeDirectory(tmp_path / str(least))
+        counts = write(spark, batch(spark, bodies, 1), table(), lake)
+        rows = lake.rows(spark, "silver.orders", "*")
+        bad = lake.rows(spark, "silver.orders_quarantine", "sequence", "reason")
+        found.append((counts, rows, bad))
+    assert found[0] == found[1]
+    counts, rows, bad = found[0]
+    assert counts is not None
+    assert counts.unknown_fields == 1 + 34 + 2 + 2 + 1
+    assert len(rows) == 37
+    assert [sequence for sequence, _ in bad] == [3, 4, 42, 43, 44, 5, 6]
 
 
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

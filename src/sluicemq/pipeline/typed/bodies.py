@@ -14,7 +14,7 @@ serialisation.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
@@ -37,6 +37,12 @@ from sluicemq.pipeline.typed.definition import Format
 
 SHOWN: Final = 100
 """Characters of a value that a reason shows."""
+
+SAMPLE: Final = 20
+"""Messages whose field names `usual_fields` looks at."""
+MAX_LISTS: Final = 3
+MAX_CHARACTERS: Final = 2_000
+"""Characters of the names of a list: they become literals of the query."""
 
 MAY_NEED_JAVA: Final = (
     "(body_kind IN ('map', 'stream') OR coalesce(protocol = 'jmq' AND "
@@ -96,16 +102,20 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
     )
 
 
-def parse(frame: DataFrame, format: Format, columns: StructType) -> DataFrame:
+def parse(
+    frame: DataFrame, format: Format, columns: StructType, usual: Sequence[tuple[str, ...]] = ()
+) -> DataFrame:
     """Parse `_text` into `columns`.
 
     Adds the columns, `_good` (True if the text is of the format and every value of its type),
     `_reason` (why it is not) and `_unknown` (number of fields that no column has; JSON only), and
-    removes `_text` and `_error`. Reasons cost as much as parsing: Spark leaves them out if nothing
-    that a query returns depends on `_reason`.
+    removes `_text` and `_error`. `usual` are lists of `usual_fields`.
+
+    Reasons cost as much as parsing: Spark leaves them out if nothing that a query returns depends
+    on `_reason`.
     """
     parsers: dict[Format, Callable[[DataFrame, StructType], DataFrame]] = {
-        Format.JSON: _json,
+        Format.JSON: lambda frame, columns: _json(frame, columns, usual),
         Format.CSV: _csv,
         Format.XML: _xml,
         Format.TEXT: _plain,
@@ -113,16 +123,40 @@ def parse(frame: DataFrame, format: Format, columns: StructType) -> DataFrame:
     return parsers[format](frame, columns).drop("_text", "_error")
 
 
+def usual_fields(messages: DataFrame) -> list[tuple[str, ...]]:
+    """Return lists of field names that JSON bodies of these messages have, for `parse`.
+
+    Most producers write all bodies with the same fields in the same order. To compare a body's
+    names with a known list costs a tenth of looking for names that occur twice or that no column
+    has. The result is a sample: a body with other names is parsed alike, at a higher cost.
+    """
+    names = messages.limit(SAMPLE).selectExpr("string(body) AS _text").select(f.expr(_NAMES))
+    lists = dict.fromkeys(tuple(found) for (found,) in names.collect() if found)
+    usual = [
+        names
+        for names in lists
+        if len(set(names)) == len(names) and sum(map(len, names)) <= MAX_CHARACTERS
+    ]
+    return usual[:MAX_LISTS]
+
+
 # --- formats -------------------------------------------------------------------------------------
 
 
-def _json(frame: DataFrame, columns: StructType) -> DataFrame:
+def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]]) -> DataFrame:
     """Parse JSON objects.
 
     Spark's parsers do not look at what follows the first value. So the names of the fields are
     read from a text whose last byte, the closing brace, is replaced by one more field, NONCE: it
     is the last name, unless the object ends before the text does.
     """
+    known = (*columns.names, _NONCE)
+    unknown = f.size(f.array_except("_keys", _names(known)))
+    twice = f.expr("size(_keys) > size(array_distinct(_keys))")
+    for names in usual:
+        same = f.col("_keys") == _names(names)
+        unknown = f.when(same, f.lit(len(set(names) - set(known)))).otherwise(unknown)
+        twice = f.when(same, f.lit(False)).otherwise(twice)
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     frame = frame.withColumns(
         {
@@ -130,12 +164,11 @@ def _json(frame: DataFrame, columns: StructType) -> DataFrame:
             "_keys": f.coalesce(f.expr(_NAMES), f.expr(_NO_NAMES)),
         }
     )
-    names = f.array(*(f.lit(name) for name in (*columns.names, _NONCE)))
     frame = frame.select(
         *_kept(frame, "_object", "_keys"),
         *_flat(columns, "_object"),
-        f.coalesce(f.size(f.array_except("_keys", names)), f.lit(0)).alias("_unknown"),
-        f.expr("size(_keys) > size(array_distinct(_keys))").alias("_twice"),
+        f.coalesce(unknown, f.lit(0)).alias("_unknown"),
+        twice.alias("_twice"),
         f.expr(f"_object IS NOT NULL AND _object.{_CORRUPT} IS NULL").alias("_valid"),
         f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
     )
@@ -258,6 +291,10 @@ def _strings(
 
 def _kept(frame: DataFrame, *without: str) -> list[Column]:
     return [f.col(quoted(name)) for name in frame.columns if name not in without]
+
+
+def _names(names: Sequence[str]) -> Column:
+    return f.array(*(f.lit(name) for name in names))
 
 
 def _flat(columns: StructType, struct: str) -> list[Column]:

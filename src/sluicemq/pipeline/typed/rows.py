@@ -22,7 +22,7 @@ A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -154,12 +154,18 @@ def selects(table: TypedTable) -> Column:
 
 
 def typed_rows(
-    messages: DataFrame, table: TypedTable, columns: StructType, broker: str, java: bool
+    messages: DataFrame,
+    table: TypedTable,
+    columns: StructType,
+    broker: str,
+    java: bool,
+    usual: Sequence[tuple[str, ...]] = (),
 ) -> DataFrame:
     """Return messages (of `published`) as typed rows with their outcomes.
 
     columns  the table's declared columns
     java     True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
+    usual    lists of bodies.usual_fields
     """
     frame = with_text(messages, table.format, java).withColumn("_broker", f.lit(broker))
     # A declared column may have any name without a leading underscore.
@@ -173,7 +179,7 @@ def typed_rows(
         "body AS _bytes",
         *("_text", "_error"),
     )
-    frame = parse(frame, table.format, columns)
+    frame = parse(frame, table.format, columns, usual)
     with lenient_sql(messages.sparkSession):
         return _with_outcome(_with_key_reason(frame, table), table)
 

@@ -15,7 +15,7 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -35,8 +35,14 @@ from sluicemq.model.errors import SluiceError
 from sluicemq.pipeline.delta import LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
-from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA
-from sluicemq.pipeline.typed.definition import QUARANTINE, TOMBSTONES, Definition, TypedTable
+from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, usual_fields
+from sluicemq.pipeline.typed.definition import (
+    QUARANTINE,
+    TOMBSTONES,
+    Definition,
+    Format,
+    TypedTable,
+)
 from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.rows import (
     METADATA,
@@ -65,6 +71,9 @@ _OLDER: Final = (
     "((new._broker = old._broker AND new._sequence < old._sequence) OR (new._broker <> old._broker "
     "AND (new._time, new._broker) < (old._time, old._broker)))"
 )
+
+SAMPLED: Final = 20_000
+"""Messages of a batch from which on a look at their field names costs less than it saves."""
 
 COUNTS_TABLE: Final = "gold.typed_counts"
 _SUMS: Final = (
@@ -192,11 +201,9 @@ def write_typed(
     for index, table in enumerate(definition.tables):
         if not found.messages[index]:
             continue
-        writer = _TableWriter(spark, table, definition, lake, found)
+        writer = _TableWriter(spark, definition, index, lake, found)
         try:
-            counts[table.name] = writer.write(
-                published(batch, table), bool(found.relocated[index]), bool(found.java[index])
-            )
+            counts[table.name] = writer.write(published(batch, table))
         except Exception as error:
             raise _failure(definition, table, error) from error
     return counts
@@ -225,15 +232,18 @@ class _TableWriter:
     def __init__(
         self,
         spark: SparkSession,
-        table: TypedTable,
         definition: Definition,
+        index: int,
         lake: Lake,
         found: Overview,
     ) -> None:
         self._spark = spark
-        self._table = table
+        self._table = table = definition.tables[index]
         self._broker = lake.broker
         self._last = found.last
+        self._relocated = bool(found.relocated[index])
+        self._java = bool(found.java[index])
+        self._sampled = table.format is Format.JSON and found.messages[index] >= SAMPLED
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
@@ -244,22 +254,23 @@ class _TableWriter:
         self._tombstones = lake.table(name + TOMBSTONES, StructType(deletions), table.key)
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
-    def write(self, messages: DataFrame, relocated: bool, java: bool) -> TableCounts:
-        if relocated and not self._table.key:
+    def write(self, messages: DataFrame) -> TableCounts:
+        if self._relocated and not self._table.key:
             messages = self._without_repeated(messages)
-        if self._table.key:
-            return self._merge(messages, java)
-        return self._append(messages, java)
+        usual = usual_fields(messages) if self._sampled and not self._java else ()
 
-    def _typed(self, messages: DataFrame, java: bool) -> DataFrame:
-        return typed_rows(messages, self._table, self._columns, self._broker, java)
+        def typed(messages: DataFrame) -> DataFrame:
+            columns, broker = self._columns, self._broker
+            return typed_rows(messages, self._table, columns, broker, self._java, usual)
 
-    def _append(self, messages: DataFrame, java: bool) -> TableCounts:
+        return self._merge(typed(messages)) if self._table.key else self._append(messages, typed)
+
+    def _append(self, messages: DataFrame, typed: Callable[[DataFrame], DataFrame]) -> TableCounts:
         """Append, and count in the same pass.
 
         Only if messages are to be quarantined, the range of the journal that has them is parsed
         again: keeping all parsed rows would cost more."""
-        rows = self._typed(messages, java)
+        rows = typed(messages)
         end = self._end(self._rows)
         if end is not None and end >= self._last:
             counts = self._counted(rows)
@@ -275,12 +286,12 @@ class _TableWriter:
             within = f.expr(
                 f"sequence BETWEEN {counts.first_quarantined} AND {counts.last_quarantined}"
             )
-            self._write_quarantine(self._typed(messages.where(within), java))
+            self._write_quarantine(typed(messages.where(within)))
         return counts
 
-    def _merge(self, messages: DataFrame, java: bool) -> TableCounts:
+    def _merge(self, rows: DataFrame) -> TableCounts:
         """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
-        rows = self._typed(messages, java).persist()
+        rows = rows.persist()
         try:
             counts = self._counted(rows)
             if counts.written or not self._rows.exists(self._spark):
