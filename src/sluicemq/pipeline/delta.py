@@ -182,6 +182,8 @@ class LakeTable:
                table, so that a merge that changes only such rows does not write the others again
         """
         if not self.exists(rows.sparkSession):
+            # refuses another lake's table of this name before anything is written
+            self.register(rows.sparkSession)
             # one commit, whose state Spark computes, and not two
             writer = _writer(rows, "append", tag).options(**self._properties())
             writer.partitionBy(*self.partitions).save(self.location)
@@ -196,6 +198,7 @@ class LakeTable:
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""
+        self.register(rows.sparkSession)
         _writer(rows, "overwrite", tag).option("overwriteSchema", "true").save(self.location)
         self.register(rows.sparkSession)
 
