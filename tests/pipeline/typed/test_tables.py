@@ -233,7 +233,7 @@ def test_usual_and_other_fields_give_the_same_rows(
     ]
     found = []
     for least in (len(bodies) + 1, len(bodies)):
-        monkeypatch.setattr(tables, "SAMPLED", least)
+        monkeypatch.setattr(tables, "LARGE_BATCH", least)
         lake = LakeDirectory(tmp_path / str(least))
         counts = write(spark, batch(spark, bodies, 1), table(), lake)
         rows = lake.rows(spark, "silver.orders", "*")

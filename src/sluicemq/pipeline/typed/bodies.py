@@ -35,12 +35,13 @@ from sluicemq.pipeline.jobs.bodies import NEED_JAVA, PACKED, read_java
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
 
-SHOWN: Final = 100
-"""Characters of a value that a reason shows."""
+MAX_REASON_VALUE: Final = 100
+"""Characters of a value, or of its type, in a reason."""
 
 SAMPLE: Final = 20
 """Messages whose field names `usual_fields` looks at."""
 MAX_LISTS: Final = 3
+"""Lists of `usual_fields`: each is one more comparison for a body that has another list."""
 MAX_CHARACTERS: Final = 2_000
 """Characters of the names of a list: they become literals of the query."""
 
@@ -58,12 +59,12 @@ _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, *
 _LENIENT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
 _XML: Final = {**_LENIENT, "attributePrefix": ""}
 _CLOSED: Final = "binary(if(endswith(_text, '}'), _text, rtrim(' \\t\\r\\n', _text)))"
-_NAMES: Final = (
+_FIELDS: Final = (
     f"json_object_keys(string(concat(substring({_CLOSED}, 1, octet_length({_CLOSED}) - 1), "
     f"binary(',\"{_NONCE}\":0}}'))))"
 )
 """Names of the fields of a JSON object, the last of which is the nonce."""
-_NO_NAMES: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
+_NO_FIELDS: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
 """The same of an empty object."""
 _NOT_UTF8: Final = "the body is not UTF-8"
 _REPLACED: Final = "�"
@@ -130,11 +131,11 @@ def usual_fields(messages: DataFrame) -> list[tuple[str, ...]]:
     names with a known list costs a tenth of looking for names that occur twice or that no column
     has. The result is a sample: a body with other names is parsed alike, at a higher cost.
     """
-    names = messages.limit(SAMPLE).selectExpr("string(body) AS _text").select(f.expr(_NAMES))
-    lists = dict.fromkeys(tuple(found) for (found,) in names.collect() if found)
+    sample = messages.limit(SAMPLE).selectExpr("string(body) AS _text")
+    found = [tuple(names) for (names,) in sample.select(f.expr(_FIELDS)).collect() if names]
     usual = [
         names
-        for names in lists
+        for names in dict.fromkeys(found)
         if len(set(names)) == len(names) and sum(map(len, names)) <= MAX_CHARACTERS
     ]
     return usual[:MAX_LISTS]
@@ -151,17 +152,17 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     is the last name, unless the object ends before the text does.
     """
     known = (*columns.names, _NONCE)
-    unknown = f.size(f.array_except("_keys", _names(known)))
+    unknown = f.size(f.array_except("_keys", _literals(known)))
     twice = f.expr("size(_keys) > size(array_distinct(_keys))")
     for names in usual:
-        same = f.col("_keys") == _names(names)
+        same = f.col("_keys") == _literals(names)
         unknown = f.when(same, f.lit(len(set(names) - set(known)))).otherwise(unknown)
         twice = f.when(same, f.lit(False)).otherwise(twice)
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     frame = frame.withColumns(
         {
             "_object": f.from_json("_text", whole, _STRICT),
-            "_keys": f.coalesce(f.expr(_NAMES), f.expr(_NO_NAMES)),
+            "_keys": f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS)),
         }
     )
     frame = frame.select(
@@ -293,7 +294,7 @@ def _kept(frame: DataFrame, *without: str) -> list[Column]:
     return [f.col(quoted(name)) for name in frame.columns if name not in without]
 
 
-def _names(names: Sequence[str]) -> Column:
+def _literals(names: Sequence[str]) -> Column:
     return f.array(*(f.lit(name) for name in names))
 
 
@@ -350,15 +351,16 @@ def _wrong(field: StructField, raw: Column) -> Column:
     elif isinstance(field.dataType, (DoubleType, FloatType)):
         wrong = wrong | _infinite(field)
     kind = field.dataType.simpleString().upper()
-    text = f.concat(f.lit(f"{field.name}: "), f.substring(raw, 1, SHOWN), f.lit(f" is no {kind}"))
-    return f.when(wrong, text)
+    value = f.substring(raw, 1, MAX_REASON_VALUE)
+    return f.when(wrong, f.concat(f.lit(f"{field.name}: "), value, f.lit(f" is no {kind}")))
 
 
 def _wrong_inside(field: StructField) -> Column:
     """Return the reason why a nested JSON value is not of its column's type; null if it is."""
     alone = StructType([field, StructField(_CORRUPT, StringType())])
     kind = field.dataType.simpleString()
-    kind = kind if len(kind) <= SHOWN else f"{kind[:SHOWN]}…"
+    if len(kind) > MAX_REASON_VALUE:
+        kind = f"{kind[:MAX_REASON_VALUE]}…"
     return f.when(
         f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull(),
         f.lit(f"{field.name}: the value is no {kind}"),

@@ -15,7 +15,7 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
@@ -72,8 +72,8 @@ _OLDER: Final = (
     "AND (new._time, new._broker) < (old._time, old._broker)))"
 )
 
-SAMPLED: Final = 20_000
-"""Messages of a batch from which on a look at their field names costs less than it saves."""
+LARGE_BATCH: Final = 20_000
+"""Messages of a batch from which on `usual_fields` costs less than it saves."""
 
 COUNTS_TABLE: Final = "gold.typed_counts"
 _SUMS: Final = (
@@ -243,7 +243,8 @@ class _TableWriter:
         self._last = found.last
         self._relocated = bool(found.relocated[index])
         self._java = bool(found.java[index])
-        self._sampled = table.format is Format.JSON and found.messages[index] >= SAMPLED
+        self._large = found.messages[index] >= LARGE_BATCH
+        self._usual: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
@@ -257,20 +258,20 @@ class _TableWriter:
     def write(self, messages: DataFrame) -> TableCounts:
         if self._relocated and not self._table.key:
             messages = self._without_repeated(messages)
-        usual = usual_fields(messages) if self._sampled and not self._java else ()
+        if self._large and self._table.format is Format.JSON and not self._java:
+            self._usual = usual_fields(messages)
+        return self._merge(messages) if self._table.key else self._append(messages)
 
-        def typed(messages: DataFrame) -> DataFrame:
-            columns, broker = self._columns, self._broker
-            return typed_rows(messages, self._table, columns, broker, self._java, usual)
+    def _typed(self, messages: DataFrame) -> DataFrame:
+        columns, broker = self._columns, self._broker
+        return typed_rows(messages, self._table, columns, broker, self._java, self._usual)
 
-        return self._merge(typed(messages)) if self._table.key else self._append(messages, typed)
-
-    def _append(self, messages: DataFrame, typed: Callable[[DataFrame], DataFrame]) -> TableCounts:
+    def _append(self, messages: DataFrame) -> TableCounts:
         """Append, and count in the same pass.
 
         Only if messages are to be quarantined, the range of the journal that has them is parsed
         again: keeping all parsed rows would cost more."""
-        rows = typed(messages)
+        rows = self._typed(messages)
         end = self._end(self._rows)
         if end is not None and end >= self._last:
             counts = self._counted(rows)
@@ -286,12 +287,12 @@ class _TableWriter:
             within = f.expr(
                 f"sequence BETWEEN {counts.first_quarantined} AND {counts.last_quarantined}"
             )
-            self._write_quarantine(typed(messages.where(within)))
+            self._write_quarantine(self._typed(messages.where(within)))
         return counts
 
-    def _merge(self, rows: DataFrame) -> TableCounts:
+    def _merge(self, messages: DataFrame) -> TableCounts:
         """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
-        rows = rows.persist()
+        rows = self._typed(messages).persist()
         try:
             counts = self._counted(rows)
             if counts.written or not self._rows.exists(self._spark):
