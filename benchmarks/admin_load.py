@@ -1,17 +1,13 @@
-"""Cost of monitoring a broker, and its response times with very many destinations.
+"""Cost of monitoring a broker.
 
-    python benchmarks/admin_load.py watched [--seconds S] [--rounds N] [--size BYTES] [--json]
-    python benchmarks/admin_load.py scale [--destinations N] [--connections N] [--json]
+    python -m benchmarks.admin_load [--seconds S] [--rounds N] [--size BYTES] [--json]
 
-watched  A PHPMQ flood, alternately alone and beside what a watched broker has: the console's stream
-         of events, /metrics scraped each second, and four pages of the API asked for every half
-         second. All of them run on this machine, so that what the watchers themselves need counts
-         against the broker. Each pair of runs is on the same broker; the figure is the median of
-         the pairs' ratios. `cost` is that of the processor time that the broker needs for a
-         message, and `idle_cpu` what it takes in a second for the watchers alone: these depend less
-         on what else the machine does.
-scale    With so many queues (a message in each) and so many connections: how long the pages take,
-         the median and the longest of several, and how late the event loop was.
+A PHPMQ flood, alternately alone and beside what a watched broker has: the console's stream of
+events, /metrics scraped each second, and four pages of the API requested every half second. All of
+them run on this machine, so that what the watchers themselves need counts against the broker. Each
+pair of runs is on the same broker; the figure is the median of the pairs' ratios. `cost` is the
+ratio of the broker's processor times per message, and `idle_cpu` the processor time per second for
+the watchers alone: these depend less on what else the machine does.
 """
 
 from __future__ import annotations
@@ -20,7 +16,6 @@ import argparse
 import http.client
 import json
 import os
-import resource
 import socket
 import subprocess
 import sys
@@ -34,10 +29,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from sluicemq.cli.local import LocalBroker
-from sluicemq.model.rows import encode, row
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
-UNLIMITED = {"SLUICEMQ_BROKER__MAX_DESTINATIONS_PER_USER": "0"}
 API = "/api/v1"
 STREAM = f"{API}/events?destinations=true"
 POLLED = (
@@ -119,18 +112,18 @@ class Watchers:
 
 
 class Flood(NamedTuple):
-    """Return the messages per second sent and received through the broker, and its processor time
-    per message in µs."""
+    """Messages per second sent and received through the broker, and its processor time per message
+    in µs."""
 
     rate: float
     cost: float
 
 
 def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
-    """Result of one run."""
+    """Return the result of one run."""
     port = running.port("phpmq")
     command = [
-        *(sys.executable, "-m", "sluicemq.cli", "bench", "matrix", "--json"),
+        *(sys.executable, "-m", "benchmarks.scenarios", "matrix", "--json"),
         *("--url", f"phpmq://127.0.0.1:{port}", "--size", str(size)),
         *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
     ]
@@ -149,10 +142,10 @@ def used(pid: int) -> float:
 
 
 @contextmanager
-def broker(*options: str) -> Iterator[LocalBroker]:
+def broker() -> Iterator[LocalBroker]:
     with (
         tempfile.TemporaryDirectory() as directory,
-        LocalBroker(Path(directory) / "data", LISTEN, options, UNLIMITED) as running,
+        LocalBroker(Path(directory) / "data", LISTEN) as running,
     ):
         yield running
 
@@ -197,68 +190,14 @@ def processor(pid: int, seconds: float) -> float:
     return (used(pid) - before) / (time.monotonic() - began)
 
 
-def scale(destinations: int, connections: int) -> dict[str, Any]:
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    times: dict[str, list[float]] = {}
-    with broker() as running:
-        port = running.port("http")
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
-        for part in range(0, destinations, 1000):
-            names = range(part, min(part + 1000, destinations))
-            rows = [row(f"orders.region.{number}", b"x" * 100) for number in names]
-            where = f"{API}/batches?writer=bench&batch={part}&partition=0&part=0&final=true"
-            client.request("POST", where, b"".join(encode(rows)))
-            answer = client.getresponse()
-            answer.read()
-            assert answer.status == 200, answer.status
-        idle = [
-            socket.create_connection(("127.0.0.1", running.port("phpmq")), TIMEOUT)
-            for _ in range(connections)
-        ]
-        time.sleep(3)  # wait for one or two rounds of housekeeping
-        before = lateness(client)
-        for _ in range(10):
-            for path in ("/metrics", *POLLED[:3]):
-                times.setdefault(path, []).append(ask(client, path)[0])
-            time.sleep(0.6)
-        late = lateness(client)
-        for each in idle:
-            each.close()
-    return {
-        "destinations": destinations,
-        "connections": connections,
-        "loop_lag_ms": {"before": before, "with": late},
-        "ms": {
-            path: {
-                "median": round(median(each) * 1000, 1),
-                "longest": round(max(each) * 1000, 1),
-            }
-            for path, each in times.items()
-        },
-    }
-
-
-def lateness(client: http.client.HTTPConnection) -> dict[str, float]:
-    """Return the broker's own metric of its event loop lag, in ms."""
-    found: dict[str, float] = json.loads(ask(client, f"{API}/overview")[1])["loop_lag_ms"]
-    return found
-
-
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What watching a broker costs it.")
-    parser.add_argument("what", choices=("watched", "scale"))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seconds", type=float, default=4.0)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--size", type=int, default=1024)
-    parser.add_argument("--destinations", type=int, default=10_000)
-    parser.add_argument("--connections", type=int, default=2_000)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    if options.what == "watched":
-        result = watched(options.seconds, options.rounds, options.size)
-    else:
-        result = scale(options.destinations, options.connections)
+    result = watched(options.seconds, options.rounds, options.size)
     print(json.dumps(result, indent=None if options.json else 1))
 
 

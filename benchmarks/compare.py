@@ -16,18 +16,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import amqp
-import jmq
 import msgspec
-from amqp import Mode
-from load import machine
-from load.load import Load
-from load.meter import Meter
-from load.phpmq import Phpmq
-from load.result import TransferResult
-from load.server import dialect, fresh
-from load.sockets import BrokerAddress
-from rabbitmq import Rabbit, free_ports, rabbitmq
+from benchmarks import amqp, jmq
+from benchmarks.amqp import Mode
+from benchmarks.load import machine
+from benchmarks.load.load import Load
+from benchmarks.load.meter import Meter
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.result import TransferResult
+from benchmarks.load.server import dialect, fresh
+from benchmarks.load.sockets import BrokerAddress
+from benchmarks.rabbitmq import Rabbit, free_ports, rabbitmq
 
 PIPELINE = 16
 RECEIVERS = 16

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import select
 
-from load.jmq import GuestChannel, Jmq
-from load.meter import Meter
-from load.result import TransferResult
-from load.server import BenchmarkBroker
-from load.sockets import receive, wait
+from benchmarks.load.jmq import GuestChannel, Jmq
+from benchmarks.load.meter import Meter
+from benchmarks.load.result import TransferResult
+from benchmarks.load.server import BenchmarkBroker
+from benchmarks.load.sockets import receive, wait
 
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.packets import A, PacketType, Status

@@ -1,6 +1,6 @@
 """The Java client of Open MQ under load, beside what the disk allows and beside RabbitMQ.
 
-.venv/bin/python benchmarks/jms.py --runs 3 --json benchmarks/results/jms.json
+python -m benchmarks.jms --runs 3 --json benchmarks/results/jms.json
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from load import machine
-from load.meter import Meter
-from rabbitmq import rabbitmq
+from benchmarks.load import machine
+from benchmarks.load.meter import Meter
+from benchmarks.rabbitmq import rabbitmq
 
 from sluicemq.cli.local import LocalBroker
 

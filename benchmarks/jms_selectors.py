@@ -1,7 +1,7 @@
 """JMS selectors: a topic with a thousand subscribers of different selectors, and a queue with a
 million messages that its consumer does not select.
 
-.venv/bin/python benchmarks/jms_selectors.py --runs 3 --json benchmarks/results/jms_selectors.json
+python -m benchmarks.jms_selectors --runs 3 --json benchmarks/results/jms_selectors.json
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import msgspec
-from load import machine
-from load.jmq import GuestChannel, Jmq
-from load.meter import Meter
-from load.result import TransferResult
-from load.server import BenchmarkBroker, fresh
-from load.sockets import receive, send_some, wait
+from benchmarks.load import machine
+from benchmarks.load.jmq import GuestChannel, Jmq
+from benchmarks.load.meter import Meter
+from benchmarks.load.result import TransferResult
+from benchmarks.load.server import BenchmarkBroker, fresh
+from benchmarks.load.sockets import receive, send_some, wait
 
 from sluicemq.broker import compile_selector
 from sluicemq.model.destination import Address, Kind

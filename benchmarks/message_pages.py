@@ -1,6 +1,6 @@
 """Pages of messages over HTTP, out of a queue of a million.
 
-    python benchmarks/message_pages.py [--messages 1000000] [--size 1024] [--rounds 30]
+    python -m benchmarks.message_pages [--messages 1000000] [--size 1024] [--rounds 30]
 
 Fills a queue of a fresh broker by batches, then asks for the first page, one in the middle, the
 last, one by cursor, and pages by selector: the median and the slowest of each in ms. The same when

@@ -1,6 +1,6 @@
 """Processor time of `sluicemq pipeline backfill` per event, without the start of Spark.
 
-    .venv/bin/python benchmarks/pipeline_backfill.py --events 1000000 5000000
+    python -m benchmarks.pipeline_backfill --events 1000000 5000000
 
 Each number of events is a journal of its own: messages that are published, delivered and
 acknowledged over PHPMQ, three events a message. Each is read into the bronze, silver and gold
@@ -24,9 +24,9 @@ import time
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from load.load import Load
-from load.phpmq import Phpmq
-from load.sockets import BrokerAddress
+from benchmarks.load.load import Load
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.sockets import BrokerAddress
 
 from sluicemq.cli.local import LocalBroker
 

@@ -1,6 +1,6 @@
 """Processor time of Spark reading the journal, relative to Spark's Parquet reader.
 
-    python benchmarks/pipeline_cost.py [--rows 1048576] [--runs 5] [--directory DIR] [--json FILE]
+    python -m benchmarks.pipeline_cost [--rows 1048576] [--runs 5] [--directory DIR] [--json FILE]
 
 Reads the same messages of 1 KB (those of pipeline_source.py) as a journal, as Parquet (zstd) and
 as Arrow files. The last ones are read by a Python data source that yields batches from the mapped

@@ -1,6 +1,6 @@
 """Decoding speed of captures: MB and frames a second, for each protocol.
 
-    python benchmarks/pipeline_decode.py [--megabytes 200] [--spark]
+    python -m benchmarks.pipeline_decode [--megabytes 200] [--spark]
 
 Makes a capture of 1 KB messages in 8 connections of packets of 1,460 bytes, then decodes it in this
 process, on one core: figures are by seconds of CPU. With --spark also through a local Spark

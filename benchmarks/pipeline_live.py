@@ -1,6 +1,6 @@
 """Slowdown of a broker at half its maximum rate while Spark reads the end of its journal.
 
-    .venv/bin/python benchmarks/pipeline_live.py [--seconds 20] [--runs 3]
+    python -m benchmarks.pipeline_live [--seconds 20] [--runs 3]
 
 First the maximum is found, then half of it is asked for, in turn with and without a stream
 (`format("sluicemq")`, noop sink, all columns) that reads along in processes of its own. Shown are
@@ -16,10 +16,10 @@ import statistics
 import tempfile
 from pathlib import Path
 
-from load.load import Load
-from load.phpmq import Phpmq
-from load.result import TransferResult
-from load.sockets import BrokerAddress
+from benchmarks.load.load import Load
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.result import TransferResult
+from benchmarks.load.sockets import BrokerAddress
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import StreamingQuery
 

@@ -1,6 +1,6 @@
 """Compare the Spark sink with direct publishing, alternately on the same broker, in one run.
 
-    python benchmarks/pipeline_sink.py [--rows 400000] [--size 1024] [--runs 5] [--directory DIR]
+    python -m benchmarks.pipeline_sink [--rows 400000] [--size 1024] [--runs 5] [--directory DIR]
 
 Direct: one PHPMQ producer sends prebuilt blocks as fast as the broker takes them, durability sync,
 no consumer; until a message sent afterwards has come back, so that all are on disk. Sink: the same
@@ -22,10 +22,10 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from load.load import Load
-from load.meter import cpu_seconds
-from load.phpmq import Phpmq
-from load.sockets import BrokerAddress
+from benchmarks.load.load import Load
+from benchmarks.load.meter import cpu_seconds
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.sockets import BrokerAddress
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session

@@ -1,6 +1,6 @@
 """Speed of Spark reading the journal, compared with Spark's own Parquet reader over the same rows.
 
-    python benchmarks/pipeline_source.py [--rows 1048576] [--runs 5] [--json FILE]
+    python -m benchmarks.pipeline_source [--rows 1048576] [--runs 5] [--json FILE]
 
 A journal of messages of 1 KB (JSON, 100 queues, spread over 24 hours) is written to a temporary
 directory, and the same rows by Spark to Parquet (zstd). Measured are, in turn and `runs` times

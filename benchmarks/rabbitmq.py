@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import amqp
+from benchmarks import amqp
 
 START_SECONDS = 60.0
 

@@ -1,7 +1,7 @@
 """Measurements for docs/sizing.md: memory, disk space and start time per message, destination and
 connection.
 
-    python benchmarks/sizing.py [--messages 500000] [--destinations 20000] [--connections 500]
+    python -m benchmarks.sizing [--messages 500000] [--destinations 20000] [--connections 500]
 
 Each is the difference between two states of a separate broker, so that other load on the machine
 changes only the times.

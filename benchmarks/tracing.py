@@ -1,6 +1,6 @@
 """Cost of tracing in the engine, disabled and enabled.
 
-    python benchmarks/tracing.py [--messages N] [--rounds N] [--json]
+    python -m benchmarks.tracing [--messages N] [--rounds N] [--json]
 
 Messages go through an engine in memory: published a hundred at a time, delivered, acknowledged.
 Processor time is what counts, of rounds that alternate between these, so that what else the machine

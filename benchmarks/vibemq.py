@@ -1,6 +1,6 @@
 """VibeMQ: effect of a stalled subscriber on 99 others, and messages compressed by brotli.
 
-.venv/bin/python benchmarks/vibemq.py --runs 3
+python -m benchmarks.vibemq --runs 3
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ import statistics
 import threading
 import time
 
-from load.load import Load
-from load.result import TransferResult
-from load.server import dialect, fresh
+from benchmarks.load.load import Load
+from benchmarks.load.result import TransferResult
+from benchmarks.load.server import dialect, fresh
 
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import Compression

@@ -1,6 +1,6 @@
 """Compare SluiceMQ with the original VibeMQ server, loaded by VibeMQ's own .NET client.
 
-    .venv/bin/python benchmarks/vibemq_peer.py --runs 3
+    python -m benchmarks.vibemq_peer --runs 3
 
 Both servers run during the whole comparison and are loaded in turn, so that other work on the
 machine affects them alike. SluiceMQ writes every message to its journal and syncs it before it
@@ -25,8 +25,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from load.server import fresh
-from rabbitmq import free_ports
+from benchmarks.load.server import fresh
+from benchmarks.rabbitmq import free_ports
 
 PEER = os.environ.get("VIBEMQ_PEER", "../shared/peers/vibemq")
 START_SECONDS = 30.0
