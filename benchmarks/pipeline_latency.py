@@ -1,12 +1,13 @@
 """Latency from an event in the journal to its row in gold, at a steady publish rate.
 
-.venv/bin/python benchmarks/pipeline_latency.py --rate 10000 --seconds 90
+python -m benchmarks.pipeline_latency --rate 10000 --seconds 90
 
 A broker, PHPMQ producers and consumers, and `sluicemq pipeline run` beside them, each a process of
 its own. The latency of an event is the time from the broker's time of it to the commit of gold. A
 line for each batch has that of its oldest event, and the summary the median of all events, which
 are assumed to be spread evenly over the time of their batch. Batches of the warm-up do not count:
-Spark's JVM compiles its code for about five minutes.
+Spark's JVM compiles its code for about five minutes. Bodies are of random hexadecimal digits: equal
+ones would compress to nothing, and Delta would compact files with millions of them as small ones.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from load.load import Load
-from load.phpmq import Phpmq
-from load.sockets import BrokerAddress
+from benchmarks.load.load import Load
+from benchmarks.load.phpmq import Phpmq
+from benchmarks.load.sockets import BrokerAddress
 
 from sluicemq.cli.local import LocalBroker
 
@@ -57,9 +58,8 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
                 reader = threading.Thread(target=follow, args=(pipeline, batches))
                 reader.start()
                 try:
-                    with Load(
-                        BrokerAddress(broker.port("phpmq")), Phpmq(size), pid=broker.pid
-                    ) as load:
+                    target = BrokerAddress(broker.port("phpmq"))
+                    with Load(target, Phpmq(size, varied=True), pid=broker.pid) as load:
                         load.flood(messages=1000)  # initial data
                         while not batches and pipeline.poll() is None:
                             time.sleep(0.1)

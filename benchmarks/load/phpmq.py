@@ -21,10 +21,13 @@ class Phpmq(Silent):
 
     name: Final = "phpmq"
 
-    def __init__(self, size: int, *, queue: bytes = b"bench", window: int = 1000) -> None:
+    def __init__(
+        self, size: int, *, queue: bytes = b"bench", window: int = 1000, varied: bool = False
+    ) -> None:
         """Set up the dialect. `window` is the maximum number of unacked messages of a consumer."""
         self.size = size
         self.window = window
+        self.varied = varied
         self.queue = queue
         self.stamp_at = _HEADER_BYTES + 2 * _PACKET_HEADER_BYTES + len(queue)
 

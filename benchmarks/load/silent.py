@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import secrets
 import socket
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 from functools import cached_property
+from itertools import cycle
+from typing import Final
 
 from .receiver import STAMP_BYTES
+
+BODIES: Final = 8192
+"""Different bodies: more than fit into a dictionary of Parquet or the window of a compressor."""
 
 
 class Silent(ABC):
     """Default implementation of most of `load.Dialect`."""
 
     size: int
+    varied: bool = False
+    """True if the bodies that `due` returns have random hexadecimal digits instead of zeros."""
     confirmation: int = 0
     ahead: int = 0
 
@@ -38,14 +47,18 @@ class Silent(ABC):
 
     def due(self, nanoseconds: int) -> bytes:
         """Return a message with its due time at the beginning of the body."""
-        head, tail = self._around
-        return b"%b%b%b" % (head, nanoseconds.to_bytes(STAMP_BYTES, "little"), tail)
+        head, tails = self._around
+        return b"%b%b%b" % (head, nanoseconds.to_bytes(STAMP_BYTES, "little"), next(tails))
 
     @cached_property
-    def _around(self) -> tuple[bytes, bytes]:
-        """Return the bytes before and after the time."""
+    def _around(self) -> tuple[bytes, Iterator[bytes]]:
+        """Return the bytes before the time, and those after it of one message after the other."""
         # the body is 0xff here, which no header contains, so it can be located
         body = b"\xff" * self.size
         command = self.send(body)
         at = command.index(body)
-        return command[:at], bytes(self.size - STAMP_BYTES) + command[at + self.size :]
+        length = self.size - STAMP_BYTES
+        rests = [bytes(length)]
+        if self.varied:
+            rests = [secrets.token_hex(length).encode()[:length] for _ in range(BODIES)]
+        return command[:at], cycle([rest + command[at + self.size :] for rest in rests])
