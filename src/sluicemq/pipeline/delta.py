@@ -175,26 +175,24 @@ class LakeTable:
         rows = reader.load(self.location)
         return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
 
-    def append(self, rows: DataFrame, tag: Tag | None, apart: str = "") -> None:
+    def append(self, rows: DataFrame, tag: Tag | None, *, exchange: bool = True) -> None:
         """Append rows, and create the table if it does not exist.
 
-        apart  SQL condition: rows for which it is true get files of their own in an existing
-               table, so that a merge that changes only such rows does not write the others again
+        exchange  False if each of the rows' partitions is large enough for files of its own: an
+                  optimised write would exchange all rows first
         """
+        writer = _writer(rows, "append", tag)
+        if not exchange:
+            writer = writer.option("optimizeWrite", "false")
         if not self.exists(rows.sparkSession):
             # refuses another lake's table of this name before anything is written
             self.register(rows.sparkSession)
             # one commit, whose state Spark computes, and not two
-            writer = _writer(rows, "append", tag).options(**self._properties())
+            writer = writer.options(**self._properties())
             writer.partitionBy(*self.partitions).save(self.location)
             self.register(rows.sparkSession)
-        elif apart:
-            divided = rows.repartitionById(2, f.expr(f"int({apart})"))
-            # an optimised write would combine the two partitions
-            writer = _writer(divided, "append", tag).option("optimizeWrite", "false")
-            writer.save(self.location)
         else:
-            _writer(rows, "append", tag).save(self.location)
+            writer.save(self.location)
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""

@@ -57,6 +57,9 @@ LOCAL: Final = {
     # processor time of a small batch.
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
+    # Files from half this size on are not compacted while a query runs: that of fifty large ones
+    # takes minutes, in which the table is not updated. `pipeline maintain` compacts them.
+    "spark.databricks.delta.autoCompact.maxFileSize": str(16 << 20),
     # Halves the cost of a small micro-batch. Requires atomic renames, which object storage lacks.
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing."

@@ -19,6 +19,9 @@ from sluicemq.pipeline.jobs.schemas import BRONZE
 from sluicemq.pipeline.schema import EVENTS
 from sluicemq.pipeline.typed.rows import TableCounts
 
+LARGE_BATCH: Final = 100_000
+"""Records of a batch that is written without an exchange on one machine, where it has a partition
+for each 48 MB."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -72,6 +75,7 @@ class LakeWriter:
         if "silver" in self._layers:
             self._appended = lake.silver.progress(spark).get(lake.appended(journal), -1)
         self._newest: datetime | None = None
+        self._local = str(spark.sparkContext.master).startswith("local")
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write one batch: all events of the records from `first` to `last`.
@@ -124,6 +128,10 @@ class LakeWriter:
     def _tag(self, done: BatchResult) -> Tag:
         return Tag(self._application, done.last)
 
+    def _exchange(self, done: BatchResult) -> bool:
+        """Return False if the batch has a few large partitions (LakeTable.append)."""
+        return not self._local or done.last - done.first < LARGE_BATCH
+
     def _gold(self, events: DataFrame, done: BatchResult) -> None:
         sums = gold.sums(events, self._lake.broker).persist()
         try:
@@ -146,7 +154,8 @@ class LakeWriter:
         Returns the first and the last version that have all events silver lacks; None if others
         have some of them."""
         table = self._lake.bronze
-        table.append(bronze(events, self._lake.broker), self._tag(done))
+        rows = bronze(events, self._lake.broker)
+        table.append(rows, self._tag(done), exchange=self._exchange(done))
         version = table.version(events.sparkSession)
         before, self._version = self._version, version
         if version > before and self._ends["bronze"] == self._ends.get("silver"):
@@ -175,8 +184,9 @@ class LakeWriter:
             rows = silver.silver(new, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, done.last)
-            # the next batches have events of messages without an outcome, rarely of others
-            table.append(rows if any_new else rows.where("false"), tag, "outcome IS NULL")
+            table.append(
+                rows if any_new else rows.where("false"), tag, exchange=self._exchange(done)
+            )
             self._appended = done.last
         if any_late:
             late = _at_most(message, appended)

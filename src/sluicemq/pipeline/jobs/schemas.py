@@ -136,7 +136,9 @@ BRONZE_SEARCHED: Final = ("sequence", "time", "event", "destination", "message_s
 """Columns that queries select rows by (LakeTable.searched)."""
 
 SILVER_KEYS: Final = ("broker", "message_sequence")
-SILVER_PARTITIONS: Final = ("broker",)
+SILVER_PARTITIONS: Final = ("broker", "outcome")
+"""The next batches have events of messages without an outcome, and rarely of others: a merge of
+these events writes only the files of such messages again."""
 SILVER_SEARCHED: Final = (
     "message_sequence",
     "destination",
