@@ -217,7 +217,7 @@ def test_json_schema_becomes_columns(tmp_path: Path) -> None:
         "properties": {
             "id": {"type": "integer"},
             "amount": {"$ref": "#/$defs/money"},
-            "ratio": {"type": ["number", "null"]},
+            "ratio": {"type": ["number", "null"], "multipleOf": 0.25},
             "paid": {"type": "boolean"},
             "at": {"type": "string", "format": "date-time"},
             "day": {"type": "string", "format": "date"},
@@ -233,10 +233,10 @@ def test_json_schema_becomes_columns(tmp_path: Path) -> None:
     }
     (orders,) = load_definition(with_schema(tmp_path, schema)).tables
     assert orders.schema == (
-        "`id` BIGINT, `amount` DECIMAL(38, 2), `ratio` DOUBLE, `paid` BOOLEAN, `at` TIMESTAMP, "
-        "`day` DATE, `scan` BINARY, `state` STRING, "
-        "`lines` ARRAY<STRUCT<`sku`: STRING, `count`: BIGINT>>, `labels` MAP<STRING, STRING>, "
-        "`a``b` STRING"
+        "STRUCT<`id`: BIGINT, `amount`: DECIMAL(38, 2), `ratio`: DOUBLE, `paid`: BOOLEAN, "
+        "`at`: TIMESTAMP, `day`: DATE, `scan`: BINARY, `state`: STRING, "
+        "`lines`: ARRAY<STRUCT<`sku`: STRING, `count`: BIGINT>>, `labels`: MAP<STRING, STRING>, "
+        "`a``b`: STRING>"
     )
 
 
@@ -251,6 +251,8 @@ def test_unsupported_json_schema_is_reported_with_every_place(tmp_path: Path) ->
             "e": {"$ref": "other.json"},
             "f": {"$ref": "#/$defs/node"},
             "g": {},
+            "h": {"$ref": "#/$defs/leaf"},
+            "i": 5,
         },
         "$defs": {
             "node": {"properties": {"l": {"$ref": "#/$defs/node"}, "r": {"$ref": "#/$defs/node"}}}
@@ -269,6 +271,8 @@ def test_unsupported_json_schema_is_reported_with_every_place(tmp_path: Path) ->
         "#/properties/e: $ref 'other.json': only references into the same file",
         "#/properties/f/properties/r: $ref '#/$defs/node' is recursive: a table has no such type",
         "#/properties/g: type is missing",
+        "#/properties/h: $ref '#/$defs/leaf' refers to nothing",
+        "#/properties/i: this is no schema: an object is expected",
     ):
         assert start + expected in text
 

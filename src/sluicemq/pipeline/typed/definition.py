@@ -23,7 +23,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
-from sluicemq.pipeline.typed.json_schema import JsonSchemaError, ddl_of_json_schema
+from sluicemq.pipeline.typed.json_schema import ddl_of_json_schema
 
 DEFAULT_FILE: Final = "pipeline.toml"
 INFER: Final = "infer"
@@ -381,8 +381,8 @@ class _Reader:
         file = self._path.parent / name
         try:
             return ddl_of_json_schema(file.read_text("utf-8"))
-        except JsonSchemaError as error:
-            for text in error.problems:
+        except ConfigurationError as error:
+            for text in str(error).split("\n"):
                 section.problem("schema_file", f"{file}: {text}")
         except (OSError, UnicodeDecodeError) as error:
             section.problem("schema_file", f"{file} cannot be read: {error}")
