@@ -99,8 +99,6 @@ def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
                 yield f"{title} {name!r} is no column of {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
                 yield f"{title} {name!r} is nested, which cannot be compared"
-    if table.partition_by and set(table.partition_by) >= set(kinds):
-        yield "partition_by names every column: one at least is no partition"
 
 
 def _condition_faults(
