@@ -96,7 +96,6 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         lake = Lake(directory / f"typed{number}")
         definition = Definition(tables=(table,))
         found = overview(messages, definition)
-        assert found is not None
         (counts,) = write_typed(spark, messages, definition, lake, found).values()
         assert counts.written == MESSAGES
 

@@ -298,11 +298,10 @@ class Supervisor:
         before = time.perf_counter()
         cached = events.persist()
         try:
-            result = process(events.sparkSession, cached, self._job.definition, self._job.lake)
+            done.typed = process(events.sparkSession, cached, self._job.definition, self._job.lake)
         finally:
             cached.unpersist()
-        done.typed = result.counts
-        done.rows = sum(counts.messages for counts in result.counts.values())
+        done.rows = sum(counts.messages for counts in done.typed.values())
         done.seconds["typed"] = time.perf_counter() - before
         return done
 

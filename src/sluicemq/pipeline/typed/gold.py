@@ -55,23 +55,20 @@ _PRESENT: Final = "_present"
 _log: Final = logging.getLogger(__name__)
 
 
-def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> list[str]:
-    """Bring all gold tables of the definition up to date, and return those that were written.
+def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> None:
+    """Bring all gold tables of the definition up to date.
 
     A table whose sources do not exist yet is left out. Raises ConfigurationError for a query that
     Spark rejects.
     """
-    written = []
     for gold in definition.gold:
         try:
-            if _GoldWriter(spark, gold, lake).refresh():
-                written.append(gold.name)
+            _GoldWriter(spark, gold, lake).refresh()
         except PySparkException as error:
             place = definition.place(gold.line)
             raise ConfigurationError(
                 f"{place}: gold table {gold.name!r}: {first_line(error)}"
             ) from error
-    return written
 
 
 def first_line(error: Exception) -> str:
@@ -172,20 +169,19 @@ class _GoldWriter:
         self._sources = {name: table for name, table in tables.items() if table.exists(spark)}
         self._missing = tables.keys() - self._sources
 
-    def refresh(self) -> bool:
-        """Refresh the table, and return whether it was written."""
+    def refresh(self) -> None:
         if any(name.startswith("silver.") for name in self._missing):
-            return False
+            return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
         reached = sum(versions.values())
         application, last = self._application()
         if last is not None and last >= reached:
-            return False
+            return
         if last is not None and self._gold.refresh is Refresh.INCREMENTAL:
             ((name, version),) = versions.items()
             try:
                 self._increment(name, last, Tag(application, version))
-                return True
+                return
             except PySparkException as error:
                 if not (error.getCondition() or "").startswith(("DELTA_", "FAILED_READ_FILE")):
                     raise
@@ -197,7 +193,6 @@ class _GoldWriter:
                     first_line(error),
                 )
         self._recompute(versions, Tag(application, reached))
-        return True
 
     def _application(self) -> tuple[str, int | None]:
         """Return the query's application, and the version it has reached; None for a new one.
