@@ -186,6 +186,15 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
         process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
 
 
+def test_braces_of_a_query_stay_and_no_view_is_left(spark: SparkSession) -> None:
+    orders = spark.createDataFrame([(1,)], "id BIGINT")
+    sql = """SELECT o.id, '{"a": 1}' AS json, '{silver.orders}' AS t FROM silver.orders o"""
+    expected = [(1, '{"a": 1}', "{silver.orders}")]
+    assert query(spark, sql, {"silver.orders": orders}).collect() == expected
+    assert query(spark, "SELECT '{}' AS json", {}).collect() == [("{}",)]
+    assert spark.catalog.listTables(pattern="_pyspark_*") == []
+
+
 def test_references_are_names_of_tables_only() -> None:
     sql = """
         SELECT 'silver.a', "silver.b", silver.orders.id, `silver.c` -- silver.d
