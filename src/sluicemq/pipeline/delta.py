@@ -243,7 +243,9 @@ class LakeTable:
             merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
         merge = merge.whenMatchedUpdate(newer, update)
         merge = merge.whenNotMatchedInsert(inserted, insert)
-        with tagged(spark, tag):
+        # a merge has no options of its own
+        settings = {_APPLICATION: tag.application, _VERSION: str(tag.version)} if tag else {}
+        with configured(spark, settings):
             merge.execute()
 
     def tags(self, spark: SparkSession) -> dict[str, TagState]:
@@ -308,16 +310,19 @@ def _inside(within: Ranges | None, prefix: str = "") -> Column:
 
 
 @contextmanager
-def tagged(spark: SparkSession, tag: Tag | None) -> Iterator[None]:
-    """Tag the merges of a session, which have no options of their own."""
-    settings = {} if tag is None else {_APPLICATION: tag.application, _VERSION: str(tag.version)}
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session within this context."""
+    before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in settings:
-            spark.conf.unset(name)
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
 
 
 class HadoopFiles:

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import HadoopFiles
+from sluicemq.pipeline.delta import HadoopFiles, configured
 from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
@@ -24,8 +24,8 @@ _LOOKED_AT: Final = timedelta(days=1)
 """Time range of silver to examine: messages with an event in it."""
 KEPT: Final = timedelta(days=7)
 """Age of table versions that `maintain` retains."""
-_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
-"""Delta's refusal to remove files of versions younger than a week."""
+_UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+"""Otherwise Delta refuses to remove files of versions younger than a week."""
 _MADE: Final = ("gold", "silver")
 """Layers that `rebuild` makes from bronze."""
 _BLOCK: Final = 1024
@@ -73,12 +73,8 @@ def maintain(
         before = table.state(spark).files
         delta = DeltaTable.forPath(spark, table.location)
         delta.optimize().executeCompaction()
-        checked = spark.conf.get(_CHECK, "true")
-        spark.conf.set(_CHECK, "false")
-        try:
+        with configured(spark, _UNCHECKED):
             delta.vacuum(older_than / timedelta(hours=1))
-        finally:
-            spark.conf.set(_CHECK, str(checked))
         on_progress(name, before, table.state(spark).files)
 
 

@@ -22,13 +22,12 @@ A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
@@ -41,6 +40,7 @@ from pyspark.sql.types import (
 )
 
 from sluicemq.model.dead_letters import REASON
+from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import parse, with_text
 from sluicemq.pipeline.typed.definition import Action, TypedTable
@@ -78,6 +78,13 @@ QUARANTINE_COLUMNS: Final = StructType(
 
 _LIKE: Final = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
 """Translation of a pattern of destinations into one of LIKE."""
+
+
+LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
+"""Settings for the analysis of the user's SQL.
+
+A message for which a check divides by zero then fails the check (NULL) instead of the job: one
+message must not stop the pipeline."""
 
 
 class Outcome(StrEnum):
@@ -171,7 +178,7 @@ def typed_rows(
         *("_text", "_error"),
     )
     frame = parse(frame, table.format, columns, usual)
-    with lenient_sql(messages.sparkSession):
+    with configured(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
 
 
@@ -296,18 +303,3 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
         *(f.col("_newest")[name].alias(name) for name in names),
         f.col("_newest")["_deleted"].alias("_deleted"),
     )
-
-
-@contextmanager
-def lenient_sql(spark: SparkSession) -> Iterator[None]:
-    """Analyse the user's SQL without ANSI errors.
-
-    A message for which a check divides by zero then fails the check (NULL) instead of the job: one
-    message must not stop the pipeline."""
-    name = "spark.sql.ansi.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, str(before))
