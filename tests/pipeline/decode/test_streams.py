@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.decode import DecodeOptions, Raw, connections, tcp
+from sluicemq.pipeline.decode import DecodeOptions, Raw, streams
 from sluicemq.pipeline.decode.codecs import CODECS
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
@@ -257,7 +257,7 @@ def test_many_connections_at_a_time(directory: Path, monkeypatch: pytest.MonkeyP
     assert len({row["connection"] for row in rows}) == 300
     assert {row["error"] for row in rows} == {None}
     # with too little room they fall into pieces, but nothing is lost
-    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(streams, "_MAX_CONNECTIONS", 10)
     rows = decoded_bytes(directory, pcap(captured(segments)))
     assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
     assert {row["error"] for row in rows} == {None}
@@ -305,7 +305,7 @@ def test_waiting_for_a_lost_packet_has_an_end(
 ) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
     kept = [each for each in talk.segments if each.sequence != 1001 + 700]
-    monkeypatch.setattr(tcp, "_MAX_WAITING", 1000)
+    monkeypatch.setattr(streams, "_MAX_WAITING", 1000)
     rows = decoded_bytes(directory, pcap(captured(kept)))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came

@@ -1,9 +1,8 @@
 """Decoding of captured traffic to a table of frames, with the server's own codecs.
 
-captures     pcap and pcapng to packets                      codecs  the protocols
-tcp          packets to segments to bytes                    flow    bytes to frames
-connections  a file to rows; detection of the protocol       run     Spark, and the command's output
-columns      the table
+captures  a file to packets to segments of TCP       codecs   the protocols
+streams   segments to bytes to frames to rows;       columns  the table
+          detection of the protocol                  run      Spark, and the command's output
 """
 
 from __future__ import annotations

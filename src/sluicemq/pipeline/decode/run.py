@@ -17,8 +17,8 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.decode.columns import FRAMES
-from sluicemq.pipeline.decode.connections import decode_file
 from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.decode.streams import decode_file
 
 MAX_TROUBLES: Final = 100
 """Maximum number of errors in a summary."""
