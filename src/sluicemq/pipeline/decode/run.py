@@ -16,8 +16,8 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.decode.codecs import DecodeOptions
 from sluicemq.pipeline.decode.columns import FRAMES
-from sluicemq.pipeline.decode.options import DecodeOptions
 from sluicemq.pipeline.decode.streams import decode_file
 
 MAX_TROUBLES: Final = 100

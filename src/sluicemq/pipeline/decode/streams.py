@@ -51,9 +51,8 @@ from sluicemq.pipeline.decode.captures import (
     find_segment,
     read_packets,
 )
-from sluicemq.pipeline.decode.codecs import CODECS, Codec, HttpCodec
+from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions, HttpCodec
 from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
-from sluicemq.pipeline.decode.options import REPORTED, DecodeOptions
 
 _MODULUS: Final = 1 << 32
 _WINDOW: Final = 1 << 30
