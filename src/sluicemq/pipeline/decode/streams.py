@@ -52,7 +52,7 @@ from sluicemq.pipeline.decode.captures import (
     read_packets,
 )
 from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions, HttpCodec
-from sluicemq.pipeline.decode.columns import FrameColumns, RowBuffer
+from sluicemq.pipeline.decode.columns import Row, RowBuffer
 
 _MODULUS: Final = 1 << 32
 _WINDOW: Final = 1 << 30
@@ -211,13 +211,13 @@ class Flow:
     def __init__(
         self,
         rows: RowBuffer,
-        place: tuple[int, str, str, str | None],
+        place: Row,
         kind: type[Codec] | None,
         arguments: tuple[bool, DecodeOptions],
         begins: bool,
         reason: str | None,
     ) -> None:
-        """Set the row columns between `file` and `time`, and how codecs are constructed.
+        """Set the columns that all rows share, and how codecs are constructed.
 
         `begins`: the first byte is the first of the connection; otherwise, `reason` is why the
         bytes before the first frame are not decoded, None if that is no error."""
@@ -241,12 +241,12 @@ class Flow:
         """Number of gaps while out of step, except the one that is the reason."""
         self._latest = NO_TIME
 
-    def emit(
-        self, time: int, offset: int | None, length: int | None, columns: FrameColumns
-    ) -> None:
+    def emit(self, time: int, offset: int | None, length: int | None, columns: Row) -> None:
         """Add a row."""
         known = None if time == NO_TIME else time
-        self._rows.add((*self._place, known, offset, length), columns)
+        self._rows.add(
+            {**self._place, "time": known, "offset": offset, "length": length, **columns}
+        )
 
     def add(self, chunks: Iterable[Chunk]) -> None:
         """Add the next bytes."""
@@ -265,7 +265,7 @@ class Flow:
             size = self._end - self._begin
             what = "connection" if closed else "capture"
             text = f"the {what} ends within a frame, of which {size} bytes have come"
-            self.emit(self._latest, self._begin, size, FrameColumns(error=text))
+            self.emit(self._latest, self._begin, size, {"error": text})
 
     def _take(self, chunk: Chunk) -> None:
         self._end += len(chunk.data)
@@ -347,7 +347,7 @@ class Flow:
             text = f"{self._reason}{more}; {size} bytes from {self._begin} on are not decoded"
             time = self._latest if self._since == NO_TIME else self._since
             error = None if self._reason is None else text
-            self.emit(time, self._begin, size, FrameColumns(error=error))
+            self.emit(time, self._begin, size, {"error": error})
         self._gaps = 0
 
 
@@ -389,7 +389,7 @@ class Connection:
                     f"{reassembler.foreign} packets have sequence numbers that do not belong to "
                     "the connection, and were left out"
                 )
-                flow.emit(NO_TIME, None, None, FrameColumns(error=text))
+                flow.emit(NO_TIME, None, None, {"error": text})
 
     def _handle(self, side: int, chunks: list[Chunk]) -> None:
         if self._flows:
@@ -414,7 +414,12 @@ class Connection:
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
             )
         for side, chunks in enumerate(self._early):
-            place = (self._number, stream, "to-client" if side == server else "to-server", protocol)
+            place: Row = {
+                "connection": self._number,
+                "stream": stream,
+                "direction": "to-client" if side == server else "to-server",
+                "protocol": protocol,
+            }
             arguments = side != server, self._options
             flow = Flow(self._rows, place, codec, arguments, self.sides[side].begins, reason)
             self._flows.append(flow)
@@ -458,19 +463,19 @@ def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
             if len(connections) > _MAX_CONNECTIONS:
                 connections.pop(next(iter(connections))).end()
             if rows.is_full:
-                yield from rows.batches()
+                yield rows.take()
     except CaptureError as error:
-        rows.add_fault(error.offset, str(error))
+        rows.add({"offset": error.offset, "error": str(error)})
     except OSError as error:
-        rows.add_fault(None, f"the file cannot be read: {error.strerror}")
+        rows.add({"error": f"the file cannot be read: {error.strerror}"})
     for connection in connections.values():
         connection.end()
         if rows.is_full:
-            yield from rows.batches()
+            yield rows.take()
     for reason, packets in skipped.items():
         if reason is not Skipped.FOREIGN:
-            rows.add_fault(None, f"{packets} packets {reason}")
-    yield from rows.batches()
+            rows.add({"error": f"{packets} packets {reason}"})
+    yield rows.take()
 
 
 def _segments(path: Path, options: DecodeOptions, skipped: Counter[Skipped]) -> Iterator[Segment]:
