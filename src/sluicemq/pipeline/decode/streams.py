@@ -81,7 +81,9 @@ _FOUND: Final = [kind for kind in CODECS.values() if kind is not HttpCodec]
 """Codecs in the order of trial, without HTTP, which other servers use, too."""
 _TLS: Final = re.compile(rb"[\x14-\x17]\x03[\0-\x04]")
 _MOST_TRIALS: Final = 256
-_FRAMES, _NOTHING, _FAULT = 2, 1, 0
+_FRAMES, _NOTHING, _FAULT = 4, 1, -1
+"""Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
+undecided side does not."""
 
 Heads = tuple[tuple[bytes, bool], tuple[bytes, bool]]
 
@@ -430,14 +432,10 @@ class Connection:
         """Return the first captured bytes of a side, and whether the connection begins with them.
 
         They end at a gap."""
-        begins = self.sides[side].begins
-        data = bytearray()
-        for chunk in self._early[side]:
-            if chunk.missing and data:
-                break
-            begins = begins and not chunk.missing
-            data += chunk.data
-        return bytes(data[:_HEAD]), begins
+        chunks = self._early[side]
+        begins = self.sides[side].begins and not (chunks and chunks[0].missing)
+        gap = next((n for n, chunk in enumerate(chunks) if n and chunk.missing), len(chunks))
+        return b"".join(chunk.data for chunk in chunks[:gap])[:_HEAD], begins
 
 
 def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
@@ -539,14 +537,11 @@ def _recognise(
 
 def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
-    sides = [
+    return sum(
         _try(kind, side != server, data, begins, options)
         for side, (data, begins) in enumerate(heads)
         if data
-    ]
-    if _FRAMES in sides:
-        return 4 + sides.count(_FRAMES) - 2 * sides.count(_FAULT)
-    return 0 if _FAULT in sides else 1
+    )
 
 
 def _try(
