@@ -9,7 +9,7 @@
                  6 packet, 3 packet without time, 2 packet of old; others are skipped
     link types   Ethernet (1) with VLAN tags, Linux cooked (113, 276), loopback (0, 108), raw IP
                  (12, 14, 101, 228, 229)
-    network      IPv4 with options; IPv6 with extension headers
+    network      IPv4 with options; IPv6 with extension headers except authentication
 
 (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.)
 
@@ -63,8 +63,8 @@ _IP: Final = (b"\x08\x00", b"\x86\xdd")
 _TAGS: Final = (b"\x81\x00", b"\x88\xa8", b"\x91\x00")
 _TCP: Final = 6
 _FRAGMENT: Final = 44
-_AUTHENTICATION: Final = 51
-_EXTENSIONS: Final = (0, 43, _FRAGMENT, _AUTHENTICATION, 60)
+_EXTENSIONS: Final = (0, 43, 60)
+"""IPv6 headers that are skipped: hop-by-hop options, routing, destination options."""
 _u16: Final = struct.Struct(">H").unpack_from
 _header: Final = struct.Struct(">HHIIBBHHH").unpack_from
 
@@ -290,15 +290,9 @@ def _ipv6(packet: Packet, at: int) -> Segment | Skipped:
     at += 40
     stop = at + payload if payload else packet.original
     while following in _EXTENSIONS:
-        size = (data[at + 1] + 1) * 8
-        if following == _FRAGMENT:
-            size = 8
-            if _u16(data, at + 2)[0] & 0xFFF9:
-                return Skipped.FRAGMENT
-        elif following == _AUTHENTICATION:
-            size = (data[at + 1] + 2) * 4
-        following = data[at]
-        at += size
+        following, at = data[at], at + (data[at + 1] + 1) * 8
+    if following == _FRAGMENT:
+        return Skipped.FRAGMENT
     return _tcp(packet, at, stop, source, target) if following == _TCP else Skipped.FOREIGN
 
 
