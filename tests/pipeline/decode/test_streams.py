@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from sluicemq.pipeline.decode import FRAMES, DecodeOptions, Raw, streams
 from sluicemq.pipeline.decode.codecs import CODECS
+from sluicemq.protocols.jmq.wire import MAX_LINE
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
@@ -457,6 +458,14 @@ def test_the_port_mapper_and_the_http_gateway(directory: Path) -> None:
     assert rows[0]["properties"] == [("jms", "tcp NORMAL 7677")]
     assert rows[3]["body"] == b"hi"
     assert ("Authorization", "***") in rows[3]["properties"]
+
+
+def test_the_request_of_the_port_mapper_has_a_maximum_size() -> None:
+    codec = CODECS["jmq-portmapper"](True, DecodeOptions())
+    codec.feed(b"1" * MAX_LINE)
+    assert codec.error is None
+    codec.feed(b"1")
+    assert str(codec.error) == "this is not a request of a port mapper"
 
 
 def test_a_log_of_raw_bytes(directory: Path) -> None:

@@ -450,10 +450,11 @@ class PortMapperCodec(_ExchangeCodec):
     name = "jmq-portmapper"
 
     _BEGINNINGS: ClassVar = {
-        True: re.compile(rb"\d*\r?\n?"),
+        True: re.compile(rb"\d{0,%d}\r?\n?" % jmq.MAX_LINE),
         False: re.compile(rb"(1(0(1( .*)?)?)?)?", re.DOTALL),
     }
-    """By `to_server`: what the bytes so far have to match."""
+    """By `to_server`: what the bytes so far have to match. They are matched again after each
+    packet, so the duration must not grow with their number."""
 
     def feed(self, data: bytes) -> list[bytes]:
         super().feed(data)
