@@ -26,7 +26,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class BatchResult:
     """Result of a batch.
 
-    first, last    sequence numbers of the first and the last record that it may have
+    last     sequence number of the last record that it may have
     rows     events in it; 0 if all tables had it already
     oldest, newest    times of its oldest and newest events
     gold_committed    time at which gold was committed; None if gold had the batch already
@@ -34,7 +34,6 @@ class BatchResult:
     typed    counts of the typed tables with messages in it
     """
 
-    first: int
     last: int
     rows: int = 0
     oldest: datetime | None = None
@@ -77,7 +76,7 @@ class LakeWriter:
         """Write one batch: all events of the records from `first` to `last`.
 
         If only gold is written, the columns gold.NEEDS are sufficient."""
-        done = BatchResult(first, last)
+        done = BatchResult(last)
         seen: Observation | None = None
         seen_from = last
         facts: Mapping[str, Any] | None = None

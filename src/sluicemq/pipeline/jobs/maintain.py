@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import HadoopFiles
-from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
+from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
@@ -32,7 +32,7 @@ _BLOCK: Final = 1024
 """Sequence numbers of a block: `rebuild` cuts ranges between blocks."""
 
 
-def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) -> int:
+def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     """Find anomalies in gold and silver, and store them in the table of anomalies.
 
     Return the number of anomalies found now, including those stored before."""
@@ -48,7 +48,7 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
     since = newest - _COMPARED
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    found = anomalies(rates, lives, limits, timedelta(seconds=last - first)).persist()
+    found = anomalies(rates, lives, timedelta(seconds=last - first)).persist()
     try:
         # merging no rows costs seconds: Delta plans and compiles both of its queries
         if not lake.anomalies.exists(spark) or not found.isEmpty():

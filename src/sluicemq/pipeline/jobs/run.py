@@ -133,7 +133,6 @@ class RunningQuery:
     names    its layers; empty for the typed tables
     slot     its retention slot, or ""
     rows     events written since the start
-    last     last record that all its tables have
     written  batches that were written and are possibly not committed yet
     fault    error of its batch, because the JVM passes on only its text
     """
@@ -142,7 +141,6 @@ class RunningQuery:
     names: list[str]
     slot: str
     rows: int = 0
-    last: int = 0
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     fault: Exception | None = None
     handle: StreamingQuery | None = None
@@ -254,7 +252,6 @@ class Supervisor:
         lake = self._job.lake
         reached = lake.reached(self._spark, journal, query.names) if query.names else None
         start = "earliest" if reached is None else str(reached + 1)
-        query.last = reached or 0
         query.fault = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         write_batch: Callable[[DataFrame, int, int], BatchResult] = self._write_typed
@@ -293,7 +290,7 @@ class Supervisor:
 
     def _write_typed(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write a batch to the typed tables; they read it several times."""
-        done = BatchResult(first, last)
+        done = BatchResult(last)
         before = time.perf_counter()
         cached = events.persist()
         try:
@@ -366,7 +363,6 @@ class Supervisor:
                     break
                 query.written.popleft()
                 query.rows += done.rows
-                query.last = max(query.last, done.last)
                 self._on_progress(BatchProgress(self._rows, self._lag(), done))
 
     def _lag(self) -> int | None:
@@ -386,7 +382,6 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         self._files = HadoopFiles(spark, location)
-        self._ends: dict[int, int] = {}
 
     def records(self, batch: int) -> tuple[int, int]:
         """Return the first and the last record of a batch that is running."""
@@ -405,13 +400,8 @@ class Checkpoint:
 
     def _end(self, batch: int) -> int:
         """Return the record after the last one of a batch."""
-        if batch not in self._ends:
-            line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
-            self._ends = {
-                **dict(list(self._ends.items())[-1:]),
-                batch: json.loads(line)["sequence"],
-            }
-        return self._ends[batch]
+        line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
+        return int(json.loads(line)["sequence"])
 
 
 class Failed(SluiceError):
