@@ -198,10 +198,9 @@ class Supervisor:
                 self._attempt(interval)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                fault = _explained(error)
+                kind, fault = _explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
-                kind = fault.kind if isinstance(fault, Failed) else type(fault).__name__
                 if kind not in _PASSING or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
@@ -404,17 +403,6 @@ class Checkpoint:
         return int(json.loads(line)["sequence"])
 
 
-class Failed(SluiceError):
-    """Error that the JVM passed on as text.
-
-    kind  name of its class, "" if it is not one of the project's
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
-
-
 def identity(source: dict[str, str]) -> str:
     """Return the identity of a source's journal.
 
@@ -456,16 +444,16 @@ def _is_busy(query: RunningQuery) -> bool:
     return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])
 
 
-def _explained(error: Exception) -> SluiceError:
-    """Return the cause of a query's error."""
+def _explained(error: Exception) -> tuple[str, SluiceError]:
+    """Return the cause of a query's error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
-        return error
+        return type(error).__name__, error
     found = _RAISED.search(str(error))
     if found:
-        return Failed(found[1], found[2])
+        return found[1], SluiceError(found[2])
     first = str(error).strip().partition("\n")[0]
     kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
-    return Failed(kind, first.rpartition(_PREFACE)[2])
+    return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
 
 def _unread(query: RunningQuery) -> int | None:
