@@ -47,6 +47,8 @@ class LakeWriter:
     """Writes batches of one journal to a lake, one after the other.
 
     It caches the progress of each table; no other writer may write this broker's events meanwhile.
+
+    ends  last record of each table, -1 = none
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class LakeWriter:
         self._layers = [layer for layer in NAMES if layer in layers]
         self._watermark = watermark
         reached = {layer: lake.reached(spark, journal, [layer]) for layer in self._layers}
-        self._ends = {layer: -1 if end is None else end for layer, end in reached.items()}
+        self.ends = {layer: -1 if end is None else end for layer, end in reached.items()}
         self._version = -1
         if "bronze" in self._layers and lake.bronze.exists(spark):
             self._version = lake.bronze.version(spark)
@@ -82,7 +84,7 @@ class LakeWriter:
         facts: Mapping[str, Any] | None = None
         changed: tuple[int, int] | None = None
         for layer in self._layers:
-            end = self._ends[layer]
+            end = self.ends[layer]
             if end >= last or (layer == "silver" and self._appended > last):
                 continue
             before = time.perf_counter()
@@ -107,7 +109,7 @@ class LakeWriter:
                     self._gold(rows, done)
                 else:
                     changed = self._bronze(rows, done)
-            self._ends[layer] = last
+            self.ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
         facts = facts if seen is None else seen.get
         if facts is not None:
@@ -148,7 +150,7 @@ class LakeWriter:
         table.append(bronze(events, self._lake.broker), self._tag(done))
         version = table.version(events.sparkSession)
         before, self._version = self._version, version
-        if version > before and self._ends["bronze"] == self._ends.get("silver"):
+        if version > before and self.ends["bronze"] == self.ends.get("silver"):
             return before + 1, version
         return None
 
@@ -161,7 +163,7 @@ class LakeWriter:
 
         facts  of these events, or of more
         """
-        end, appended = self._ends["silver"], max(self._ends["silver"], self._appended)
+        end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
         java, topics = bool(facts["java"]), bool(facts["topics"])
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
@@ -198,7 +200,7 @@ class LakeWriter:
             # needs neither a search in the table's log nor a condition that changes
             rows = table.changes(spark, *changed, inserted=True)
         else:
-            chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
+            chosen = f.col("sequence").between(self.ends["silver"] + 1, last)
             rows = table.read(spark).where(chosen)
         return rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
 

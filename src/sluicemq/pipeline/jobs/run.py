@@ -131,7 +131,6 @@ class RunningQuery:
     """Running query of QUERIES, or of the typed tables.
 
     names    its layers; empty for the typed tables
-    slot     its retention slot, or ""
     rows     events written since the start
     written  batches that were written and are possibly not committed yet
     fault    error of its batch, because the JVM passes on only its text
@@ -139,7 +138,6 @@ class RunningQuery:
 
     name: str
     names: list[str]
-    slot: str
     rows: int = 0
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     fault: Exception | None = None
@@ -164,15 +162,10 @@ class Supervisor:
         self._job = job
         self._on_progress = on_progress
         self._stop = stop or threading.Event()
-        self._queries = []
-        for name, tables in QUERIES.items():
-            names = [each for each in tables if each in job.tables]
-            slot = f"{job.slot}.gold" if job.slot and name == "gold" else job.slot
-            if names:
-                self._queries.append(RunningQuery(name, names, slot))
+        names = {name: [t for t in tables if t in job.tables] for name, tables in QUERIES.items()}
+        self._queries = [RunningQuery(name, tables) for name, tables in names.items() if tables]
         if job.definition.tables:
-            slot = f"{job.slot}.typed" if job.slot else ""
-            self._queries.append(RunningQuery(_typed_name(job.definition), [], slot))
+            self._queries.append(RunningQuery(_typed_name(job.definition), []))
 
     def run(self, interval: float | None = 1.0) -> int:
         """Run until stopped, with a batch every `interval` seconds if there are new records.
@@ -236,27 +229,24 @@ class Supervisor:
             options["destinations"] = ",".join(patterns)
             options["events"] = "published,relocated"
             options["columns"] = ",".join(NEEDED)
-        return {**options, "slot": query.slot} if query.slot else options
+        if job.slot:
+            options["slot"] = job.slot + {"gold": ".gold", "tables": ""}.get(query.name, ".typed")
+        return options
 
     def _start(self, interval: float | None) -> None:
-        lake = self._job.lake
         journal = identity(self._job.source)
-        lake.claim(self._spark, journal)
-        for query in self._queries:
-            self._check(journal, query)
-        for query in self._queries:
-            self._begin(query, journal, interval)
+        self._job.lake.claim(self._spark, journal)
+        writers = [self._writer(query, journal) for query in self._queries]
+        for query, writer in zip(self._queries, writers, strict=True):
+            self._begin(query, writer, interval)
 
-    def _begin(self, query: RunningQuery, journal: str, interval: float | None) -> None:
+    def _begin(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
         lake = self._job.lake
-        reached = lake.reached(self._spark, journal, query.names) if query.names else None
-        start = "earliest" if reached is None else str(reached + 1)
+        reached = min(writer.ends.values(), default=-1)
+        start = "earliest" if reached < 0 else str(reached + 1)
         query.fault = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
-        write_batch: Callable[[DataFrame, int, int], BatchResult] = self._write_typed
-        if query.names:
-            watermark = self._job.watermark
-            write_batch = LakeWriter(self._spark, lake, journal, query.names, watermark).write
+        write_batch = writer.write if query.names else self._write_typed
 
         def write(events: DataFrame, batch: int) -> None:
             try:
@@ -301,28 +291,26 @@ class Supervisor:
         done.seconds["typed"] = time.perf_counter() - before
         return done
 
-    def _check(self, journal: str, query: RunningQuery) -> None:
-        """Check the tables of a query, and remove its checkpoint if it is ahead of them.
+    def _writer(self, query: RunningQuery, journal: str) -> LakeWriter:
+        """Return the writer of a query's tables; remove the checkpoint if it is ahead of them.
 
         Raises ConfigurationError if the query would leave one of the tables incomplete."""
         lake = self._job.lake
+        writer = LakeWriter(self._spark, lake, journal, query.names, self._job.watermark)
+        ends = writer.ends
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         end = checkpoint.end()
-        if end is None:
-            # Spark refuses one that was interrupted before its first batch
-            checkpoint.remove()
-        if end is None or not query.names:
-            return  # the query starts where its tables end
-        ends = {name: lake.reached(self._spark, journal, [name]) for name in query.names}
-        empty = [name for name, reached in ends.items() if reached is None]
-        if empty and len(empty) < len(ends):
+        empty = [name for name, reached in ends.items() if reached < 0]
+        if end is not None and 0 < len(empty) < len(ends):
             raise ConfigurationError(
                 f"{' and '.join(empty)} in {lake} lack what other tables have already: make "
                 "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or "
                 f"remove {checkpoint.location} to read the journal from its start"
             )
-        if empty or any(reached is not None and reached + 1 < end for reached in ends.values()):
-            checkpoint.remove()  # tables have been removed or restored
+        # Spark refuses one without a batch; tables may have been removed or restored
+        if end is None or any(reached + 1 < end for reached in ends.values()):
+            checkpoint.remove()
+        return writer
 
     def _attempt(self, interval: float | None) -> None:
         """Start all queries, and wait until they have ended.
@@ -331,26 +319,16 @@ class Supervisor:
         """
         try:
             self._start(interval)
-            while [query for query in self._queries if not _has_ended(query)]:
+            while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
                 self._drain()
-                if self._stop.is_set():
-                    self._end()
-                    break
                 time.sleep(_LOOK_SECONDS)
+            deadline = time.monotonic() + _STOP_SECONDS
+            for query in self._queries:
+                _end(query, deadline)
         finally:
             for query in self._queries:
-                if query.handle is not None:
-                    query.handle.stop()
+                _end(query)
             self._drain(ended=True)
-
-    def _end(self) -> None:
-        """Stop the queries after their current batches."""
-        end = time.monotonic() + _STOP_SECONDS
-        for query in self._queries:
-            while _is_busy(query) and time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
-            if query.handle is not None:
-                query.handle.stop()
 
     def _drain(self, ended: bool = False) -> None:
         """Report the committed batches; if the queries have `ended`, all written ones."""
@@ -430,18 +408,19 @@ def _has_ended(query: RunningQuery) -> bool:
     handle = query.handle
     if handle is not None and handle.isActive:
         return False
-    if query.fault is not None:
-        raise query.fault
-    error = handle.exception() if handle is not None else None
-    if error is not None:
+    error = query.fault or (handle and handle.exception())
+    if error:
         raise error
     return True
 
 
-def _is_busy(query: RunningQuery) -> bool:
-    """Return True if the query is processing a batch."""
+def _end(query: RunningQuery, deadline: float = 0.0) -> None:
+    """Stop a query; after its current batch if that ends before `deadline` (monotonic time)."""
     handle = query.handle
-    return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])
+    if handle is not None:
+        while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        handle.stop()
 
 
 def _explained(error: Exception) -> tuple[str, SluiceError]:
