@@ -134,8 +134,8 @@ class LakeWriter:
             if days[0] is None:
                 self._lake.gold.append(rows.where("false"), self._tag(done))
             else:
-                broker = self._lake.broker
-                within = {"broker": (broker, broker), "day": (days[0], days[1])}
+                range_of_days = f"old.day BETWEEN DATE'{days[0]}' AND DATE'{days[1]}'"
+                within = f"old.broker = '{self._lake.broker}' AND {range_of_days}"
                 self._lake.gold.merge(rows, gold.COMBINED, self._tag(done), within=within)
         finally:
             sums.unpersist()
@@ -184,9 +184,9 @@ class LakeWriter:
             if appended > end:
                 late &= _at_most(message, end) | ~_at_most("sequence", appended)
             rows = silver.silver(events.where(late), broker, java=java)
-            within = {"broker": (broker, broker), message: (low, min(high, appended))}
-            tag = self._tag(done)
-            table.merge(rows, silver.COMBINED, tag, within=within)
+            numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
+            within = f"old.broker = '{broker}' AND {numbers}"
+            table.merge(rows, silver.COMBINED, self._tag(done), within=within)
 
     def _from_bronze(
         self, spark: SparkSession, last: int, changed: tuple[int, int] | None
