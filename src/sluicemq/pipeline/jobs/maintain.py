@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
@@ -125,19 +126,11 @@ def _ranges(
     one ends with `end`."""
     numbers = lake.bronze.read(spark).where(f.col("broker") == lake.broker)
     # numbers have gaps and a record may have many events, so count blocks and cut between them
-    block = f.floor(f.col("sequence") / _BLOCK)
-    sums = (f.expr("count(1) AS rows"), f.expr("coalesce(sum(size), 0) AS bytes"))
-    blocks = numbers.groupBy(block.alias("block")).agg(*sums).orderBy("block").collect()
-    ranges: list[tuple[int, int]] = []
-    rows = volume = 0
-    for row in blocks:
-        first, last = row["block"] * _BLOCK, (row["block"] + 1) * _BLOCK - 1
-        rows, volume = rows + row["rows"], volume + row["bytes"]
-        if ranges and rows <= max_rows and volume <= max_bytes:
-            ranges[-1] = (ranges[-1][0], last)
-        else:
-            ranges.append((first, last))
-            rows, volume = row["rows"], row["bytes"]
-    if ranges:
-        ranges[-1] = (ranges[-1][0], end)
-    return ranges
+    block = f.floor(f.col("sequence") / _BLOCK).alias("block")
+    share = f"greatest(count(1) / {max_rows}, coalesce(sum(size), 0) / {max_bytes}) AS share"
+    blocks = numbers.groupBy(block).agg(f.expr(share))
+    before = f.sum("share").over(Window.orderBy("block")) - f.col("share")
+    batches = blocks.withColumn("batch", f.floor(before)).groupBy("batch")
+    found = batches.agg(f.min("block").alias("first")).orderBy("first").collect()
+    firsts = [row["first"] * _BLOCK for row in found]
+    return [(first, following - 1) for first, following in pairwise([*firsts, end + 1])]
