@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
+from tests.pipeline.latencies import bucket_of
 
 START: Final = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
 _ZERO: Final = {pa.int64(): 0, pa.float64(): 0.0, pa.string(): ""}
@@ -45,7 +46,7 @@ def row(minute: int = 0, destination: str = "orders", **values: Any) -> dict[str
         "destination": destination,
     }
     if isinstance(made.get("end_to_end"), list):
-        made["end_to_end"] = list(Counter(map(histogram.bucket_of, made["end_to_end"])).items())
+        made["end_to_end"] = list(Counter(map(bucket_of, made["end_to_end"])).items())
     if isinstance(made.get("dead_letter_reasons"), dict):
         made["dead_letter_reasons"] = list(made["dead_letter_reasons"].items())
     return made
