@@ -9,9 +9,7 @@ continues the action. Messages that arrive after the first request are not affec
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -43,9 +41,11 @@ from sluicemq.management.messages import (
     MessageActionRequest,
     MessageActionResult,
     MessageTarget,
+    PropertyInput,
     PublishMessage,
     PublishRequest,
     PublishResult,
+    TypedProperty,
 )
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
@@ -67,7 +67,6 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin, Proper
 # The response is sent when the message is as durable as requested. `ttl_ms` and `delay_ms` count
 # from the time of the request.
 
-MOST_PROPERTIES: Final = 1000
 _DURABILITIES: Final = {
     each.name.lower(): each for each in Durability if each is not Durability.TRANSIENT
 }
@@ -77,15 +76,14 @@ _KINDS: Final = {
     "bytes": BodyKind.BYTES,
     "none": BodyKind.NONE,
 }
-_PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
+_TYPES: Final[dict[str, Any]] = {
     "boolean": bool,
     "int": int,
-    "float": (int, float),
+    "float": float,
     "string": str,
-    "bytes": str,
-    "null": type(None),
+    "bytes": bytes,
+    "null": None,
 }
-"""JSON types accepted for each type of property."""
 
 
 def address_of(target: MessageTarget) -> Address:
@@ -171,58 +169,26 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
     return kind, body
 
 
-def properties_of(given: dict[str, Any]) -> dict[str, Property]:
+def properties_of(given: Mapping[str, PropertyInput]) -> dict[str, Property]:
     """Return the properties of the model. Raises ApiError for invalid ones."""
-    if len(given) > MOST_PROPERTIES:
-        raise ApiError(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
-    found: dict[str, Property] = {}
-    for name, value in given.items():
-        if not 0 < len(name) <= 255:
-            raise ApiError(400, "bad-body", "the name of a property has 1 to 255 characters")
-        found[name] = _typed(name, value) if isinstance(value, dict) else _plain(name, value)
-    return found
+    return {name: _property(name, value) for name, value in given.items()}
 
 
-def _plain(name: str, value: object) -> Property:
-    if isinstance(value, list):
-        raise ApiError(400, "bad-body", f"the property {name!r} cannot be a list")
-    assert value is None or isinstance(value, bool | int | float | str)
+def _property(name: str, given: PropertyInput) -> Property:
+    value: Property
+    if isinstance(given, TypedProperty):
+        # numbers that not every JSON reader can represent are written as text
+        is_number = given.type in ("int", "float") and isinstance(given.value, str)
+        try:
+            value = msgspec.convert(given.value, _TYPES[given.type], strict=not is_number)
+        except msgspec.ValidationError as error:
+            message = f"the property {name!r} is no {given.type}: {error}"
+            raise ApiError(400, "bad-body", message) from None
+    else:
+        value = given
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise ApiError(400, "bad-body", f"the property {name!r} has more than 64 bits")
     return value
-
-
-def _typed(name: str, given: dict[str, Any]) -> Property:
-    kind: Any = given.get("type")
-    value: Any = given.get("value")
-    expected = _PROPERTIES.get(kind) if isinstance(kind, str) else None
-    if expected is None or set(given) - {"type", "value"}:
-        there = ", ".join(_PROPERTIES)
-        raise ApiError(
-            400, "bad-body", f'the property {name!r} is {{"type", "value"}}; types are {there}'
-        )
-    if kind in ("int", "float") and isinstance(value, str):
-        value = _number(name, kind, value)
-    if not isinstance(value, expected) or (isinstance(value, bool) and kind != "boolean"):
-        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}")
-    if kind == "bytes" and isinstance(value, str):
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            raise ApiError(400, "bad-body", f"the property {name!r} is not base64") from None
-    if kind == "float" and isinstance(value, int | float):
-        return float(value)
-    return _plain(name, value)
-
-
-def _number(name: str, kind: str, text: str) -> int | float:
-    """Return a number; numbers that not every JSON reader can represent are written as text."""
-    try:
-        if len(text) > 40:
-            raise ValueError
-        return int(text) if kind == "int" else float(text)
-    except ValueError:
-        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}") from None
 
 
 MOST_FAILURES: Final = 100

@@ -181,6 +181,20 @@ class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return cls(kind=kind, name_base64=to_base64(address.name))
 
 
+class TypedProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A property to be published, with its type.
+
+    value  of an int or float also as text, of bytes in base64
+    """
+
+    type: Literal["boolean", "int", "float", "string", "bytes", "null"]
+    value: bool | int | float | str | None = None
+
+
+PropertyName = Annotated[str, Meta(min_length=1, max_length=255)]
+PropertyInput = TypedProperty | bool | int | float | str | None
+
+
 class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A message. At most one of the three bodies is given.
 
@@ -191,7 +205,7 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     body_base64: str | UnsetType = UNSET
     body_json: msgspec.Raw | UnsetType = UNSET
     body_kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
-    properties: dict[str, Any] = {}
+    properties: Annotated[dict[PropertyName, PropertyInput], Meta(max_length=1000)] = {}
     priority: Annotated[int, Meta(ge=0, le=9)] = 4
     ttl_ms: Milliseconds = 0
     delay_ms: Milliseconds = 0
