@@ -56,14 +56,14 @@ from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.management.messages import PUBLISH_MESSAGE
-from sluicemq.management.operation import Need, NoParameters, implementations
+from sluicemq.management.operation import Body, Need, NoParameters, implementations
 from sluicemq.management.users import (
     CHANGE_PASSWORD,
     CREATE_SESSION,
     DELETE_SESSION,
     GET_SESSION,
-    ChangePassword,
-    Login,
+    LoginRequest,
+    PasswordRequest,
     SessionView,
     UserRequest,
 )
@@ -86,7 +86,7 @@ class LoginService(Service):
     """Handlers of `/session`."""
 
     @handles(CREATE_SESSION)
-    async def login(self, call: Call, parameters: Login) -> Response:
+    async def login(self, call: Call, parameters: Body[LoginRequest]) -> Response:
         """POST /session. A caller who needs no login gets no session."""
         requested = parameters.body
         caller = call.caller
@@ -114,7 +114,7 @@ class LoginService(Service):
         return response
 
     @handles(CHANGE_PASSWORD)
-    async def change_password(self, call: Call, parameters: ChangePassword) -> Response:
+    async def change_password(self, call: Call, parameters: Body[PasswordRequest]) -> Response:
         """POST /session/password. Ends all sessions with the old password and renews this one."""
         requested = parameters.body
         name = call.identity.name

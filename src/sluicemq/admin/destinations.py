@@ -33,13 +33,14 @@ from sluicemq.management.destinations import (
     DeadLetterItem,
     DeadLetterQuery,
     DeleteDestination,
+    DestinationBody,
     DestinationItem,
     DestinationPath,
     DestinationQuery,
     DestinationRequest,
     DestinationView,
     EffectiveSettings,
-    PurgeDestination,
+    PurgeRequest,
     PurgeResult,
     PutDestination,
 )
@@ -276,7 +277,7 @@ class DestinationService(Service):
         await wait_until_durable(broker, broker.journal.next_sequence())
 
     @handles(PURGE_DESTINATION)
-    async def purge(self, call: Call, parameters: PurgeDestination) -> PurgeResult:
+    async def purge(self, call: Call, parameters: DestinationBody[PurgeRequest]) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
         destination = found(self._context, call, parameters.address)

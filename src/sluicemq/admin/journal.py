@@ -48,13 +48,12 @@ from sluicemq.management.journal import (
     PUT_SLOT,
     READ_SEGMENT,
     BackupList,
+    BackupRequest,
     BackupView,
-    CreateBackup,
     DestinationNames,
     DestinationNamesQuery,
     DurablePosition,
     JournalView,
-    PutSlot,
     SegmentPath,
     SegmentView,
     SlotRequest,
@@ -62,6 +61,8 @@ from sluicemq.management.journal import (
 )
 from sluicemq.management.operation import (
     OCTETS,
+    Body,
+    NamedBody,
     NamePath,
     NoParameters,
     Page,
@@ -181,7 +182,7 @@ class JournalService:
         return await self._slot_view(name, await self._carry_out(self._slots.get, name))
 
     @handles(PUT_SLOT)
-    async def put_slot(self, call: Call, parameters: PutSlot) -> SlotView:
+    async def put_slot(self, call: Call, parameters: NamedBody[SlotRequest]) -> SlotView:
         """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
         audit log, because readers do it continuously."""
         name = _name(call)
@@ -405,7 +406,7 @@ class BackupService(Service):
         )
 
     @handles(CREATE_BACKUP)
-    async def create(self, call: Call, parameters: CreateBackup) -> StreamingResponse:
+    async def create(self, call: Call, parameters: Body[BackupRequest]) -> StreamingResponse:
         """POST /backups"""
         requested = parameters.body
         call.note = requested.directory

@@ -32,17 +32,16 @@ from sluicemq.admin.messages import (
 from sluicemq.admin.routing import Call, from_base64, handles, named
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.management.destinations import DestinationBody
 from sluicemq.management.messages import (
     APPLY_MESSAGE_ACTION,
     PUBLISH_MESSAGE,
     Action,
-    ApplyMessageAction,
     MessageActionFailure,
     MessageActionRequest,
     MessageActionResult,
     MessageTarget,
     PropertyInput,
-    PublishMessage,
     PublishRequest,
     PublishResult,
     TypedProperty,
@@ -98,7 +97,7 @@ class PublishingService(Service):
     """Handlers of POST /destinations/{kind}/{name}/messages."""
 
     @handles(PUBLISH_MESSAGE)
-    async def post(self, call: Call, parameters: PublishMessage) -> PublishResult:
+    async def post(self, call: Call, parameters: DestinationBody[PublishRequest]) -> PublishResult:
         """Publish one message."""
         broker = self._broker
         address = parameters.address
@@ -255,7 +254,9 @@ class ActionService(Service):
     """POST /destinations/{kind}/{name}/messages/actions"""
 
     @handles(APPLY_MESSAGE_ACTION)
-    async def post(self, call: Call, parameters: ApplyMessageAction) -> MessageActionResult:
+    async def post(
+        self, call: Call, parameters: DestinationBody[MessageActionRequest]
+    ) -> MessageActionResult:
         """Act on messages."""
         body = parameters.body
         chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
@@ -283,7 +284,9 @@ class ActionService(Service):
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
         return work.answer(next_cursor)
 
-    def _permit(self, call: Call, parameters: ApplyMessageAction, target: Address | None) -> None:
+    def _permit(
+        self, call: Call, parameters: DestinationBody[MessageActionRequest], target: Address | None
+    ) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""
         body, name = parameters.body, parameters.address.name
         if body.action == "copy":

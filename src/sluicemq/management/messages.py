@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.management.destinations import AddressView, DestinationPath
+from sluicemq.management.destinations import AddressView, DestinationBody, DestinationPath
 from sluicemq.management.operation import (
     OCTETS,
     ApiOperation,
@@ -216,12 +216,6 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     durability: Literal["none", "lazy", "sync"] = "sync"
 
 
-class PublishMessage(DestinationPath, kw_only=True, frozen=True):
-    """A destination, and a message for it."""
-
-    body: PublishRequest = PublishRequest()
-
-
 class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
     """Its id, by which it is found as long as it waits."""
 
@@ -250,12 +244,6 @@ class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     state: Literal["ready", "scheduled"] = "ready"
     cursor: str = ""
     limit: Annotated[int, Meta(ge=0)] = 0
-
-
-class ApplyMessageAction(DestinationPath, kw_only=True, frozen=True):
-    """A destination, and an action on its messages."""
-
-    body: MessageActionRequest
 
 
 class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
@@ -315,7 +303,7 @@ PUBLISH_MESSAGE: Final = ApiOperation(
     _ALL,
     Operation.PRODUCE,
     "Publish a message",
-    PublishMessage,
+    DestinationBody[PublishRequest],
     PublishResult,
     status=201,
     audited=False,
@@ -326,6 +314,6 @@ APPLY_MESSAGE_ACTION: Final = ApiOperation(
     f"{_ALL}/actions",
     (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
     "Delete, move, copy, redeliver or redrive messages",
-    ApplyMessageAction,
+    DestinationBody[MessageActionRequest],
     MessageActionResult,
 )
