@@ -89,13 +89,9 @@ class DestinationService(Service):
 
     @handles(LIST_DESTINATIONS)
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
-        """GET /destinations"""
-        return await self.page(call.identity, query)
-
-    async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
-        """Return a page of the selected destinations that the user may see."""
+        """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
-        chosen = await self._chosen(identity, query, slices)
+        chosen = await self._chosen(call.identity, query, slices)
         items = [
             self.item(destination)
             async for destination in slices.over(chosen[query.part])
