@@ -22,12 +22,12 @@ from starlette.types import Receive, Scope, Send
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import BatchService
 from sluicemq.admin.caller import (
+    COOKIE,
     BrowserSession,
     RequestIdentity,
     caller_of,
     check_origin,
     check_page,
-    cookie,
     is_browser,
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
@@ -110,7 +110,8 @@ class LoginService(Service):
         if call.who.session is not None:
             self._context.sessions.end(call.who.session)
         response = Response(status_code=204)
-        response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
+        secure = self._secure(call)
+        response.delete_cookie(COOKIE, secure=secure, httponly=True, samesite="strict")
         return response
 
     @handles(CHANGE_PASSWORD)
@@ -135,7 +136,8 @@ class LoginService(Service):
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
         secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
         response = answer(self._view(identity, session))
-        response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
+        secure = self._secure(call)
+        response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
         return response
 
     def _secure(self, call: Call) -> bool:
