@@ -35,11 +35,17 @@ from sluicemq.management.journal import (
     LIST_JOURNAL_DESTINATIONS,
     PUT_SLOT,
     DestinationNamesQuery,
-    PutSlot,
     SlotRequest,
     SlotView,
 )
-from sluicemq.management.operation import AnswerT, ApiOperation, NamePath, NoParameters, ParametersT
+from sluicemq.management.operation import (
+    AnswerT,
+    ApiOperation,
+    NamedBody,
+    NamePath,
+    NoParameters,
+    ParametersT,
+)
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import (
     JournalDamaged,
@@ -221,11 +227,11 @@ class HttpStorage(JournalStorage):
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
         body = SlotRequest(BEYOND, holder=holder, lease_ms=lease)
-        self._call(PUT_SLOT, PutSlot(name=slot, body=body))
+        self._call(PUT_SLOT, NamedBody(name=slot, body=body))
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         body = SlotRequest(position, limit_bytes)
-        return _slot(self._call(PUT_SLOT, PutSlot(name=slot, body=body)))
+        return _slot(self._call(PUT_SLOT, NamedBody(name=slot, body=body)))
 
 
 def _slot(view: SlotView) -> Slot:
