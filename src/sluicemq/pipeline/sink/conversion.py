@@ -29,11 +29,10 @@ from __future__ import annotations
 
 import base64
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise, repeat
+from itertools import islice, pairwise, repeat
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -293,72 +292,47 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
     "boolean": lambda text: {"true": True, "false": False}[text.lower()],
     "integer": _integer,
     "real": float,
+    "text": str,
     "bytes": lambda text: base64.b64decode(text, validate=True),
+    "null": lambda _: None,
 }
-
-
-class _Entries(NamedTuple):
-    """Entries of all maps of a column; row n has the entries from ends[n] to ends[n + 1]."""
-
-    names: pa.Array
-    texts: pa.Array
-    ends: list[int]
 
 
 def read_properties(
     column: pa.Array, types: pa.Array | None, faults: Faults
 ) -> list[Properties | None]:
     """Return the properties of each row; None if it has none."""
-    names, texts, ends = _entries(column)
-    keys: list[str] = names.to_pylist()
-    values: list[Property] = texts.to_pylist()
-    if types is not None:
-        for place, kind in enumerate(_aligned(keys, names, ends, _entries(types))):
-            if kind is not None and kind != "text":
+    found: list[Properties | None] = []
+    typed = repeat({}) if types is None else _maps(types)
+    for row, (properties, kinds) in enumerate(zip(_maps(column), typed, strict=False)):
+        for name, kind in kinds.items():
+            if name in properties:
                 try:
-                    values[place] = _value(keys[place], values[place], kind)
+                    properties[name] = _value(name, properties[name], kind)
                 except InvalidValue as fault:
-                    faults.setdefault(bisect_right(ends, place) - 1, str(fault))
-    return [
-        dict(zip(keys[start:end], values[start:end], strict=True)) if start < end else None
-        for start, end in pairwise(ends)
-    ]
-
-
-def _entries(column: pa.Array) -> _Entries:
-    """Return the entries of a map column, which may be a slice of another."""
-    ends = column.offsets.to_pylist()
-    first, count = ends[0], ends[-1] - ends[0]
-    if first:
-        ends = [end - first for end in ends]
-    return _Entries(column.keys.slice(first, count), column.items.slice(first, count), ends)
-
-
-def _aligned(
-    keys: list[str], names: pa.Array, ends: list[int], types: _Entries
-) -> list[str | None]:
-    """Return the type of each property, None if it has none."""
-    kinds: list[str | None] = types.texts.to_pylist()
-    if ends == types.ends and names.equals(types.names):
-        return kinds
-    named: list[str] = types.names.to_pylist()
-    found: list[str | None] = []
-    for (start, end), (first, last) in zip(pairwise(ends), pairwise(types.ends), strict=True):
-        by_name = dict(zip(named[first:last], kinds[first:last], strict=True))
-        found += map(by_name.get, keys[start:end])
+                    faults.setdefault(row, str(fault))
+        found.append(properties or None)
     return found
 
 
-def _value(name: str, text: Property, kind: str) -> Property:
-    if kind == "null" or text is None:
-        return None
+def _maps(column: pa.Array) -> Iterator[dict[str, Any]]:
+    """Yield the map of each row; the column may be a slice of another."""
+    ends = column.offsets.to_pylist()
+    used = slice(ends[0], ends[-1])
+    entries = zip(column.keys[used].to_pylist(), column.items[used].to_pylist(), strict=True)
+    return (dict(islice(entries, end - start)) for start, end in pairwise(ends))
+
+
+def _value(name: str, text: str | None, kind: str | None) -> Property:
+    if text is None or kind is None:
+        return text
     reader = _READERS.get(kind)
     if reader is None:
         raise InvalidValue(
             f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
         )
     try:
-        return reader(str(text))
+        return reader(text)
     except (ValueError, LookupError):
         raise InvalidValue(
             f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
