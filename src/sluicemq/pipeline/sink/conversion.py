@@ -194,8 +194,7 @@ def read_bodies(
     column: pa.Array, kinds: pa.Array | None, faults: Faults
 ) -> tuple[list[bytes], list[int]]:
     """Return the bytes of each body (b"" for null) and its kind."""
-    usual, allowed = _fitting(column.type)
-    read = _bytes(column, faults)
+    read, usual, allowed = _bytes(column, faults)
     bodies = [body or b"" for body in read]
     if kinds is None and not column.null_count:
         found = [int(usual)] * len(bodies)
@@ -219,30 +218,25 @@ def read_bodies(
                 fault = f"a body of type {column.type} cannot be of body_kind {name}"
                 faults.setdefault(row, fault)
             found.append(int(kind))
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
+    if allowed is _OF_BINARY:
         _check_text(column, bodies, found, faults)
     _check_json(bodies, found, faults)
     return bodies, found
 
 
-def _fitting(kind: pa.DataType) -> tuple[BodyKind, frozenset[BodyKind]]:
-    if pa.types.is_map(kind):
-        return BodyKind.MAP, _OF_MAP
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return BodyKind.BYTES, _OF_BINARY
-    return BodyKind.TEXT, _OF_TEXT
+def _bytes(
+    column: pa.Array, faults: Faults
+) -> tuple[list[bytes | None], BodyKind, frozenset[BodyKind]]:
+    """Return the bytes of each body, None for null, with their default and their allowed kinds.
 
-
-def _bytes(column: pa.Array, faults: Faults) -> list[bytes | None]:
-    """Return the bytes of each body, None for null; a map is encoded as a MapMessage."""
+    A map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
-        return [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
-    if pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    elif pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+        maps = [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
+        return maps, BodyKind.MAP, _OF_MAP
+    raw = column.cast(pa.large_binary()).to_pylist()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return raw, BodyKind.TEXT, _OF_TEXT
+    return raw, BodyKind.BYTES, _OF_BINARY
 
 
 def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
