@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.message import BodyKind, Durability
 from sluicemq.model.rows import (
+    MAX_TIME,
     MOST_PROPERTIES_BYTES,
     Row,
     decode,
@@ -76,6 +77,7 @@ def fault(values: dict[str, Any], **types: pa.DataType) -> str:
     row = {"destination": "q", "body": b"x", **values}
     converted = convert({name: [value] for name, value in row.items()}, **types)
     assert list(converted.faults) == [0]
+    assert len(received(converted)) == 1
     return converted.faults[0]
 
 
@@ -204,7 +206,9 @@ def test_a_map_is_a_map_message() -> None:
         ({"priority": 10}, {}, "the priority is 10"),
         ({"priority": -1}, {}, "the priority is -1"),
         ({"ttl": -1}, {}, "ttl is negative"),
+        ({"ttl": MAX_TIME + 1}, {}, "far too long"),
         ({"expiration": datetime(1969, 12, 31, tzinfo=UTC)}, {}, "expiration is before 1970"),
+        ({"deliver_at": (MAX_TIME + 1) * 1000}, {}, "deliver_at is before 1970 or after 9999"),
         ({"durability": "twice"}, {}, "none, lazy or sync"),
         ({"properties": [("p", "x" * MOST_PROPERTIES_BYTES)]}, {}, "the properties have 1048"),
     ],

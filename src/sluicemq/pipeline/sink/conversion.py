@@ -49,7 +49,7 @@ from sluicemq.model.message import (
     Durability,
     Property,
 )
-from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
+from sluicemq.model.rows import MAX_TIME, MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
 from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.protocols.java import SerialError, dumps_map, inflate
@@ -146,22 +146,14 @@ def _texts(column: pa.Array, faults: Faults) -> list[str]:
     return [text or "" for text in column.to_pylist()]
 
 
-def _times(column: pa.Array, faults: Faults, name: str) -> list[int]:
-    """Return timestamps in ms since 1970, 0 for null."""
-    moments = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(0).to_numpy()
-    return _not_negative(moments // 1000, f"{name} is before 1970", faults)
-
-
-def _durations(column: pa.Array, faults: Faults) -> list[int]:
-    """Return durations in ms, 0 for null."""
+def _milliseconds(column: pa.Array, faults: Faults, fault: str) -> list[int]:
+    """Return timestamps in ms since 1970, or durations in ms; 0 for null."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False)
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return _not_negative(numbers, "ttl is negative", faults)
-
-
-def _not_negative(numbers: np.ndarray[Any, Any], fault: str, faults: Faults) -> list[int]:
-    for row in np.flatnonzero(numbers < 0).tolist():
+    for row in np.flatnonzero((numbers < 0) | (numbers > MAX_TIME)).tolist():
         faults.setdefault(row, fault)
-    found: list[int] = numbers.tolist()
+    found: list[int] = numbers.clip(0, MAX_TIME).tolist()
     return found
 
 
@@ -342,9 +334,9 @@ _BEGINNING: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
     "priority": partial(by_value, read=_priority, missing=DEFAULT_PRIORITY),
-    "ttl": _durations,
-    "expiration": partial(_times, name="expiration"),
-    "deliver_at": partial(_times, name="deliver_at"),
+    "ttl": partial(_milliseconds, fault="ttl is negative or far too long"),
+    "expiration": partial(_milliseconds, fault="expiration is before 1970 or after 9999"),
+    "deliver_at": partial(_milliseconds, fault="deliver_at is before 1970 or after 9999"),
     "message_id": _texts,
     "correlation_id": _texts,
     "type": _texts,
@@ -382,7 +374,7 @@ class Converter:
         count = batch.num_rows
         faults: Faults = {}
         found: dict[str, Iterable[object]] = {}
-        found["destination"], found["topic"] = self._destinations(columns, faults)
+        found["destination"], found["topic"] = self._destinations(columns, count, faults)
         body = columns.get("body", pa.nulls(count, pa.binary()))
         bodies, kinds = read_bodies(body, columns.get("body_kind"), faults)
         properties = columns.get("properties")
@@ -407,26 +399,16 @@ class Converter:
         return Converted(rows, sizes, faults)
 
     def _destinations(
-        self, columns: Mapping[str, pa.Array], faults: Faults
+        self, columns: Mapping[str, pa.Array], count: int, faults: Faults
     ) -> tuple[Iterable[object], Iterable[object]]:
-        options = self._options
-        usual: str | bytes = _name(options.destination) if options.destination else ""
-        named = columns.get("destination")
-        if named is None:
-            names: Iterable[object] = repeat(usual)
-        else:
-            if named.null_count and not usual:
-                for place, valid in enumerate(named.is_valid().to_pylist()):
-                    if not valid:
-                        faults[place] = "the row names no destination"
-            names = by_value(named, faults, _name, usual)
+        named = columns.get("destination", pa.nulls(count, pa.string()))
+        spelled = named.fill_null(self._options.destination)
+        names: Iterable[str | bytes] = by_value(spelled, faults, _name, "")
         kinds = columns.get("destination_kind")
         if kinds is not None:
             return names, by_value(kinds, faults, _topic, False)
-        if named is None or not options.topic:
-            return names, repeat(options.topic)
         # the option's topic applies only to rows without a destination
-        return names, [not valid for valid in named.is_valid().to_pylist()]
+        return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
 
 
 def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
