@@ -1,7 +1,8 @@
 """Conversion of Arrow batches to the broker's rows, one column at a time.
 
-Invalid values are recorded as faults: they map the index of a row in the batch to a text, and only
-the first fault of a row is kept.
+Values that cannot be converted are recorded as faults: they map the index of a row in the batch to
+a text, and only the first fault of a row is kept. The broker rejects rows with a fault, as it
+rejects those that are invalid for other reasons, such as a body that is no JSON.
 
 The column `body` becomes body bytes and body kinds:
 
@@ -9,9 +10,6 @@ The column `body` becomes body bytes and body kinds:
     string               text, json          text
     binary               any                 bytes
     map<string,string>   map (MapMessage)    map
-
-The sink verifies that text and JSON are UTF-8 and that JSON is valid, because the broker delivers
-them unchanged to clients of other protocols. The broker does not decode maps, streams and objects.
 
 The columns `properties` and `property_types` become typed properties; those without a type are
 text:
@@ -33,13 +31,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import (
     COMPRESSED_SIZE,
@@ -202,17 +199,11 @@ def read_bodies(
                 kind = BodyKind.NONE
             elif kind == _UNKNOWN:
                 kind = usual
-            elif kind == BodyKind.NONE:
-                if body:
-                    faults.setdefault(row, "there is a body, but body_kind is none")
-            elif kind not in allowed:
+            elif kind != BodyKind.NONE and kind not in allowed:
                 name = BodyKind(kind).name.lower()
                 fault = f"a body of type {column.type} cannot be of body_kind {name}"
                 faults.setdefault(row, fault)
             found.append(int(kind))
-    if allowed is _OF_BINARY:
-        _check_text(column, bodies, found, faults)
-    _check_json(bodies, found, faults)
     return bodies, found
 
 
@@ -239,28 +230,6 @@ def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> byt
     except SerialError as error:
         faults.setdefault(row, f"the body is no MapMessage: {error}")
         return b""
-
-
-def _check_text(column: pa.Array, bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
-    """Record a fault for each text or JSON body that is not UTF-8."""
-    with suppress(pa.ArrowInvalid):
-        column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
-        return
-    for row, kind in enumerate(kinds):
-        if kind in _OF_TEXT:
-            try:
-                bodies[row].decode()
-            except UnicodeDecodeError as error:
-                faults.setdefault(row, f"the body is not UTF-8 from byte {error.start} on")
-
-
-def _check_json(bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
-    for row, kind in enumerate(kinds):
-        if kind == BodyKind.JSON and row not in faults:
-            try:
-                _json.decode(bodies[row])
-            except msgspec.DecodeError as error:
-                faults[row] = f"the body is no JSON: {error}"
 
 
 # --- properties --------------------------------------------------------------------------------
@@ -345,17 +314,6 @@ _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object
 """Conversion of each column that becomes the field of the same name."""
 
 
-class Converted(NamedTuple):
-    """Rows of a batch. Rows with a fault are included, with the fields that could be converted.
-
-    sizes  bytes of each row's body
-    """
-
-    rows: list[Values]
-    sizes: list[int]
-    faults: Faults
-
-
 class Converter:
     """Converts the batches of one schema to rows."""
 
@@ -368,8 +326,10 @@ class Converter:
             present.add("reply_topic")
         self._fields = _FIELDS[: 1 + max(map(_FIELDS.index, present & set(_FIELDS)))]
 
-    def convert(self, batch: pa.RecordBatch) -> Converted:
-        """Return the rows in the batch's order."""
+    def convert(self, batch: pa.RecordBatch) -> list[Values]:
+        """Return the rows in the batch's order.
+
+        A row with a fault has the fields that could be converted, and its reason (`name_of`)."""
         columns = {name: batch.column(place) for name, place in self._places.items()}
         count = batch.num_rows
         faults: Faults = {}
@@ -391,12 +351,13 @@ class Converter:
             replies = list(by_value(columns["reply_to"], faults, _reply, _NO_REPLY))
             found["reply_to"] = [name for name, _ in replies]
             found["reply_topic"] = [topic for _, topic in replies]
-        sizes = list(map(len, bodies))
-        if count and max(sizes) > MOST_BODY_BYTES:
-            _check_bodies(bodies, sizes, faults)
+        if count and max(map(len, bodies)) > MOST_BODY_BYTES:
+            _check_bodies(bodies, faults)
         fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
-        return Converted(rows, sizes, faults)
+        for row, reason in faults.items():
+            rows[row] = ([rows[row][0], reason], *rows[row][1:])
+        return rows
 
     def _destinations(
         self, columns: Mapping[str, pa.Array], count: int, faults: Faults
@@ -411,60 +372,26 @@ class Converter:
         return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
 
 
-def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
-    """Return the dead letter of a row with a fault.
-
-    It has the reason and the body, as far as it could be converted."""
-    given = dict(zip(_FIELDS, values, strict=False))
-    properties: Properties = dict(given.get("properties") or {})
-    name = given["destination"]
-    if isinstance(name, bytes):
-        name = name.decode(errors="backslashreplace")
-    properties[ORIGIN] = f"topic:{name}" if given["topic"] else name
-    properties[REASON] = reason
-    kind = given["body_kind"]
-    if kind in (BodyKind.TEXT, BodyKind.JSON):
-        kind = BodyKind.TEXT if _is_text(given["body"]) else BodyKind.BYTES
-    elif kind == BodyKind.NONE and given["body"]:
-        kind = BodyKind.BYTES
-    return row_of(
-        _name(options.dead_letters),
-        given["body"],
-        body_kind=int(kind),
-        message_id=given.get("message_id", ""),
-        correlation_id=given.get("correlation_id", ""),
-        type=given.get("type", ""),
-        properties=properties,
-    )
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _reply(name: str) -> tuple[str | None, bool]:
     return name.removeprefix("topic:"), name.startswith("topic:")
 
 
-def _check_bodies(bodies: list[bytes], sizes: list[int], faults: Faults) -> None:
+def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
     """Record a fault for each body over the limit and truncate it for the dead letter."""
-    for place, size in enumerate(sizes):
+    for place, size in enumerate(map(len, bodies)):
         if size > MOST_BODY_BYTES:
             faults.setdefault(place, f"the body has {size} bytes, {MOST_BODY_BYTES} are the most")
             bodies[place] = bodies[place][:_BEGINNING]
-            sizes[place] = _BEGINNING
 
 
 def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
+    """Record a fault for properties over the limit and omit them: a part has a limit, too."""
     if column.nbytes <= MOST_PROPERTIES_BYTES:
         return
     for place, each in enumerate(properties):
         if each and (size := len(msgspec.msgpack.encode(each))) > MOST_PROPERTIES_BYTES:
             faults.setdefault(place, f"the properties have {size} bytes")
+            properties[place] = None
 
 
 def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:

@@ -38,14 +38,8 @@ from sluicemq.clients.http import HttpClient, HttpRefusal
 from sluicemq.management.journal import BatchPartResult
 from sluicemq.model.errors import ConnectionLost, ProtocolError, RequestRefused
 from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
-from sluicemq.pipeline.sink.conversion import (
-    Converter,
-    Faults,
-    Values,
-    abbreviated,
-    dead_letter,
-)
-from sluicemq.pipeline.sink.options import BadRows, SinkOptions
+from sluicemq.pipeline.sink.conversion import Converter, Values
+from sluicemq.pipeline.sink.options import SinkOptions
 
 PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
@@ -188,12 +182,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self._waiting: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises BadRow, and as `Remote.request`."""
-        rows, sizes, faults = self._converter.convert(batch)
+        """Add rows. Raises BadRow, and as `HttpClient.request`."""
+        rows = self._converter.convert(batch)
         self.written.rows += len(rows)
-        if faults:
-            rows, sizes = self._sound(rows, sizes, faults)
-        for part in self._parts.add(rows, sizes):
+        for part in self._parts.add(rows, [len(values[2]) for values in rows]):
             self._send(part, final=False)
 
     def flush(self) -> None:
@@ -211,36 +203,13 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self._settle()
         return self.written
 
-    def _sound(
-        self, rows: list[Values], sizes: list[int], faults: Faults
-    ) -> tuple[list[Values], list[int]]:
-        """Return the rows with faulty ones removed or replaced by dead letters."""
-        written, options = self.written, self._options
-        if options.bad_rows is BadRows.FAIL:
-            row, reason = min(faults.items())
-            raise BadRow(
-                f"row {written.rows - len(rows) + row} of partition {self._identity['partition']}, "
-                f"for {abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can "
-                f"be {BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
-            )
-        for reason in faults.values():
-            written.count(reason)
-        if options.bad_rows is BadRows.DROP:
-            written.dropped += len(faults)
-            kept = [row for row in range(len(rows)) if row not in faults]
-            return [rows[row] for row in kept], [sizes[row] for row in kept]
-        written.dead_lettered += len(faults)
-        for row, reason in faults.items():
-            rows[row] = dead_letter(rows[row], reason, options)
-        return rows, sizes
-
     def _send(self, part: EncodedPart, final: bool) -> None:
         self._settle()
         query = {
             **self._identity,
             "part": part.number,
             "final": "true" if final else "false",
-            "bad_rows": self._options.bad_rows.value,
+            "bad_rows": self._options.bad_rows,
             "dead_letter_queue": self._options.dead_letters,
         }
         self._waiting = part
@@ -285,8 +254,8 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             )
         if refusal.code == _REFUSED:
             return BadRow(
-                f"{refusal} ({location}). The option badRows can be {BadRows.DROP} or "
-                f"{BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
+                f"{refusal} ({location}). The option badRows can be drop or dead-letter instead "
+                "of fail"
             )
         return refusal
 

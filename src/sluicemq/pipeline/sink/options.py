@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from pyspark.sql.types import (
@@ -77,17 +76,8 @@ _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
-class BadRows(StrEnum):
-    """Handling of rows that are not valid messages.
-
-    FAIL         the write fails at the first bad row
-    DROP         bad rows are dropped and counted
-    DEAD_LETTER  bad rows go to the dead-letter queue with the reason, in the same transaction
-    """
-
-    FAIL = "fail"
-    DROP = "drop"
-    DEAD_LETTER = "dead-letter"
+BAD_ROWS: Final = ("fail", "drop", "dead-letter")
+"""Values of badRows: handling of rows that are not valid messages, by the broker."""
 
 
 class SinkOptions(NamedTuple):
@@ -104,7 +94,7 @@ class SinkOptions(NamedTuple):
     target: HttpTarget
     destination: str = ""
     topic: bool = False
-    bad_rows: BadRows = BadRows.FAIL
+    bad_rows: str = BAD_ROWS[0]
     dead_letters: str = DEAD_LETTERS
     part_bytes: int = PART_BYTES
     part_rows: int = PART_ROWS
@@ -134,12 +124,11 @@ def read(options: Mapping[str, str]) -> SinkOptions:
         )
     destination = options_by_name.get("destination", "")
     topic = destination.startswith("topic:")
-    try:
-        bad_rows = BadRows(options_by_name.get("badrows", BadRows.FAIL).lower())
-    except ValueError:
+    bad_rows = options_by_name.get("badrows", BAD_ROWS[0]).lower()
+    if bad_rows not in BAD_ROWS:
         raise ConfigurationError(
-            f"badRows is {', '.join(BadRows)}, not {options_by_name['badrows']!r}"
-        ) from None
+            f"badRows is {', '.join(BAD_ROWS)}, not {options_by_name['badrows']!r}"
+        )
     if not options_by_name.get("deadletterqueue", DEAD_LETTERS):
         raise ConfigurationError("deadLetterQueue names a queue")
     write_id = options_by_name.get("writeid", "")
