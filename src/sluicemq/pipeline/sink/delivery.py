@@ -27,21 +27,18 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
-from urllib.parse import urlencode
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sluicemq.clients.http import HttpClient, HttpRefusal
-from sluicemq.management.journal import BatchPartResult
-from sluicemq.model.errors import ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.clients.http import HttpClient, HttpRefusal, answer_in, request_of
+from sluicemq.management.journal import WRITE_BATCH_PART, BatchQuery
+from sluicemq.model.errors import ConnectionLost, RequestRefused
 from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
 from sluicemq.pipeline.sink.conversion import Converter, Values
 from sluicemq.pipeline.sink.options import SinkOptions
 
-PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
@@ -176,7 +173,13 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self.written = SinkCommitMessage()
         self._options = options
         self._converter = converter
-        self._identity = {"writer": writer, "batch": batch, "partition": partition}
+        self._query: dict[str, Any] = {
+            "writer": writer,
+            "batch": batch,
+            "partition": partition,
+            "bad_rows": options.bad_rows,
+            "dead_letter_queue": options.dead_letters,
+        }
         self._parts = Parts(options.part_rows, options.part_bytes)
         self._remote = HttpClient(options.target, options.patience)
         self._waiting: EncodedPart | None = None
@@ -205,15 +208,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     def _send(self, part: EncodedPart, final: bool) -> None:
         self._settle()
-        query = {
-            **self._identity,
-            "part": part.number,
-            "final": "true" if final else "false",
-            "bad_rows": self._options.bad_rows,
-            "dead_letter_queue": self._options.dead_letters,
-        }
+        query = BatchQuery(**self._query, part=part.number, final=final)
         self._waiting = part
-        self._remote.send("POST", f"{PATH}?{urlencode(query)}", part.frames)
+        method, path, _, _ = request_of(WRITE_BATCH_PART, query)
+        self._remote.send(method, path, part.frames)
 
     def _settle(self) -> None:
         """Wait for the response to the part sent last."""
@@ -221,14 +219,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         if part is None:
             return
         try:
-            answer = msgspec.json.decode(self._remote.receive().body, type=BatchPartResult)
+            response = self._remote.receive()
         except HttpRefusal as refusal:
             raise self._refusal(refusal, part) from None
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(
-                f"the broker at {self._options.target} answered a batch with an unexpected "
-                f"response: {error}"
-            ) from None
+        answer = answer_in(WRITE_BATCH_PART, self._options.target, response)
         written = self.written
         if answer.duplicate:
             written.already += part.rows
@@ -243,10 +237,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
     def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
-        location = f"part {part.number} of partition {self._identity['partition']}"
+        location = f"part {part.number} of partition {self._query['partition']}"
         if refusal.code == _CONFLICT:
             return RequestRefused(
-                f"{location} of batch {self._identity['batch']} has been written with other rows "
+                f"{location} of batch {self._query['batch']} has been written with other rows "
                 f"before ({refusal}). A batch that is written again has to have the same rows in "
                 "the same partitions: other rows need another writeId or batchId, a query with "
                 "rand(), uuid() or the like needs a table between, and transactionRows and "

@@ -26,20 +26,15 @@ from collections.abc import Mapping, Set
 from typing import Final, NamedTuple
 
 from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    CharType,
     DataType,
     IntegerType,
     LongType,
     MapType,
     NullType,
-    ShortType,
     StringType,
     StructField,
     StructType,
     TimestampType,
-    VarcharType,
 )
 
 from sluicemq.clients.http import PATIENCE, HttpTarget, target
@@ -190,15 +185,20 @@ DEFAULT_SCHEMA: Final = StructType(
 """Default columns of a view or table created without columns; bodies are text."""
 
 
+_SORTS: Final = {
+    "char": _TEXT,
+    "varchar": _TEXT,
+    "byte": "integer",
+    "short": "integer",
+    "long": "integer",
+}
+
+
 def _sort(kind: DataType) -> str:
-    """Return the type without its width; "" for types that no column has."""
-    if isinstance(kind, (StringType, CharType, VarcharType)):
-        return _TEXT
-    if isinstance(kind, (ByteType, ShortType, IntegerType, LongType)):
-        return "integer"
+    """Return the name of the type without its width."""
     if isinstance(kind, MapType):
-        return _TEXTS if _sort(kind.keyType) == _sort(kind.valueType) == _TEXT else ""
-    return kind.simpleString() if isinstance(kind, (BinaryType, TimestampType)) else ""
+        return f"map<{_sort(kind.keyType)},{_sort(kind.valueType)}>"
+    return _SORTS.get(kind.typeName(), kind.typeName())
 
 
 def places(schema: StructType, destination: str) -> dict[str, int]:
