@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import numpy as np
@@ -59,8 +60,8 @@ MAX_EXAMPLES: Final = 3
 """Maximum number of examples of each reason."""
 MAX_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
+"""Maximum number of characters of a body in an example."""
 NO_REASON: Final = "no reason known"
-OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def minute_of(time: datetime) -> int:
@@ -172,7 +173,7 @@ class DestinationFigures(Totals):
 class Reason:
     """Dead letters of one reason.
 
-    examples  rows of silver, with the `beginning` of the body as text
+    examples  dead letters, with the `beginning` of the body as text
     """
 
     text: str
@@ -247,8 +248,7 @@ def build(
 
     gold          rows of a gold table (pipeline/jobs/schemas.py) in any order
     anomalies     rows of the table of anomalies
-    dead_letters  rows of silver for the examples, of dead-lettered messages; columns may be
-                  missing
+    dead_letters  examples of dead letters (EXAMPLE_COLUMNS of report/lake.py) in any order
     since, until  limits of the period, to the minute, UTC if without a zone; `until` is
                   exclusive. None = all rows
     top           number of destinations with a row of their own
@@ -426,25 +426,11 @@ def _depths(
 def _reasons(counts: dict[str, int], dead_letters: Sequence[Row]) -> tuple[Reason, ...]:
     """Return the reasons by descending frequency, each with its newest examples."""
     examples: dict[str, list[Row]] = {}
-    for row in sorted(
-        dead_letters, key=lambda row: row.get("dead_lettered") or OLDEST, reverse=True
-    ):
-        examples.setdefault(row.get("reason") or NO_REASON, []).append(row)
+    for row in sorted(dead_letters, key=itemgetter("dead_lettered"), reverse=True):
+        examples.setdefault(row["reason"] or NO_REASON, []).append(row)
     counts = {text: min(len(rows), MAX_EXAMPLES) for text, rows in examples.items()} | counts
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
-        Reason(text, count, tuple(map(_example, examples.get(text, [])[:MAX_EXAMPLES])))
+        Reason(text, count, tuple(examples.get(text, [])[:MAX_EXAMPLES]))
         for text, count in ordered[:MAX_REASONS]
     )
-
-
-def _example(row: Row) -> Row:
-    """Return a dead letter with the beginning of its body as text; bytes in hexadecimal."""
-    text = row.get("text") or row.get("json")
-    if row.get("map"):
-        text = ", ".join(f"{key}: {value}" for key, value in row["map"])
-    if text is None and row.get("body") is not None:
-        text = bytes(row["body"][: BODY_CHARACTERS // 3]).hex(" ")
-    destination = row.get("original_destination") or row.get("destination") or ""
-    beginning = None if text is None else str(text)[: BODY_CHARACTERS + 1]
-    return row | {"destination": destination, "beginning": beginning}
