@@ -282,12 +282,8 @@ def build(
 def _between(table: pa.Table, since: int | None, until: int | None) -> pa.Table:
     """Return the rows of a period; `until` is exclusive, None = no limit."""
     minute = _minutes(table["minute"])
-    chosen = np.ones(len(minute), bool)
-    if since is not None:
-        chosen &= minute >= since
-    if until is not None:
-        chosen &= minute < until
-    return table.filter(pa.array(chosen))
+    has_begun = minute >= (-np.inf if since is None else since)
+    return table.filter(pa.array(has_begun & (minute < (np.inf if until is None else until))))
 
 
 def _minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:

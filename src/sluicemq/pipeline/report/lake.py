@@ -117,12 +117,9 @@ def _whole(time: datetime | None) -> datetime | None:
 
 def _within(column: str, since: datetime | None, until: datetime | None) -> Column:
     """Return a condition for rows with a value in that period."""
-    chosen = f.col(column).isNotNull()
-    if since is not None:
-        chosen &= f.col(column) >= f.lit(since)
-    if until is not None:
-        chosen &= f.col(column) < f.lit(until)
-    return chosen
+    time = f.col(column)
+    has_begun = time >= f.coalesce(f.lit(since), time)
+    return has_begun & ((time < f.lit(until)) | f.lit(until is None))
 
 
 def _examples(dead_letters: DataFrame) -> DataFrame:
