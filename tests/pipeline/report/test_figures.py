@@ -114,6 +114,15 @@ def test_a_destination_keeps_its_backlog_between_gauges() -> None:
     ]
 
 
+def test_before_its_first_gauge_a_backlog_has_its_value() -> None:
+    gauges = [row(minute, backlog=minute, unacked=0, protocol="any") for minute in (10, 14, 199)]
+    line = build(gold(row(0, "other", published=1), *gauges)).timeline
+    assert line is not None
+    assert line.backlog is not None
+    assert line.bins.width == 5
+    assert line.backlog.tolist() == [10, 10, *[14] * 37, 199]
+
+
 def test_the_busiest_have_rows_and_the_others_one() -> None:
     rows = [
         row(0, f"q{number}", published=number, end_to_end=[10.0 * number])

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any, Final, Self
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -398,21 +399,16 @@ def _depths(
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
-    measured = np.flatnonzero(gold["backlog"].is_valid())
-    if not len(measured):
+    rows = pd.DataFrame({"owner": owner, "bin": at, "minute": minute})
+    rows = rows.assign(**{name: gold[name].to_pandas() for name in DEPTHS})
+    rows = rows.dropna(subset=["backlog"]).fillna(0).sort_values("minute", kind="stable")
+    if rows.empty:
         return dict.fromkeys(DEPTHS), {}
-    measured = measured[np.lexsort((minute[measured], owner[measured]))]
-    owner = owner[measured]
-    is_first = np.diff(owner, prepend=-1) != 0
-    is_last = np.diff(owner, append=-1) != 0
-    places = np.where(is_first, 0, at[measured])
-    values = {name: np.asarray(gold[name].fill_null(0))[measured] for name in DEPTHS}
-    lines = {}
-    for name, value in values.items():
-        change = np.where(is_first, value, np.diff(value, prepend=0))
-        lines[name] = np.cumsum(_sums(places, change, bins))
-    newest = values["backlog"][is_last].tolist()
-    return lines, dict(zip(owner[is_last].tolist(), newest, strict=True))
+    rows = pd.concat([rows.drop_duplicates("owner").assign(bin=0), rows])
+    latest = rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
+    latest = latest.reindex(range(bins)).ffill()
+    lines = {name: latest[name].sum(axis=1).to_numpy(np.int64) for name in DEPTHS}
+    return lines, latest["backlog"].iloc[-1].astype(int).to_dict()
 
 
 def _reasons(counts: dict[str, int], dead_letters: Sequence[Row]) -> tuple[Reason, ...]:
