@@ -169,11 +169,10 @@ def _selected(
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         predicate = selects()
         for batch in batches:
-            converted = converter.convert(batch)
+            rows = converter.convert(batch)
             times = batch.column(_TIME).cast(pa.int64()).fill_null(0).to_pylist()
             keep = [
-                predicate(_message(row, moment))
-                for row, moment in zip(converted.rows, times, strict=True)
+                predicate(_message(row, moment)) for row, moment in zip(rows, times, strict=True)
             ]
             yield batch.filter(pa.array(keep, pa.bool_()))
 

@@ -14,6 +14,16 @@ from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
 from tests.pipeline.latencies import bucket_of
 
 START: Final = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
+EXAMPLES: Final = pa.schema(
+    [
+        *map(
+            SILVER.field,
+            ("broker", "message_sequence", "destination", "dead_lettered", "reason", "deliveries"),
+        ),
+        pa.field("size", pa.int64()),
+        pa.field("beginning", pa.string()),
+    ]
+)
 _ZERO: Final = {pa.int64(): 0, pa.float64(): 0.0, pa.string(): ""}
 
 
@@ -87,6 +97,11 @@ def dead_letter(message: int, **values: Any) -> dict[str, Any]:
         "last_event": START,
         **values,
     }
+
+
+def examples(*rows: dict[str, Any]) -> pa.Table:
+    """Dead letters as the report of a lake reads them."""
+    return table(EXAMPLES, list(rows))
 
 
 def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:
