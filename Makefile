@@ -115,7 +115,7 @@ fuzz: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict --explicit-package-bases src benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python tools/wording.py
 
