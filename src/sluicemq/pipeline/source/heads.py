@@ -4,7 +4,7 @@ destinations by number, which the journal never reuses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -26,7 +26,8 @@ from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 Column = np.ndarray[Any, np.dtype[Any]]
 
 _CODES: Final = {name: np.dtype(f"<{code}") for name, code, _, _ in COLUMNS}
-_PLACING: Final = ("sequence", "offset", "size", "body", "type")
+PLACING: Final = ("sequence", "offset", "size", "body", "type")
+"""Columns that locate the fields of a record."""
 _HEADER: Final = np.dtype(
     {
         "names": [name for name, _, _, place in COLUMNS if place >= 0],
@@ -77,10 +78,11 @@ class Heads:
         """Return these columns alone, so that the others can be freed."""
         return Heads({name: self[name] for name in names}, self.count)
 
-    def followed_by(self, others: Heads) -> Heads:
-        """Return these records and then `others`, with sequence, position and type only."""
-        columns = {name: np.concatenate((self[name], others[name])) for name in _PLACING}
-        return Heads(columns, self.count + others.count)
+    @classmethod
+    def joined(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
+        """Return the records of all parts, with these columns only."""
+        columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
+        return cls(columns, sum(part.count for part in parts))
 
 
 def index_heads(index: SegmentIndex) -> Heads:
@@ -241,15 +243,6 @@ TABLE_NUMBERS: Final = 1 << 20
 """Numbers below this are looked up in a table, larger ones in a sorted list."""
 
 
-def _unique(numbers: Column) -> Integers:
-    """Return the different numbers. Sorting or hashing them takes ten times as long."""
-    if len(numbers) and int(numbers.max()) < TABLE_NUMBERS:
-        flags = np.zeros(int(numbers.max()) + 1, np.bool_)
-        flags[numbers] = True
-        return np.flatnonzero(flags)
-    return np.unique(numbers).astype(np.int64)
-
-
 class Names:
     """Destinations by number, with lookups for whole columns."""
 
@@ -287,8 +280,8 @@ class Names:
 
     def missing(self, numbers: Column) -> set[int]:
         """Return the numbers that have no name here."""
-        unique = _unique(numbers)
-        return set(unique[~np.isin(unique, self._numbers)].tolist()) - {0}
+        unknown = numbers[self._places(numbers) == len(self._numbers)]
+        return set(unknown.tolist()) - {0}
 
     def _places(self, numbers: Column) -> Integers:
         """Return the index of each number's name; the last entry is for unknown numbers."""

@@ -24,7 +24,14 @@ from sluicemq.pipeline.source.build import (
     slices,
     touched,
 )
-from sluicemq.pipeline.source.heads import Column, Heads, ignore_damage, index_heads, scan_segment
+from sluicemq.pipeline.source.heads import (
+    PLACING,
+    Column,
+    Heads,
+    ignore_damage,
+    index_heads,
+    scan_segment,
+)
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
 from sluicemq.pipeline.source.selection import (
@@ -196,7 +203,7 @@ class _RangeReader:
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = last.followed_by(heads), rows + 1
+            heads, rows = Heads.joined((last, heads), PLACING), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
         kept = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
