@@ -307,7 +307,7 @@ class RemoteSegment(StoredSegment):
         ]
         return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received
 
     def damage(self, offset: int, what: str) -> JournalDamaged:

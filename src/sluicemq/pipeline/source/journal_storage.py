@@ -124,10 +124,11 @@ class StoredSegment(ABC):
         """Return bytes from `start` on: at least `least`, or all before `end` if fewer."""
 
     @abstractmethod
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         """Return True if the sealed segment matches its CRC.
 
-        Return None if that check costs more than checks of single records."""
+        Return None if that check costs more than checks of single records. With `strict`, raise
+        JournalDamaged for a segment that does not match."""
 
     @abstractmethod
     def damage(self, offset: int, what: str) -> JournalDamaged:
@@ -217,12 +218,14 @@ class Mapped(StoredSegment):
     def damage(self, offset: int, what: str) -> JournalDamaged:
         return damaged(self._view.path, offset, what)
 
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         known = _verified.find(self.key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
             known = _verified[self.key] = zlib_ng.crc32(covered) == self._view.crc
+        if strict and not known:
+            self._view.verify()
         return known
 
 
