@@ -64,25 +64,19 @@ def test_restarts_add_nothing_to_the_lag(
 def check(journal: FileJournal, storage: DirectoryStorage) -> None:
     found = [record.sequence for record in read_from(journal, 0)]
     state = storage.state()
-    durable = state.durable
-    assert durable is not None
-    end = Offset(state.identity, state.next, durable.segment, durable.offset).as_json()
+    end = end_offset(state)
     counter = LagCounter(storage)
-    for sequence in (0, *found, state.next):
-        start = Offset(state.identity, sequence).as_json()
+    for sequence in (*found, state.next):
+        lag = counter.lag(Offset(state.identity, sequence), end)
         expected = sum(1 for each in found if each >= sequence)
-        lag = counter.between(start, end)
-        if sequence in (0, *state.firsts, state.next) or sequence > durable.segment:
-            assert lag == expected, sequence
+        if sequence in (*state.firsts, state.next) or sequence > end.segment:
+            assert lag.records == expected, sequence
         else:  # a part of a sealed segment
             following = min(first for first in state.firsts if first > sequence)
             whole = max(first for first in state.firsts if first <= sequence)
             records = sum(1 for each in found if whole <= each < following)
-            assert expected <= lag <= expected + records
-        if sequence:
-            full = counter.lag(Offset(state.identity, sequence), end_offset(state))
-            assert full.bytes == unread_bytes(storage.path, sequence)
-            assert full.records == lag
+            assert expected <= lag.records <= expected + records
+        assert lag.bytes == unread_bytes(storage.path, sequence)
 
 
 def end_offset(state: JournalState) -> Offset:

@@ -37,7 +37,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -51,7 +51,7 @@ from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
-from sluicemq.pipeline.source.lag import LagCounter
+from sluicemq.pipeline.source.lag_listener import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
@@ -166,7 +166,6 @@ class Supervisor:
         self._job = job
         self._on_progress = on_progress
         self._stop = stop or threading.Event()
-        self._unread = LagCounter(connect(parse_options(job.source)))
         self._queries = []
         for name, tables in QUERIES.items():
             names = [each for each in tables if each in job.tables]
@@ -372,14 +371,9 @@ class Supervisor:
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""
-        reports = [_offsets(query.handle) for query in self._queries]
-        known = [report for report in reports if report is not None]
-        if len(known) < len(reports):
-            return None
-        newest = max((latest for _, latest in known), key=lambda latest: int(latest["sequence"]))
-        with suppress(SluiceError):  # the journal may be out of reach for a moment
-            return max(self._unread.between(end, newest) for end, _ in known)
-        return None
+        unread = [_unread(query) for query in self._queries]
+        known = [records for records in unread if records is not None]
+        return max(known) if len(known) == len(unread) else None
 
 
 class Checkpoint:
@@ -484,15 +478,11 @@ def _explained(error: Exception) -> SluiceError:
     return Failed(kind, first.rpartition(_PREFACE)[2])
 
 
-def _offsets(handle: StreamingQuery | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the end of a query's last batch and the end of the journal then; None if unknown."""
-    progress = handle.lastProgress if handle is not None else None
-    for source in progress["sources"] if progress is not None else ():
-        ends = [source["endOffset"], source["latestOffset"]]
-        end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)
-        if isinstance(end, dict) and isinstance(latest, dict):
-            return end, latest
-    return None
+def _unread(query: RunningQuery) -> int | None:
+    """Return the number of records after a query's last batch; None if unknown."""
+    progress = query.handle.lastProgress if query.handle is not None else None
+    report = lag_of(progress.sources[0].latestOffset) if progress is not None else None
+    return report[1].records if report is not None else None
 
 
 # --- lease ---------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from bisect import bisect_left, bisect_right
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,13 +18,13 @@ from sluicemq.journal.segment import SEGMENT_HEADER_BYTES
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.heads import ignore_damage, record_heads, segment_heads
 from sluicemq.pipeline.source.journal_storage import JournalState, JournalStorage
-from sluicemq.pipeline.source.offsets import Offset, read_offset
+from sluicemq.pipeline.source.offsets import Offset
 
 
 class Lag(NamedTuple):
     """Unread part of a journal.
 
-    records  number of records, see LagCounter.between
+    records  number of records, see LagCounter.lag
     bytes    size of these records
     seconds  time since the first of them was written, by the clocks of the broker and of the
              driver; 0 if there is none
@@ -45,23 +45,12 @@ class LagCounter:
         self._ends: dict[int, int] = {}
         """Offset at which the records of a segment end that is not the last one."""
 
-    def between(self, start: dict[str, Any], end: dict[str, Any]) -> int:
-        """Return the number of records from offset `start` to offset `end` of a query's progress.
-
-        It is too high by the sequence numbers without a record in the segments that are read in
-        part, which messages in memory take, but never exceeds the records of these segments.
-        Raises ConfigurationError, JournalError, ClientError.
-        """
-        low, high = read_offset(start, ""), read_offset(end, "")
-        if low.sequence >= high.sequence:
-            return 0
-        if low.segment and low.segment == high.segment:
-            return _in_bytes(high.sequence - low.sequence, high.offset - low.offset)
-        return self._count(low, high, self._storage.state().firsts)
-
     def lag(self, start: Offset, end: Offset) -> Lag:
         """Return what is from `start` up to `end`, which is the end of the journal.
 
+        The number of records is too high by the sequence numbers without a record in the segments
+        that are read in part, which messages in memory take, but never exceeds the records of these
+        segments.
         Raises RecordNotFound if the first record has been removed, JournalError, ClientError.
         """
         if start.sequence >= end.sequence:
@@ -120,12 +109,9 @@ class LagCounter:
         return self._ends[first]
 
     def _count(self, low: Offset, high: Offset, firsts: tuple[int, ...]) -> int:
-        if not firsts:
-            return 0
-        begin = max(low.sequence, firsts[0])
-        place = bisect_right(firsts, begin) - 1
+        place = bisect_right(firsts, low.sequence) - 1
         between = firsts[place + 1 : bisect_left(firsts, high.sequence)]
-        bounds = [begin, *between, high.sequence]
+        bounds = [low.sequence, *between, high.sequence]
         count = 0
         for first, (lower, upper) in zip(firsts[place:], pairwise(bounds), strict=False):
             distance = upper - lower
