@@ -183,9 +183,8 @@ class HttpStorage(JournalStorage):
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
 
-    def count(self, first: int) -> int | None:
-        trailer = decode_trailer(self.last(first, TRAILER_BYTES)[1])
-        return None if trailer is None else trailer[1]
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
+        return decode_trailer(self.last(first, TRAILER_BYTES)[1])
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)

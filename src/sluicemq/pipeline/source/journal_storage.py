@@ -162,8 +162,8 @@ class JournalStorage(ABC):
         """Return the header of a segment. Raises as `open`."""
 
     @abstractmethod
-    def count(self, first: int) -> int | None:
-        """Return the number of records of a sealed segment, None if it is not sealed.
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
+        """Return the trailer of a sealed segment as `decode_trailer`, None if it is not sealed.
 
         Raises as `open`.
         """
@@ -287,14 +287,13 @@ class DirectoryStorage(JournalStorage):
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
 
-    def count(self, first: int) -> int | None:
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
         try:
             with segment_path(self.path, first).open("rb") as file:
                 file.seek(-min(TRAILER_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-                trailer = decode_trailer(file.read())
+                return decode_trailer(file.read())
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
-        return None if trailer is None else trailer[1]
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -222,11 +222,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the records cannot be read.
         """
         state = self._place.state()
-        end = _end(state)
-        report = end.as_json()
+        report = _end(state).as_json()
         if self._planned is not None:
             try:
-                report["lag"] = self._lag.lag(self._planned, end)._asdict()
+                report["lag"] = asdict(self._lag.lag(self._planned, state))
             except (RecordNotFound, JournalDamaged) as error:
                 log.warning("The lag is unknown: %s", error)
         return report
