@@ -170,9 +170,6 @@ class HttpStorage(JournalStorage):
             ),
         )
 
-    def durable(self) -> DurableEnd | None:
-        return self.state().durable
-
     def header(self, first: int) -> SegmentHeader:
         return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
 

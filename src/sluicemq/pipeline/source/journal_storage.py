@@ -143,10 +143,6 @@ class JournalStorage(ABC):
         """Return the current state. Raises JournalError, ClientError."""
 
     @abstractmethod
-    def durable(self) -> DurableEnd | None:
-        """Return only the durable end, which is faster than `state`."""
-
-    @abstractmethod
     def open(self, first: int, end: int = 0) -> StoredSegment:
         """Open a segment that has an index, or whose records end at `end`.
 
@@ -249,7 +245,7 @@ class DirectoryStorage(JournalStorage):
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed
-        durable = self.durable()
+        durable = read_durable(self.path)
         identity = read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
@@ -257,9 +253,6 @@ class DirectoryStorage(JournalStorage):
         firsts = tuple(first for first in list_segments(self.path) if first <= durable.segment)
         ends = tuple(durable.offset if first == durable.segment else 0 for first in firsts)
         return JournalState(text, durable, firsts, ends)
-
-    def durable(self) -> DurableEnd | None:
-        return read_durable(self.path)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)

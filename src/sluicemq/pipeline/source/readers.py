@@ -146,21 +146,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
         is an offset of another journal.
         """
-        durable = self._place.durable()
-        begin = read_offset(start, "")
-        self._planned = begin
-        self._hold(begin)
-        self._acknowledge(start)
-        if durable is None or durable.sequence < begin.sequence:
-            return start
         journal = SourceJournal(self._place)
-        begin = self._checked(journal, start)
+        begin = self._planned = read_offset(start, journal.identity)
+        self._hold(begin)
+        self._acknowledge(begin)
+        begin = self._checked(journal, begin)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
             end = self._target
-        if end.sequence <= begin.sequence:
-            return start
-        if self._waits(journal, begin, end, limit):
+        if end.sequence <= begin.sequence or self._waits(journal, begin, end, limit):
             return start
         rows = volume = NO_LIMIT
         if isinstance(limit, ReadMaxBytes):
@@ -172,8 +166,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             selection = self._reading.selection.bounded(begin.starts, {})
             end = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
-        end = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
-        self._planned = end
+        end = self._planned = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
         return end.as_json()
 
     def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:
@@ -230,9 +223,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 log.warning("The lag is unknown: %s", error)
         return report
 
-    def _checked(self, journal: SourceJournal, start: dict[str, Any]) -> Offset:
-        """Return the offset `start`, or the first remaining one if records were removed."""
-        offset = read_offset(start, journal.identity)
+    def _checked(self, journal: SourceJournal, offset: Offset) -> Offset:
+        """Return the offset, or the first remaining one if records were removed."""
         left = lost_before(journal, offset)
         if not left:
             return offset
@@ -252,18 +244,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report_lost_slot(slot.describe_loss(options.slot))
         self._held = True
 
-    def _acknowledge(self, start: dict[str, Any]) -> None:
+    def _acknowledge(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
 
-        If the broker does not answer, the next batch tries again. Raises ConfigurationError if
-        `start` is an offset of another journal, JournalError if the slot is lost.
+        If the broker does not answer, the next batch tries again. Raises JournalError if the slot
+        is lost.
         """
         slot = self._options.slot
-        if not slot or read_offset(start, "").sequence <= self._acknowledged:
+        if not slot or start.sequence <= self._acknowledged:
             return
-        sequence = read_offset(start, self._place.state().identity).sequence
         try:
-            self._place.advance(slot, sequence - 1)
+            self._place.advance(slot, start.sequence - 1)
         except RecordNotFound:
             self._report_lost_slot("the slot has been dropped")
         except JournalError as error:
@@ -271,7 +262,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ClientError as error:
             log.warning("The slot %s was not moved: %s", slot, error)
             return
-        self._acknowledged = sequence
+        self._acknowledged = start.sequence
 
     def _report_lost_slot(self, why: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
@@ -300,10 +291,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
         journal = SourceJournal(self._place)
-        self._hold(read_offset(start, ""))
-        begin = self._checked(journal, start)
+        begin = read_offset(start, journal.identity)
+        self._hold(begin)
+        first = begin.sequence
+        begin = self._checked(journal, begin)
         stop = read_offset(end, journal.identity)
-        first = read_offset(start, journal.identity).sequence
         bounds = [first, *(cut for cut in stop.cuts if first < cut < stop.sequence), stop.sequence]
         tasks = [
             between(journal, max(low, begin.sequence), high, begin)
