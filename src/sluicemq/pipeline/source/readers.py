@@ -43,7 +43,6 @@ from sluicemq.pipeline.source.plan import (
     NO_LIMIT,
     admit,
     between,
-    count,
     segment_ranges,
     share,
 )
@@ -164,7 +163,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             volume = self._options.max_bytes_per_trigger or NO_LIMIT
         if min(rows, volume) < NO_LIMIT:
             selection = self._reading.selection.bounded(begin.starts, {})
-            end = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
+            end, _, _ = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
         end = self._planned = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
         return end.as_json()
@@ -187,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _, counted_to, rows, volume = self._counted
             if counted_to.sequence < end.sequence:
                 selection = self._reading.selection.bounded(begin.starts, {})
-                more_rows, more_bytes = count(
+                _, more_rows, more_bytes = admit(
                     journal,
                     selection,
                     counted_to,
