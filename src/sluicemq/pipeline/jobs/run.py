@@ -51,7 +51,7 @@ from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
-from sluicemq.pipeline.source.lag_listener import lag_of
+from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
@@ -438,7 +438,7 @@ def _unread(query: RunningQuery) -> int | None:
     """Return the number of records after a query's last batch; None if unknown."""
     progress = query.handle.lastProgress if query.handle is not None else None
     report = lag_of(progress.sources[0].latestOffset) if progress is not None else None
-    return report[1].records if report is not None else None
+    return report.lag.records if report is not None else None
 
 
 # --- lease ---------------------------------------------------------------------------------------
