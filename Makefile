@@ -54,12 +54,16 @@ $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 	@$(@D)/bin/python -m compileall -q src
 	@touch $@
 
+# Without a traceback, as the error has instructions to install Java.
+FIND_JAVA = $(BIN)/python -c 'import sys; sys.tracebacklimit = 0; \
+  from sluicemq.pipeline.java import find_java; find_java()'
+
 # Spark runs on Java; nothing else needs it.
 java: $(STAMP)
-	@$(BIN)/python -m sluicemq.pipeline.java >/dev/null 2>&1 || { \
+	@$(FIND_JAVA) 2>/dev/null || { \
 	  if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	    apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y openjdk-17-jre-headless >/dev/null; \
-	  fi; $(BIN)/python -m sluicemq.pipeline.java >/dev/null; }
+	  fi; $(FIND_JAVA); }
 
 # Delta's, which Spark's own resolver fetches once.
 jars: java
@@ -111,7 +115,7 @@ fuzz: setup
 lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy --strict src
+	$(BIN)/mypy --strict --explicit-package-bases src benchmarks
 	$(BIN)/lint-imports
 	$(BIN)/python tools/wording.py
 

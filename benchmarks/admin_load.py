@@ -32,7 +32,7 @@ from sluicemq.cli.local import LocalBroker
 
 LISTEN = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
 API = "/api/v1"
-STREAM = f"{API}/events?destinations=true"
+STREAM = f"{API}/events"
 POLLED = (
     f"{API}/overview",
     f"{API}/destinations?sort=waiting&order=desc",

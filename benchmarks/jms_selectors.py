@@ -59,7 +59,7 @@ class Feed:
                 self._rest = send_some(self.connection, self._rest)
                 if self._rest:
                     return False
-            block = []
+            block: list[bytes] = []
             while self.sent - self.answered + len(block) < AHEAD and len(block) < 50:
                 message = next(messages, None)
                 if message is None:

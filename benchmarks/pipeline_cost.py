@@ -20,13 +20,13 @@ import json
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
+from benchmarks.pipeline_source import NARROW, drain, write_journal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema
@@ -36,11 +36,6 @@ from sluicemq.pipeline.schema import PLAIN
 from sluicemq.pipeline.session import session
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.source.readers import BatchReader
-
-if __package__:
-    from benchmarks.pipeline_source import NARROW, drain, write_journal
-else:
-    from pipeline_source import NARROW, drain, write_journal
 
 WARM_UPS: Final = 2
 TICKS: Final = os.sysconf("SC_CLK_TCK")
@@ -210,4 +205,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 from sluicemq.pipeline.decode import DecodeOptions
-from sluicemq.pipeline.decode.connections import decode_file
+from sluicemq.pipeline.decode.streams import decode_file
 from sluicemq.protocols.jmq.fields import encode_header
 from sluicemq.protocols.jmq.packets import PacketType, Q
 from sluicemq.protocols.jmq.wire import encode_packet

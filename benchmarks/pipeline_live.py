@@ -21,7 +21,7 @@ from benchmarks.load.phpmq import Phpmq
 from benchmarks.load.result import TransferResult
 from benchmarks.load.sockets import BrokerAddress
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.pipeline.session import session

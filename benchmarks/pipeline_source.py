@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 from sluicemq.journal import FileJournal, JournalOptions
 from sluicemq.model.destination import Address, Kind

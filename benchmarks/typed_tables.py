@@ -52,7 +52,8 @@ def cpu_seconds(spark: SparkSession) -> float:
     store = context._jsc.sc().statusStore()
     none = context._gateway.new_array(context._jvm.double, 0)
     stages = store.stageList(None, False, False, none, None)
-    return sum(stages.apply(i).executorCpuTime() for i in range(stages.size())) / 1e9
+    nanoseconds = sum(int(stages.apply(i).executorCpuTime()) for i in range(stages.size()))
+    return nanoseconds / 1e9
 
 
 def measure(spark: SparkSession, name: str, run: Callable[[int], None]) -> tuple[float, float]:
@@ -96,7 +97,6 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         lake = Lake(directory / f"typed{number}")
         definition = Definition(tables=(table,))
         found = overview(messages, definition)
-        assert found is not None
         (counts,) = write_typed(spark, messages, definition, lake, found).values()
         assert counts.written == MESSAGES
 

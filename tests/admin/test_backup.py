@@ -6,6 +6,7 @@ import base64
 import http.client
 import json
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,25 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
         assert not list(home.iterdir())
         assert not Slots(broker.directory / "journal").list()
         assert back_up(client, "fast")[-1]["state"] == "done"
+
+
+def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
+    environment = {
+        "SLUICEMQ_BROKER__BACKUP_DIR": str(home),
+        "SLUICEMQ_BROKER__SHUTDOWN_TIMEOUT": "1s",
+    }
+    broker = start(PHPMQ, HTTP, environment=environment)
+    fill(broker, 1000)
+    body = json.dumps({"directory": "slow", "max_rate": 5_000}).encode()
+    port = broker.port("http")
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as slow:
+        slow.request("POST", "/api/v1/backups", body)
+        with slow.getresponse() as answer:
+            assert json.loads(answer.readline())["state"] == "copying"
+            began = time.monotonic()
+            assert broker.stop() == 0
+    assert time.monotonic() - began < 60  # the backup would take minutes
+    assert not list(home.iterdir())
 
 
 def test_a_failure_is_reported_in_the_last_line(broker: LocalBroker, home: Path) -> None:

@@ -14,6 +14,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import RecordType
 from sluicemq.journal.format import decode_address, decode_message
 from sluicemq.journal.reader import read_records
+from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
@@ -203,6 +204,8 @@ BAD: list[RowValues] = [
     row("ok", b"x", body_kind=BodyKind.NONE),
     row("ok", properties={"a": [1]}),  # type: ignore[dict-item]
     (["no name"], *row("ok")[1:]),  # type: ignore[list-item]
+    row("ok", b'"\xff"', body_kind=BodyKind.JSON),
+    (["ok", "no such priority"], *row("ok")[1:]),  # type: ignore[list-item]
 ]
 GOOD: list[RowValues] = [row("ok", b"1"), row("ok", b"2")]
 
@@ -245,6 +248,29 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
         assert dead_letter.properties["deadLetterReason"] == reason
     assert dead_letters[3].properties is not None
     assert dead_letters[3].properties["originalQueue"] == "ok"
+
+
+def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) -> None:
+    broker = start(HTTP)
+    plain = row("news", b"\xff", topic=True, body_kind=BodyKind.JSON, properties={"p": 1})
+    unusable: Any = [
+        (["news", "no such type"], *plain[1:]),
+        ([b"\xff", "too large"], False, b""),
+        ([5, "x"], False, b""),
+    ]
+    with Client(broker.port("http")) as client:
+        refused = client.write(unusable).json()
+        assert list(reasons(refused).values())[:2] == ["no such type", "too large"]
+        query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
+        assert client.write(unusable, **query).json()["dead_lettered"] == 3
+    first, second, third = written(broker)
+    properties = dict(first.properties or {})
+    assert (first.body, first.kind, properties["p"]) == (b"\xff", BodyKind.BYTES, 1)
+    assert (properties["originalQueue"], properties["originalKind"]) == ("news", "topic")
+    assert properties["deadLetterReason"] == "no such type"
+    assert origin_of(first) == (Address(Kind.TOPIC, "news"), "")
+    assert origin_of(second) == (Address(Kind.QUEUE, "\udcff"), "")
+    assert origin_of(third) is None
 
 
 def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
@@ -365,3 +391,7 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         assert "max_destinations_per_user" in answer.json()["detail"]
         assert waiting(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200
+        unusable: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
+        known = [row(f"0{number}", b"") for number in range(3)]
+        answer = client.write(known + unusable, batch=3, bad_rows="drop").json()
+        assert (answer["written"], answer["rejected_rows"]) == (3, 4)

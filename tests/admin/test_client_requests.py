@@ -41,6 +41,8 @@ def values(kind: inspect.Type, *, filled: bool = False) -> st.SearchStrategy[Any
             return TEXTS.map(lambda text: (text or "x") if least else text)
         case inspect.BoolType():
             return st.booleans()
+        case inspect.FloatType():
+            return st.floats(allow_nan=False, allow_infinity=False)
         case inspect.LiteralType():
             return st.sampled_from(kind.values)
         case inspect.EnumType():
@@ -52,7 +54,7 @@ def values(kind: inspect.Type, *, filled: bool = False) -> st.SearchStrategy[Any
         case inspect.ListType():
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=3)
         case inspect.DictType():
-            return st.dictionaries(TEXTS, st.integers(0, 9) | TEXTS, max_size=2)
+            return st.dictionaries(values(kind.key_type), values(kind.value_type), max_size=2)
         case inspect.StructType():
             return structs(kind.cls)
         case inspect.NamedTupleType():

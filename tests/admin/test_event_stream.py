@@ -15,13 +15,10 @@ from starlette.responses import StreamingResponse
 
 from sluicemq.admin.overview import OverviewService
 from sluicemq.admin.routing import Call
-from sluicemq.clients.blocking import BlockingClient
-from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.management.broker import EventQuery
 from sluicemq.server.config import BrokerSettings
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
-from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
+from tests.support.http import HTTP, TIMEOUT, Client
 from tests.support.polling import wait_until
 
 Event = tuple[str, Any]
@@ -30,15 +27,14 @@ Event = tuple[str, Any]
 class Stream:
     """A client that reads the events of a running broker on demand."""
 
-    def __init__(self, port: int, query: str = "", size: int = 0) -> None:
+    def __init__(self, port: int, size: int = 0) -> None:
         """Connect; `size` is that of the receive buffer, if not the default."""
         self.socket = socket.socket()
         self.socket.settimeout(TIMEOUT)
         if size:
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, size)
         self.socket.connect(("127.0.0.1", port))
-        request = f"GET /api/v1/events?{query} HTTP/1.1\r\nHost: localhost\r\n\r\n"
-        self.socket.sendall(request.encode())
+        self.socket.sendall(b"GET /api/v1/events HTTP/1.1\r\nHost: localhost\r\n\r\n")
         self.file = self.socket.makefile("rb")
         self.status = int(self.file.readline().split()[1])
         self.headers: dict[str, str] = {}
@@ -133,21 +129,6 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
             wait_until(admitted, "who has gone still counts")
 
 
-def test_destinations_are_streamed(start: Start) -> None:
-    broker = start(HTTP, PHPMQ)
-    with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
-        for queue in ("a", "b", "c"):
-            peer.send(queue, b"x")
-        peer.send("b", b"y")
-    port = broker.port("http")
-    query = "destinations=true&overview=false&sort=ready&order=desc&limit=2"
-    with contextlib.closing(Stream(port, query)) as stream:
-        [name, page] = next(stream.events())
-        assert name == "destinations"
-        assert page["items"][0]["name"] == "b"
-        assert (len(page["items"]), page["total"]) == (2, 3)
-
-
 def test_a_head_request_ends_at_once(start: Start) -> None:
     with Client(start(HTTP).port("http")) as client:
         for _ in range(2):
@@ -161,15 +142,14 @@ def test_a_head_request_ends_at_once(start: Start) -> None:
 class Reader:
     """Receives events from the application, one at a time."""
 
-    def __init__(self, api_fixture: ApiFixture, http_client: HttpClient, **query: bool) -> None:
+    def __init__(self, api_fixture: ApiFixture, http_client: HttpClient) -> None:
         self.pages = OverviewService(api_fixture.context, tick=0.001)
         self.identity: Any = api_fixture.authenticator.user_snapshot.identity("anna")
         call: Any = Call.__new__(Call)
         call.caller = http_client.caller
         call.who = self
         self.call = call
-        self.query = EventQuery(**query)
-        self.chunks = self.pages.events(call, self.query)
+        self.chunks = self.pages.events(call)
 
     def current(self) -> Any:
         return self.identity
@@ -251,11 +231,3 @@ async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> N
     http_client.caller.leaving.set()
     with pytest.raises(StopAsyncIteration):
         await waiting
-
-
-@looped
-async def test_a_silent_stream_is_kept_alive(api_fixture: ApiFixture) -> None:
-    api_fixture.add("anna")
-    reader = Reader(api_fixture, api_fixture.http_client(), overview=False)
-    await reader.next()
-    assert await reader.next() == b": keep-alive\n\n"

@@ -341,13 +341,13 @@ add(f"GET {API}/audit", "", ROOT_ONLY, reveals=ROOT_ONLY, marker='"event"')
 add(f"GET {API}/backups", "", ROOT_ONLY, reveals=ROOT_ONLY, marker="users.json")
 
 
-@row(f"GET {API}/events", "", LOGGED_IN, reveals=RIGHTS, marker=QUEUE)
+@row(f"GET {API}/events", "", LOGGED_IN, reveals=NO_ACTOR, marker=QUEUE)
 def _events(cell: HttpCell) -> None:
     def watch(data: bytes) -> None:
-        if b"event: destinations" in data:
+        if b"event: overview" in data:
             cell.client.caller.leaving.set()
 
-    cell.ask("GET", f"{API}/events?overview=true&destinations=true", watch=watch)
+    cell.ask("GET", f"{API}/events", watch=watch)
 
 
 @row(f"POST {API}/backups", "", ROOT_ONLY, changes=True)

@@ -18,8 +18,8 @@ from sluicemq.management.broker import (
     LIST_SETTINGS,
     ConfigurationQuery,
 )
-from sluicemq.management.journal import CREATE_BACKUP, BackupRequest, CreateBackup
-from sluicemq.management.operation import NoParameters
+from sluicemq.management.journal import CREATE_BACKUP, BackupRequest
+from sluicemq.management.operation import Body, NoParameters
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
     AccessDenied,
@@ -30,7 +30,7 @@ from sluicemq.model.errors import (
 )
 from tests.support.stub_server import StubServer, problem
 
-BACKUP = CreateBackup(body=BackupRequest(directory="monday"))
+BACKUP = Body(body=BackupRequest(directory="monday"))
 
 
 @pytest.fixture
@@ -119,7 +119,7 @@ def test_lines_are_decoded_one_by_one(api: Api, stub: StubServer) -> None:
 def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
     body = BackupRequest(directory="\udcff")
     with pytest.raises(UsageError, match="is not UTF-8"):
-        api.call(CREATE_BACKUP, CreateBackup(body=body))
+        api.call(CREATE_BACKUP, Body(body=body))
 
 
 def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.server.configuration_reference import describe
 from tests.cli.conftest import Run, RunningBroker
 
 
@@ -56,12 +55,6 @@ def test_check_reports_all_problems(run: Run) -> None:
     assert result.code == 2
     assert "insecure_public" in result.err
     assert "neither a user nor a queue" in result.err
-
-
-def test_docs(run: Run, tmp_path: Path) -> None:
-    assert run("config", "docs").out == describe()
-    run("config", "docs", "--write", "page.md")
-    assert (tmp_path / "page.md").read_text(encoding="utf-8") == describe()
 
 
 def test_effective_configuration_of_a_running_broker(run: Run, broker: RunningBroker) -> None:

@@ -59,8 +59,11 @@ def test_every_problem_has_its_own_line(run: Run) -> None:
     assert result.err.count("error:") == 2
 
 
-def test_system_errors_are_reported_without_a_traceback(run: Run, tmp_path: Path) -> None:
-    result = run("config", "docs", "--write", str(tmp_path))
+def test_system_errors_are_reported_without_a_traceback(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(main, "app", lambda **_: tmp_path.read_bytes())
+    result = run()
     assert result.code == 1
     assert result.err == f"error: {tmp_path}: Is a directory\n"
 

@@ -107,7 +107,7 @@ def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> Non
         ("insecure=true&ca=/x", "leave out ca"),
         ("key=/x", "key belongs to a certificate"),
         ("password_file=/x", "password_file belongs to a certificate"),
-        ("certificate=/none.pem", "/none.pem cannot be read"),
+        ("certificate=/none.pem", "/none.pem: the file cannot be read"),
         ("certifcate=/x", "did you mean certificate?"),
     ],
 )

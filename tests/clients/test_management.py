@@ -20,9 +20,10 @@ from sluicemq.management.destinations import (
     GET_DESTINATION,
     LIST_DESTINATIONS,
     PURGE_DESTINATION,
+    DestinationBody,
     DestinationPath,
     DestinationQuery,
-    PurgeDestination,
+    PurgeRequest,
 )
 from sluicemq.management.journal import READ_SEGMENT, SegmentPath
 from sluicemq.management.messages import LIST_MESSAGES, MessageQuery, MessageTarget
@@ -72,7 +73,8 @@ def test_every_name_has_a_path(name: str, path: str) -> None:
 
 def test_a_body_follows_a_name_in_the_query() -> None:
     address = Address(Kind.TOPIC, "\udcff")
-    method, path, body, headers = request_of(PURGE_DESTINATION, PurgeDestination(address=address))
+    purging = DestinationBody(address=address, body=PurgeRequest())
+    method, path, body, headers = request_of(PURGE_DESTINATION, purging)
     assert (method, path) == ("POST", "/api/v1/destinations/topic/~/purge?name_base64=%2Fw%3D%3D")
     assert (body, headers["Content-Type"]) == ([b'{"unacked":false}'], "application/json")
     assert MessageTarget.of(address) == MessageTarget(kind="topic", name_base64="/w==")

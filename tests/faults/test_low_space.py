@@ -20,10 +20,9 @@ from sluicemq.clients.jmq import JmqClient, Status, StatusError
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
-from sluicemq.management.destinations import PURGE_DESTINATION, PurgeDestination
+from sluicemq.management.destinations import PURGE_DESTINATION, DestinationBody, PurgeRequest
 from sluicemq.management.messages import (
     PUBLISH_MESSAGE,
-    PublishMessage,
     PublishRequest,
     PublishResult,
 )
@@ -136,7 +135,7 @@ def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
 
 
 def publish_over_http(api: Api, body: str) -> PublishResult:
-    message = PublishMessage(address=WEB, body=PublishRequest(body=body))
+    message = DestinationBody(address=WEB, body=PublishRequest(body=body))
     return api.call(PUBLISH_MESSAGE, message)
 
 
@@ -188,7 +187,7 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
             taken = msglite.ready("lite", timeout=10)
             assert taken is not None
             assert taken.body == b"1"
-        http.call(PURGE_DESTINATION, PurgeDestination(address=WEB))
+        http.call(PURGE_DESTINATION, DestinationBody(address=WEB, body=PurgeRequest()))
         wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
 
         small.become("", 0)

@@ -12,13 +12,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from sluicemq.pipeline import histogram
+from tests.pipeline.latencies import ERROR, bucket_of
 
 LATENCIES = st.floats(0, 1e10, allow_nan=False) | st.integers(-5, 100_000).map(float)
 SHARES = (0.0, 0.01, 0.5, 0.95, 0.99, 1.0)
 
 
 def of(latencies: list[float]) -> dict[int, int]:
-    return dict(Counter(map(histogram.bucket_of, latencies)))
+    return dict(Counter(map(bucket_of, latencies)))
 
 
 @given(st.lists(LATENCIES, min_size=1, max_size=50), st.sampled_from(SHARES))
@@ -30,7 +31,7 @@ def test_a_percentile_is_at_most_so_far_off(latencies: list[float], share: float
     if exact <= histogram.FLOOR:
         assert found == histogram.FLOOR
     else:
-        assert found == pytest.approx(exact, rel=histogram.ERROR * 1.001)
+        assert found == pytest.approx(exact, rel=ERROR * 1.001)
 
 
 def test_nothing_has_no_percentile() -> None:
@@ -38,14 +39,14 @@ def test_nothing_has_no_percentile() -> None:
 
 
 def test_what_is_longer_than_the_last_bound() -> None:
-    assert histogram.bucket_of(1e300) == histogram.LAST
+    assert bucket_of(1e300) == histogram.LAST
 
 
 def test_spark_finds_the_same(spark: SparkSession) -> None:
     latencies = [-1.0, 0.0, 0.01, 0.011, *(1.7**power for power in range(-8, 50))]
     frame = spark.createDataFrame([(each,) for each in latencies], "ms double")
     found = frame.select("ms", histogram.bucket_column(f.col("ms"))).collect()
-    assert {row[0]: row[1] for row in found} == {x: histogram.bucket_of(x) for x in latencies}
+    assert {row[0]: row[1] for row in found} == {x: bucket_of(x) for x in latencies}
     assert frame.select(histogram.bucket_column(f.lit(None).cast("double"))).first() == (None,)
 
     samples = [of(latencies[:count]) for count in (0, 1, 2, 3, 10, 58)]

@@ -16,8 +16,7 @@ from sluicemq.broker.selectors import compile_selector
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError, RequestRefused
 from sluicemq.model.message import BodyKind
-from sluicemq.pipeline.replay import ReplaySchedule, replay
-from sluicemq.pipeline.schema import TIME
+from sluicemq.pipeline.replay import _by_window, _window, replay
 from tests.pipeline.sink.witness import published
 
 SILVER = """message_sequence bigint, destination string, destination_kind string,
@@ -145,22 +144,34 @@ def test_what_is_no_table_of_messages(spark: SparkSession) -> None:
         replay(spark.range(3), "http://localhost", "q")
 
 
-def due(schedule: ReplaySchedule, seconds: list[float | None]) -> list[tuple[int, float | None]]:
-    """Pieces of a batch of messages from these times: how many rows, and when they are due."""
+def windows(
+    spark: SparkSession, seconds: list[float | None], rate: float | None, speed: float | None
+) -> list[int]:
+    """Windows of messages from these times."""
     micros = [None if each is None else int(each * 1e6) for each in seconds]
-    batch = pa.RecordBatch.from_arrays([pa.array(micros, TIME)], ["published"])
-    return [(piece.num_rows, at) for piece, at in schedule.windows(batch)]
+    frame = spark.createDataFrame(list(enumerate(micros)), "message_sequence bigint, micros bigint")
+    frame = frame.selectExpr("message_sequence", "timestamp_micros(micros) AS published")
+    rows = frame.select("message_sequence", _window(rate, speed).alias("window"))
+    return [row.window for row in rows.orderBy("message_sequence").collect()]
 
 
-def test_a_rate_makes_windows() -> None:
-    schedule = ReplaySchedule(rate=20, speed=None)
-    assert due(schedule, [0] * 5) == [(2, 0), (2, 0.1), (1, 0.2)]
-    assert due(schedule, [0] * 2) == [(1, None), (1, 0.3)]
-    assert due(ReplaySchedule(None, None), [0, 5]) == [(2, None)]
+def test_a_rate_makes_windows(spark: SparkSession) -> None:
+    assert windows(spark, [0] * 10, 20, None) == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
+    assert windows(spark, [0] * 3, 4, None) == [0, 2, 5]
+    assert windows(spark, [0, 5], None, None) == [0, 0]
 
 
-def test_a_speed_keeps_the_pauses() -> None:
+def test_a_speed_keeps_the_pauses(spark: SparkSession) -> None:
     """Half of them at twice the speed; a clock that went back makes none."""
-    schedule = ReplaySchedule(rate=None, speed=2)
-    assert due(schedule, [100, 100.05, None, 110]) == [(3, 0), (1, 5)]
-    assert due(schedule, [90, None, 120]) == [(2, None), (1, 10)]
+    times = [None, 100, 100.05, None, 110, 90, None, 120, 120.5, 119]
+    assert windows(spark, times, None, 2) == [0, 0, 0, 0, 50, 50, 50, 100, 102, 102]
+
+
+def test_a_batch_is_divided_by_windows() -> None:
+    batch = pa.RecordBatch.from_pydict({"body": list("abcde"), "_window": [2, 2, 5, 6, 6]})
+    parts = _by_window(batch)
+    assert [(window, "".join(part["body"].to_pylist())) for window, part in parts] == [
+        (2, "ab"),
+        (5, "c"),
+        (6, "de"),
+    ]

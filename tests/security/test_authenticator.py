@@ -34,7 +34,15 @@ from sluicemq.security.passwords import (
     digest_form,
     page_digest_answer,
 )
-from sluicemq.security.records import UserRecord, UserStore, change_user, make_token
+from sluicemq.security.records import (
+    Preparation,
+    UserRecord,
+    UserStore,
+    change_user,
+    make_token,
+    prepare_user,
+    ready,
+)
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
@@ -720,6 +728,12 @@ def test_rights_are_those_of_the_login(fixture: AuthenticatorFixture) -> None:
 # --- changes over a protocol --------------------------------------------------------------------
 
 
+def with_password(access: ConnectionAccess, name: str, password: str, *, new: bool) -> Preparation:
+    assert access.users is not None
+    requested = UserRequest(password=password)
+    return prepare_user(name, requested, access.users.hash, access.users.now(), new=new)
+
+
 class Admin:
     """A connection that has logged in as a superuser."""
 
@@ -735,9 +749,15 @@ class Admin:
             self.fixture.loop.run_one()
         self.line.calls.pop()()
 
-    def do(self, name: str, *arguments: Any) -> AccessError | None:
+    def create(self, name: str, password: str) -> AccessError | None:
+        return self.do(with_password(self.access, name, password, new=True))
+
+    def set_password(self, name: str, password: str) -> AccessError | None:
+        return self.do(with_password(self.access, name, password, new=False))
+
+    def do(self, prepare: Preparation) -> AccessError | None:
         outcomes: list[AccessError | None] = []
-        getattr(self.access.users, name)(*arguments, outcomes.append)
+        self.access.change(prepare, outcomes.append)
         assert outcomes == []
         self.wait()
         return outcomes[0]
@@ -747,29 +767,29 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     admin = Admin(fixture)
     users = admin.access.users
     assert users is not None
-    assert admin.do("create", "anna", "secret", False) is None
-    assert isinstance(admin.do("create", "anna", "secret", False), UserExists)
-    assert isinstance(admin.do("create", "bert", "", False), AccessError)
-    assert isinstance(admin.do("create", "a b", "x", False), AccessError)
-    assert admin.do("grant", "anna", CONSUME) is None
-    assert users.permissions("anna") == [CONSUME]
-    assert users.permissions("unknown") == []
-    accounts = users.accounts()
-    assert [(name, a.superuser) for name, a in accounts.items()] == [
+    now = users.now()
+    assert admin.create("anna", "secret") is None
+    assert isinstance(admin.create("anna", "secret"), UserExists)
+    assert isinstance(admin.create("a b", "x"), AccessError)
+    assert admin.do(ready(records.grant, "anna", CONSUME, now)) is None
+    assert users.database.rights("anna") == (CONSUME,)
+    assert users.database.rights("unknown") == ()
+    accounts = users.database.users
+    assert [(name, a.superuser) for name, a in sorted(accounts.items())] == [
         ("anna", False),
         ("root", True),
     ]
     assert accounts["anna"].created == fixture.now
-    assert admin.do("revoke", "anna", "orders.*") is None
-    assert admin.do("revoke", "anna", "orders.*") is None
-    assert users.permissions("anna") == []
+    assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
+    assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
+    assert users.database.rights("anna") == ()
     stored = fixture.store.read().users["anna"].password
-    assert admin.do("set_password", "anna", "other") is None
+    assert admin.set_password("anna", "other") is None
     assert fixture.store.read().users["anna"].password != stored
-    assert isinstance(admin.do("set_password", "unknown", "other"), UserNotFound)
-    assert isinstance(admin.do("remove", "root"), AccessDenied)
-    assert admin.do("remove", "anna") is None
-    assert isinstance(admin.do("remove", "anna"), UserNotFound)
+    assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
+    assert isinstance(admin.do(ready(records.remove_user, "root")), AccessDenied)
+    assert admin.do(ready(records.remove_user, "anna")) is None
+    assert isinstance(admin.do(ready(records.remove_user, "anna")), UserNotFound)
     events = [entry for entry in log if entry["event"].startswith("user ")]
     assert [entry["event"] for entry in events] == [
         "user added",
@@ -792,8 +812,8 @@ def test_a_new_password_renews_the_digest_of_who_has_one(fixture: AuthenticatorF
     admin = Admin(fixture)
     fixture.add("guest", "x", digest="1f")
     fixture.add("anna", "x")
-    assert admin.do("set_password", "guest", "guest") is None
-    assert admin.do("set_password", "anna", "guest") is None
+    assert admin.set_password("guest", "guest") is None
+    assert admin.set_password("anna", "guest") is None
     users = fixture.store.read().users
     assert users["guest"].digest == "-2c3c4a34aa2c392f39edd112333c230d"
     assert users["anna"].digest == ""
@@ -812,12 +832,12 @@ def test_a_change_that_cannot_be_written_is_reported_without_details(
         raise error
 
     monkeypatch.setattr("sluicemq.security.records.write_whole", full)
-    outcome = admin.do("create", "anna", "secret", False)
+    outcome = admin.create("anna", "secret")
     assert type(outcome) is AccessError
     assert "No space" not in str(outcome)
     assert any("No space" in str(entry.get("error")) for entry in log)
     monkeypatch.undo()
-    assert admin.do("create", "anna", "secret", False) is None
+    assert admin.create("anna", "secret") is None
 
 
 def test_refusals_are_written_down_and_can_be_left_out(
@@ -844,11 +864,14 @@ def test_minimum_length_holds_for_users_that_a_protocol_adds(tmp_path: Path) -> 
     fixture = AuthenticatorFixture(tmp_path, min_password_length=12)
     fixture.add("root", "right", superuser=True)
     access, line = fixture.open()
-    assert access.users is not None
     outcomes: list[AccessError | None] = []
-    access.users.create("anna", "12345678901", False, outcomes.append)
-    access.users.set_password("root", "12345678901", outcomes.append)
-    access.users.create("bert", "123456789012", False, outcomes.append)
+    for name, password in (
+        ("anna", "12345678901"),
+        ("root", "12345678901"),
+        ("bert", "123456789012"),
+    ):
+        prepare = with_password(access, name, password, new=name != "root")
+        access.change(prepare, outcomes.append)
     while len(line.calls) < 3:
         fixture.loop.run_one()
     for call in line.calls:

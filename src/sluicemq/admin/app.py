@@ -22,12 +22,12 @@ from starlette.types import Receive, Scope, Send
 from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.batches import BatchService
 from sluicemq.admin.caller import (
+    COOKIE,
     BrowserSession,
     RequestIdentity,
     caller_of,
     check_origin,
     check_page,
-    cookie,
     is_browser,
 )
 from sluicemq.admin.clients import ConnectionService, SubscriptionService, TransactionService
@@ -56,14 +56,14 @@ from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
 from sluicemq.admin.static_files import ConsoleService
 from sluicemq.management.journal import WRITE_BATCH_PART
 from sluicemq.management.messages import PUBLISH_MESSAGE
-from sluicemq.management.operation import Need, NoParameters, implementations
+from sluicemq.management.operation import Body, Need, NoParameters, implementations
 from sluicemq.management.users import (
     CHANGE_PASSWORD,
     CREATE_SESSION,
     DELETE_SESSION,
     GET_SESSION,
-    ChangePassword,
-    Login,
+    LoginRequest,
+    PasswordRequest,
     SessionView,
     UserRequest,
 )
@@ -86,7 +86,7 @@ class LoginService(Service):
     """Handlers of `/session`."""
 
     @handles(CREATE_SESSION)
-    async def login(self, call: Call, parameters: Login) -> Response:
+    async def login(self, call: Call, parameters: Body[LoginRequest]) -> Response:
         """POST /session. A caller who needs no login gets no session."""
         requested = parameters.body
         caller = call.caller
@@ -110,11 +110,12 @@ class LoginService(Service):
         if call.who.session is not None:
             self._context.sessions.end(call.who.session)
         response = Response(status_code=204)
-        response.headers["Set-Cookie"] = cookie("", secure=self._secure(call))
+        secure = self._secure(call)
+        response.delete_cookie(COOKIE, secure=secure, httponly=True, samesite="strict")
         return response
 
     @handles(CHANGE_PASSWORD)
-    async def change_password(self, call: Call, parameters: ChangePassword) -> Response:
+    async def change_password(self, call: Call, parameters: Body[PasswordRequest]) -> Response:
         """POST /session/password. Ends all sessions with the old password and renews this one."""
         requested = parameters.body
         name = call.identity.name
@@ -135,7 +136,8 @@ class LoginService(Service):
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
         secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
         response = answer(self._view(identity, session))
-        response.headers["Set-Cookie"] = cookie(secret, secure=self._secure(call))
+        secure = self._secure(call)
+        response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
         return response
 
     def _secure(self, call: Call) -> bool:

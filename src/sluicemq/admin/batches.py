@@ -35,7 +35,7 @@ from sluicemq.management.journal import (
 )
 from sluicemq.management.operation import Page
 from sluicemq.model.access import Identity, Operation
-from sluicemq.model.dead_letters import dead_letter_of
+from sluicemq.model.dead_letters import dead_letter_of, note_topic
 from sluicemq.model.destination import Address, Kind, encode_name
 from sluicemq.model.errors import AccessDenied, BatchRefused, FrameTooLarge, ProtocolError
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
@@ -43,6 +43,7 @@ from sluicemq.model.rows import (
     DIGEST_MASK,
     MAX_TIME,
     Row,
+    UnusableRow,
     announced_rows,
     decode,
     digest,
@@ -139,6 +140,8 @@ class PartReader:
             return address.name, message
         try:
             origin = name_of(row.destination)
+        except UnusableRow as fault:
+            origin = fault.name
         except ProtocolError:
             origin = ""
         address = Address(Kind.TOPIC if row.topic else Kind.QUEUE, origin)
@@ -183,18 +186,18 @@ class PartReader:
         Raises FrameTooLarge for more destinations than the limit."""
         if key in self._unusable:
             return None
-        most = self._max_targets
-        if most and len(self._addresses) >= most:
-            raise FrameTooLarge(
-                f"the rows of the part have more than {most} destinations, the limit "
-                "(http.max_batch_destinations); send several parts"
-            )
         raw, topic = key
         try:
             name = name_of(raw)
         except ProtocolError as error:
             self._unusable[key] = str(error)
             return None
+        most = self._max_targets
+        if most and len(self._addresses) >= most:
+            raise FrameTooLarge(
+                f"the rows of the part have more than {most} destinations, the limit "
+                "(http.max_batch_destinations); send several parts"
+            )
         problem = ""
         size = len(encode_name(name))
         if not 0 < size <= self._max_name:
@@ -217,17 +220,17 @@ def body_problem(kind: int, body: bytes) -> str:
     streams are not decoded."""
     if kind == BodyKind.NONE:
         return "a body of kind none has no bytes" if body else ""
-    if kind == BodyKind.TEXT:
+    if kind not in (BodyKind.TEXT, BodyKind.JSON):
+        return ""
+    try:
         if not body.isascii():
-            try:
-                body.decode()
-            except UnicodeDecodeError as error:
-                return f"the body is no UTF-8: {error.reason} at byte {error.start}"
-    elif kind == BodyKind.JSON:
-        try:
+            body.decode()  # the JSON decoder does not check strings
+        if kind == BodyKind.JSON:
             _json.decode(body)
-        except (msgspec.MsgspecError, RecursionError) as error:
-            return f"the body is no JSON: {error}"
+    except UnicodeDecodeError as error:
+        return f"the body is no UTF-8: {error.reason} at byte {error.start}"
+    except (msgspec.MsgspecError, RecursionError) as error:
+        return f"the body is no JSON: {error}"
     return ""
 
 
@@ -412,6 +415,8 @@ class BatchService(Service):
         for row in rows:
             origin, message = reader.message(row)
             dead_letter = dead_letter_of(message, origin, refused[row], 0, wall)
+            if message.destination.kind is Kind.TOPIC:
+                note_topic(dead_letter, "")
             dead_letter.destination = address
             dead_letters.append((address, dead_letter))
         refusals = self._broker.batches.check(dead_letters, identity.creator)

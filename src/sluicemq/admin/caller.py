@@ -131,17 +131,6 @@ class BrowserSessions:
         return now - session.used >= self._idle or now - session.began >= self._life
 
 
-def cookie(secret: str, *, secure: bool) -> str:
-    """Return the value of a `Set-Cookie` header that stores the secret until the browser closes;
-    with an empty secret, one that deletes the cookie."""
-    parts = [f"{COOKIE}={secret}", "Path=/", "HttpOnly", "SameSite=Strict"]
-    if secure:
-        parts.append("Secure")
-    if not secret:
-        parts.append("Max-Age=0")
-    return "; ".join(parts)
-
-
 def _key(secret: str) -> bytes:
     return hashlib.sha256(secret.encode("utf-8", "surrogatepass")).digest()
 

@@ -33,13 +33,14 @@ from sluicemq.management.destinations import (
     DeadLetterItem,
     DeadLetterQuery,
     DeleteDestination,
+    DestinationBody,
     DestinationItem,
     DestinationPath,
     DestinationQuery,
     DestinationRequest,
     DestinationView,
     EffectiveSettings,
-    PurgeDestination,
+    PurgeRequest,
     PurgeResult,
     PutDestination,
 )
@@ -88,13 +89,9 @@ class DestinationService(Service):
 
     @handles(LIST_DESTINATIONS)
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
-        """GET /destinations"""
-        return await self.page(call.identity, query)
-
-    async def page(self, identity: Identity, query: DestinationQuery) -> Page[DestinationItem]:
-        """Return a page of the selected destinations that the user may see."""
+        """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
-        chosen = await self._chosen(identity, query, slices)
+        chosen = await self._chosen(call.identity, query, slices)
         items = [
             self.item(destination)
             async for destination in slices.over(chosen[query.part])
@@ -276,7 +273,7 @@ class DestinationService(Service):
         await wait_until_durable(broker, broker.journal.next_sequence())
 
     @handles(PURGE_DESTINATION)
-    async def purge(self, call: Call, parameters: PurgeDestination) -> PurgeResult:
+    async def purge(self, call: Call, parameters: DestinationBody[PurgeRequest]) -> PurgeResult:
         """POST /destinations/{kind}/{name}/purge"""
         broker = self._broker
         destination = found(self._context, call, parameters.address)

@@ -30,7 +30,7 @@ from uvicorn.server import ServerState
 
 from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import PROBLEM_TYPE, problem
-from sluicemq.protocols.transport import Login, SessionInfo, Timer, Transport
+from sluicemq.protocols.transport import Login, NoConsumers, SessionInfo, Timer, Transport
 from sluicemq.security.access import Access
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ class Http11(H11Protocol):
         self.transport.close()
 
 
-class HttpSession:
+class HttpSession(NoConsumers):
     """Session of one HTTP connection; implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
@@ -377,10 +377,6 @@ class HttpSession:
     def session_info(self) -> SessionInfo:
         """Return protocol and user of the connection."""
         return SessionInfo("http", self._caller.user)
-
-    def consumers(self) -> tuple[()]:
-        """Return no consumers: HTTP connections have none."""
-        return ()
 
     def _look(self) -> None:
         """Reject the current request if its head or body arrives too slowly."""

@@ -14,9 +14,8 @@ import os
 import re
 import shutil
 import threading
-import time
+from collections import deque
 from collections.abc import AsyncIterator, Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,14 +23,15 @@ import msgspec
 import structlog
 from starlette.responses import Response, StreamingResponse
 
-from sluicemq.admin.api_context import ApiContext, Configuration, Service
+from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import ApiError, problem
 from sluicemq.admin.routing import Call, handles
 from sluicemq.journal import FileJournal, Slot, Slots
-from sluicemq.journal.backup import BackupCancelled, CopyProgress, create
+from sluicemq.journal.backup import BackupCancelled, CopyProgress
+from sluicemq.journal.backup import create as make_backup
 from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.manifest import catalogue, read_manifest
+from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
 from sluicemq.journal.port import Journal
 from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
@@ -50,12 +50,10 @@ from sluicemq.management.journal import (
     BackupList,
     BackupRequest,
     BackupView,
-    CreateBackup,
     DestinationNames,
     DestinationNamesQuery,
     DurablePosition,
     JournalView,
-    PutSlot,
     SegmentPath,
     SegmentView,
     SlotRequest,
@@ -63,6 +61,8 @@ from sluicemq.management.journal import (
 )
 from sluicemq.management.operation import (
     OCTETS,
+    Body,
+    NamedBody,
     NamePath,
     NoParameters,
     Page,
@@ -182,7 +182,7 @@ class JournalService:
         return await self._slot_view(name, await self._carry_out(self._slots.get, name))
 
     @handles(PUT_SLOT)
-    async def put_slot(self, call: Call, parameters: PutSlot) -> SlotView:
+    async def put_slot(self, call: Call, parameters: NamedBody[SlotRequest]) -> SlotView:
         """PUT /journal/slots/{name}: create or advance a slot. Advancing is not written to the
         audit log, because readers do it continuously."""
         name = _name(call)
@@ -376,7 +376,7 @@ def _name(call: Call) -> str:
 # Closing the connection cancels the backup. Only one backup runs at a time.
 
 REPORT_SECONDS: Final = 0.5
-"""Minimum interval between two progress lines."""
+"""Interval between two progress lines."""
 
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z", re.ASCII)
 
@@ -406,7 +406,7 @@ class BackupService(Service):
         )
 
     @handles(CREATE_BACKUP)
-    async def create(self, call: Call, parameters: CreateBackup) -> StreamingResponse:
+    async def create(self, call: Call, parameters: Body[BackupRequest]) -> StreamingResponse:
         """POST /backups"""
         requested = parameters.body
         call.note = requested.directory
@@ -431,100 +431,78 @@ class BackupService(Service):
                 raise ApiError(404, "backup-not-found", message) from None
         if not _running.acquire(blocking=False):
             raise ApiError(409, "backup-running", "another backup is being made; wait for its end")
-        work = _Work(journal.directory, target, previous, requested, configuration)
+        given_up = threading.Event()
+        latest: deque[CopyProgress] = deque(maxlen=1)
+
+        def copy() -> Manifest:
+            return make_backup(
+                journal.directory,
+                target,
+                extras=configuration.sources(),
+                previous=previous,
+                link=requested.hard_links,
+                rate=requested.max_rate,
+                on_progress=latest.append,
+                cancelled=given_up.is_set,
+            )
+
         try:
-            await asyncio.to_thread(work.take_name)
+            await asyncio.to_thread(_create_directory, target)
+            loop = asyncio.get_running_loop()
+            making = loop.run_in_executor(None, _make, copy, target, call.caller.peer)
         except BaseException:
             _running.release()
             raise
-        work.start(call.caller.peer)
-        return StreamingResponse(work.lines(), media_type=LINES)
+        return StreamingResponse(_lines(making, latest, given_up), media_type=LINES)
 
 
 _running: Final = threading.Lock()
 """Lock that limits the process, which has one journal, to one backup at a time."""
 
 
-class _Work:
-    """One backup: a thread creates it, the event loop sends its progress."""
+def _create_directory(target: Path) -> None:
+    try:
+        target.mkdir(mode=0o700)
+    except FileExistsError:
+        message = f"there is a backup named {target.name} already"
+        raise ApiError(409, "backup-exists", message) from None
 
-    def __init__(
-        self,
-        journal: Path,
-        target: Path,
-        previous: Path | None,
-        requested: BackupRequest,
-        configuration: Configuration,
-    ) -> None:
-        self._journal = journal
-        self._target = target
-        self._previous = previous
-        self._requested = requested
-        self._configuration = configuration
-        self._given_up = threading.Event()
-        self._loop = asyncio.get_running_loop()
-        self._reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._last_report = 0.0
 
-    def take_name(self) -> None:
-        """Create the target directory. Raises ApiError if it exists."""
-        try:
-            self._target.mkdir(mode=0o700)
-        except FileExistsError:
-            raise ApiError(
-                409, "backup-exists", f"there is a backup named {self._target.name} already"
-            ) from None
+def _make(copy: Callable[[], Manifest], target: Path, peer: str) -> dict[str, Any]:
+    """Create the backup, on another thread. Return the last line of the response."""
+    name = target.name
+    try:
+        manifest = copy()
+        log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
+        return {"state": "done", "backup": msgspec.to_builtins(manifest)}
+    except Exception as error:
+        shutil.rmtree(target, ignore_errors=True)
+        code = "cancelled" if isinstance(error, BackupCancelled) else "backup-failed"
+        if not isinstance(error, JournalError | OSError):
+            log.error("internal error", exc_info=error)
+        log.warning("backup failed", name=name, error=str(error), peer=peer)
+        return {"state": "failed", "error": problem(500, code, str(error))}
+    finally:
+        _running.release()
 
-    def start(self, peer: str) -> None:
-        """Start the backup thread. It runs until the backup is complete or `lines` is closed."""
-        threading.Thread(target=self._make, args=(peer,), name="backup", daemon=True).start()
 
-    async def lines(self) -> AsyncIterator[bytes]:
-        """Yield the lines of the response: progress, then the result."""
-        try:
-            while True:
-                line = await self._reports.get()
+async def _lines(
+    making: asyncio.Future[dict[str, Any]],
+    latest: deque[CopyProgress],
+    given_up: threading.Event,
+) -> AsyncIterator[bytes]:
+    """Yield the lines of the response: progress, then the result. Cancels the backup if the
+    response ends before it."""
+    try:
+        while not making.done():
+            await asyncio.wait((making,), timeout=REPORT_SECONDS)
+            if latest:
+                done, total = latest.pop()
+                line = {"state": "copying", "processed": done, "total": total}
                 yield msgspec.json.encode(line) + b"\n"
-                if line["state"] != "copying":
-                    return
-        finally:
-            self._given_up.set()
-
-    def _report(self, line: dict[str, Any]) -> None:
-        with suppress(RuntimeError):  # the event loop is closed
-            self._loop.call_soon_threadsafe(self._reports.put_nowait, line)
-
-    def _copying(self, progress: CopyProgress) -> None:
-        now = time.monotonic()
-        if now - self._last_report >= REPORT_SECONDS:
-            self._last_report = now
-            self._report({"state": "copying", "processed": progress.done, "total": progress.total})
-
-    def _make(self, peer: str) -> None:
-        name = self._target.name
-        try:
-            manifest = create(
-                self._journal,
-                self._target,
-                extras=self._configuration.sources(),
-                previous=self._previous,
-                link=self._requested.hard_links,
-                rate=self._requested.max_rate,
-                on_progress=self._copying,
-                cancelled=self._given_up.is_set,
-            )
-            line = {"state": "done", "backup": msgspec.to_builtins(manifest)}
-            log.info("backup made", name=name, bytes=manifest.bytes, peer=peer)
-        except Exception as error:
-            shutil.rmtree(self._target, ignore_errors=True)
-            code = "cancelled" if isinstance(error, BackupCancelled) else "backup-failed"
-            if not isinstance(error, JournalError | OSError):
-                log.error("internal error", exc_info=error)
-            log.warning("backup failed", name=name, error=str(error), peer=peer)
-            line = {"state": "failed", "error": problem(500, code, str(error))}
-        finally:
-            _running.release()
-        self._report(line)
+        yield msgspec.json.encode(making.result()) + b"\n"
+    finally:
+        given_up.set()
 
 
 def _backup_name(text: str) -> str:

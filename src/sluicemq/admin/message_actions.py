@@ -9,9 +9,7 @@ continues the action. Messages that arrive after the first request are not affec
 
 from __future__ import annotations
 
-import base64
-import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any, Final
 
@@ -34,18 +32,19 @@ from sluicemq.admin.messages import (
 from sluicemq.admin.routing import Call, from_base64, handles, named
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import Broker, Delivery, Destination, Selector, Subscription
+from sluicemq.management.destinations import DestinationBody
 from sluicemq.management.messages import (
     APPLY_MESSAGE_ACTION,
     PUBLISH_MESSAGE,
     Action,
-    ApplyMessageAction,
     MessageActionFailure,
     MessageActionRequest,
     MessageActionResult,
     MessageTarget,
-    PublishMessage,
+    PropertyInput,
     PublishRequest,
     PublishResult,
+    TypedProperty,
 )
 from sluicemq.management.operation import KINDS
 from sluicemq.model.access import Operation
@@ -67,7 +66,6 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin, Proper
 # The response is sent when the message is as durable as requested. `ttl_ms` and `delay_ms` count
 # from the time of the request.
 
-MOST_PROPERTIES: Final = 1000
 _DURABILITIES: Final = {
     each.name.lower(): each for each in Durability if each is not Durability.TRANSIENT
 }
@@ -77,15 +75,14 @@ _KINDS: Final = {
     "bytes": BodyKind.BYTES,
     "none": BodyKind.NONE,
 }
-_PROPERTIES: Final[dict[str, type | tuple[type, ...]]] = {
+_TYPES: Final[dict[str, Any]] = {
     "boolean": bool,
     "int": int,
-    "float": (int, float),
+    "float": float,
     "string": str,
-    "bytes": str,
-    "null": type(None),
+    "bytes": bytes,
+    "null": None,
 }
-"""JSON types accepted for each type of property."""
 
 
 def address_of(target: MessageTarget) -> Address:
@@ -100,7 +97,7 @@ class PublishingService(Service):
     """Handlers of POST /destinations/{kind}/{name}/messages."""
 
     @handles(PUBLISH_MESSAGE)
-    async def post(self, call: Call, parameters: PublishMessage) -> PublishResult:
+    async def post(self, call: Call, parameters: DestinationBody[PublishRequest]) -> PublishResult:
         """Publish one message."""
         broker = self._broker
         address = parameters.address
@@ -171,58 +168,26 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
     return kind, body
 
 
-def properties_of(given: dict[str, Any]) -> dict[str, Property]:
+def properties_of(given: Mapping[str, PropertyInput]) -> dict[str, Property]:
     """Return the properties of the model. Raises ApiError for invalid ones."""
-    if len(given) > MOST_PROPERTIES:
-        raise ApiError(400, "bad-body", f"a message has up to {MOST_PROPERTIES} properties here")
-    found: dict[str, Property] = {}
-    for name, value in given.items():
-        if not 0 < len(name) <= 255:
-            raise ApiError(400, "bad-body", "the name of a property has 1 to 255 characters")
-        found[name] = _typed(name, value) if isinstance(value, dict) else _plain(name, value)
-    return found
+    return {name: _property(name, value) for name, value in given.items()}
 
 
-def _plain(name: str, value: object) -> Property:
-    if isinstance(value, list):
-        raise ApiError(400, "bad-body", f"the property {name!r} cannot be a list")
-    assert value is None or isinstance(value, bool | int | float | str)
+def _property(name: str, given: PropertyInput) -> Property:
+    value: Property
+    if isinstance(given, TypedProperty):
+        # numbers that not every JSON reader can represent are written as text
+        is_number = given.type in ("int", "float") and isinstance(given.value, str)
+        try:
+            value = msgspec.convert(given.value, _TYPES[given.type], strict=not is_number)
+        except msgspec.ValidationError as error:
+            message = f"the property {name!r} is no {given.type}: {error}"
+            raise ApiError(400, "bad-body", message) from None
+    else:
+        value = given
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise ApiError(400, "bad-body", f"the property {name!r} has more than 64 bits")
     return value
-
-
-def _typed(name: str, given: dict[str, Any]) -> Property:
-    kind: Any = given.get("type")
-    value: Any = given.get("value")
-    expected = _PROPERTIES.get(kind) if isinstance(kind, str) else None
-    if expected is None or set(given) - {"type", "value"}:
-        there = ", ".join(_PROPERTIES)
-        raise ApiError(
-            400, "bad-body", f'the property {name!r} is {{"type", "value"}}; types are {there}'
-        )
-    if kind in ("int", "float") and isinstance(value, str):
-        value = _number(name, kind, value)
-    if not isinstance(value, expected) or (isinstance(value, bool) and kind != "boolean"):
-        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}")
-    if kind == "bytes" and isinstance(value, str):
-        try:
-            return base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError):
-            raise ApiError(400, "bad-body", f"the property {name!r} is not base64") from None
-    if kind == "float" and isinstance(value, int | float):
-        return float(value)
-    return _plain(name, value)
-
-
-def _number(name: str, kind: str, text: str) -> int | float:
-    """Return a number; numbers that not every JSON reader can represent are written as text."""
-    try:
-        if len(text) > 40:
-            raise ValueError
-        return int(text) if kind == "int" else float(text)
-    except ValueError:
-        raise ApiError(400, "bad-body", f"the property {name!r} is no {kind}") from None
 
 
 MOST_FAILURES: Final = 100
@@ -289,7 +254,9 @@ class ActionService(Service):
     """POST /destinations/{kind}/{name}/messages/actions"""
 
     @handles(APPLY_MESSAGE_ACTION)
-    async def post(self, call: Call, parameters: ApplyMessageAction) -> MessageActionResult:
+    async def post(
+        self, call: Call, parameters: DestinationBody[MessageActionRequest]
+    ) -> MessageActionResult:
         """Act on messages."""
         body = parameters.body
         chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
@@ -317,7 +284,9 @@ class ActionService(Service):
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
         return work.answer(next_cursor)
 
-    def _permit(self, call: Call, parameters: ApplyMessageAction, target: Address | None) -> None:
+    def _permit(
+        self, call: Call, parameters: DestinationBody[MessageActionRequest], target: Address | None
+    ) -> None:
         """Check the permissions that the action needs. Raises AccessDenied."""
         body, name = parameters.body, parameters.address.name
         if body.action == "copy":

@@ -155,8 +155,8 @@ def _in_query(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
             "description": "The name in base64, if it cannot stand in a path; the path has ~.",
             "schema": {"type": "string"},
         }
-    _, schemas = schema_components([operation.parameters], ref_template=PLACE)
-    schema = schemas[operation.parameters.__name__]
+    [reference], schemas = schema_components([operation.parameters], ref_template="{name}")
+    schema = schemas[reference["$ref"]]
     required = schema.get("required", ())
     for name in operation.query_names:
         property_schema = schema["properties"][name]

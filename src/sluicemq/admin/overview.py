@@ -10,7 +10,6 @@ import dataclasses
 import os
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import suppress
-from time import perf_counter
 from typing import Final
 
 import msgspec
@@ -19,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import DestinationService, sees
+from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
@@ -39,7 +38,6 @@ from sluicemq.management.broker import (
     AlarmView,
     AuditEntry,
     ConfigurationQuery,
-    EventQuery,
     HealthView,
     HistoryQuery,
     HistoryView,
@@ -53,7 +51,6 @@ from sluicemq.management.broker import (
     StatusView,
     TotalsView,
 )
-from sluicemq.management.destinations import DestinationQuery
 from sluicemq.management.operation import KINDS, NoParameters, Page, PageQuery
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address
@@ -163,74 +160,15 @@ def alarms(
 #
 # Stream of server-sent events (WHATWG HTML, section 9.2).
 #
-#     event: overview       every second; `/overview` without its history
-#     event: destinations   every two seconds, if requested; a page of `/destinations`
-#     event: logout         the login is no longer valid; the stream ends
-#     : keep-alive          if there is no other event for a while
+#     event: overview   every second; `/overview` without its history
+#     event: logout     the login is no longer valid; the stream ends
 #
 # Events are not queued: each is built from the current state once the previous one has been sent. A
 # slow reader misses events but gets no outdated ones, and its output buffer is bounded.
-#
-# Pages of destinations are built one at a time with pauses in between, so that they take at most a
-# tenth of the event loop's time, whatever the number of streams. Streams with the same query share
-# a page.
-
-FRESH_SECONDS: Final = 1.5
-"""Time for which a page is reused for other streams."""
-REST: Final = 9
-"""Pause before the next page, as a multiple of the time that the last page took."""
-
-
-@dataclasses.dataclass(slots=True, eq=False)
-class DestinationPageCache:
-    """Cache of destination pages shared by event streams."""
-
-    _pages: DestinationService
-    _lock: asyncio.Lock = dataclasses.field(default_factory=asyncio.Lock)
-    _free_at: float = 0.0
-    _made: dict[tuple[Identity, DestinationQuery], tuple[float, bytes]] = dataclasses.field(
-        default_factory=dict
-    )
-
-    async def of(self, identity: Identity, query: DestinationQuery) -> bytes:
-        """Return a page as JSON."""
-        key = (identity, query)
-        async with self._lock:
-            now = perf_counter()
-            self._made = {k: v for k, v in self._made.items() if now - v[0] < FRESH_SECONDS}
-            made = self._made.get(key)
-            if made is not None:
-                return made[1]
-            if self._free_at > now:
-                await asyncio.sleep(self._free_at - now)
-            started = perf_counter()
-            page = msgspec.json.encode(await self._pages.page(identity, query))
-            now = perf_counter()
-            self._made[key] = (now, page)
-            self._free_at = now + REST * (now - started)
-            return page
-
-    async def unless(
-        self, leaving: asyncio.Event, identity: Identity, query: DestinationQuery
-    ) -> bytes | None:
-        """Return a page as JSON, or None as soon as `leaving` is set."""
-        making = asyncio.ensure_future(self.of(identity, query))
-        left = asyncio.ensure_future(leaving.wait())
-        try:
-            await asyncio.wait((making, left), return_when=asyncio.FIRST_COMPLETED)
-            return making.result() if making.done() else None
-        finally:
-            making.cancel()
-            left.cancel()
-
 
 TICK_SECONDS: Final = 1.0
-ROWS_TICKS: Final = 2
-"""Ticks between two pages of destinations."""
-KEEP_ALIVE_TICKS: Final = 15
 RETRY_MS: Final = 2000
 """Delay after which a browser reconnects when its stream has ended."""
-_KEEP_ALIVE: Final = b": keep-alive\n\n"
 
 
 def event(name: str, data: bytes) -> bytes:
@@ -255,7 +193,6 @@ class OverviewService(Service):
         super().__init__(context)
         self._made: OverviewView | None = None
         self._made_at = 0
-        self._pages = DestinationPageCache(DestinationService(context))
         self._tick = tick
         self.open = 0
 
@@ -279,7 +216,7 @@ class OverviewService(Service):
         return self.past(steps, destination)
 
     @handles(STREAM_EVENTS)
-    async def stream(self, call: Call, query: EventQuery) -> Response:
+    async def stream(self, call: Call, parameters: NoParameters) -> Response:
         """GET /events"""
         most = self._context.limits.streams
         if self.open >= most:
@@ -291,14 +228,12 @@ class OverviewService(Service):
             )
         if call.request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return StreamingResponse(self.events(call, query), media_type=EVENT_STREAM)
+        return StreamingResponse(self.events(call), media_type=EVENT_STREAM)
 
-    async def events(self, call: Call, query: EventQuery) -> AsyncIterator[bytes]:
+    async def events(self, call: Call) -> AsyncIterator[bytes]:
         """Yield the events of a stream, which counts as open meanwhile, until the connection is
         about to close or the login is no longer valid."""
         leaving = call.caller.leaving
-        silent = 0
-        tick = 0
         self.open += 1
         try:
             yield b"retry: %d\n\n" % RETRY_MS
@@ -308,20 +243,7 @@ class OverviewService(Service):
                 if identity is None:
                     yield event("logout", b"{}")
                     return
-                silent += 1
-                if query.overview:
-                    silent = 0
-                    yield event("overview", msgspec.json.encode(self.now(identity)))
-                if query.destinations and tick % ROWS_TICKS == 0:
-                    rows = await self._pages.unless(leaving, identity, query)
-                    if rows is None:
-                        return
-                    silent = 0
-                    yield event("destinations", rows)
-                if silent >= KEEP_ALIVE_TICKS:
-                    silent = 0
-                    yield _KEEP_ALIVE
-                tick += 1
+                yield event("overview", msgspec.json.encode(self.now(identity)))
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._tick):
                         await leaving.wait()

@@ -17,7 +17,6 @@ import asyncio
 import base64
 import binascii
 import re
-from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -64,37 +63,25 @@ class BodyBudget:
 
     def __init__(self, size: int) -> None:
         self._free = self.size = size
-        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+        self._turn = asyncio.Lock()
+        """Held by the first of the waiting requests; the lock is granted in order."""
+        self._freed = asyncio.Event()
 
     @asynccontextmanager
     async def reserve(self, size: int) -> AsyncIterator[None]:
         """Wait until a body of that size fits into the budget; reserve the memory in the
         context."""
         size = min(size, self.size)
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        entry = (size, future)
-        self._waiting.append(entry)
-        self._give_back(0)
-        try:
-            await future
-        except BaseException:
-            if future.done() and not future.cancelled():
-                self._give_back(size)
-            else:
-                self._waiting.remove(entry)
-                self._give_back(0)
-            raise
+        async with self._turn:
+            while self._free < size:
+                self._freed.clear()
+                await self._freed.wait()
+            self._free -= size
         try:
             yield
         finally:
-            self._give_back(size)
-
-    def _give_back(self, size: int) -> None:
-        self._free += size
-        while self._waiting and self._waiting[0][0] <= self._free:
-            first_size, future = self._waiting.popleft()
-            self._free -= first_size
-            future.set_result(None)
+            self._free += size
+            self._freed.set()
 
 
 def announced(request: Request, limit: int, what_to_do: str) -> int:

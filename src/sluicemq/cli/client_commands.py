@@ -55,11 +55,17 @@ from sluicemq.management.journal import (
     GET_SLOT,
     LIST_SLOTS,
     PUT_SLOT,
-    PutSlot,
     SlotRequest,
     SlotView,
 )
-from sluicemq.management.operation import ApiOperation, IdPath, NamePath, PageQuery, kind_name
+from sluicemq.management.operation import (
+    ApiOperation,
+    IdPath,
+    NamedBody,
+    NamePath,
+    PageQuery,
+    kind_name,
+)
 from sluicemq.model.destination import Kind
 from sluicemq.server.settings import Unit
 
@@ -405,7 +411,7 @@ def create_slot(
     body = SlotRequest(
         position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
     )
-    slot = api.call(PUT_SLOT, PutSlot(name=name, body=body))
+    slot = api.call(PUT_SLOT, NamedBody(name=name, body=body))
     return CommandResult(slot, f"The slot {name} is at {slot.position}.")
 
 
@@ -415,7 +421,7 @@ def advance_slot(api: Api, name: NameArgument, position: PositionOption) -> Comm
     slot = api.call(GET_SLOT, NamePath(name=name))
     if position < slot.position:
         raise UsageError(f"the slot {name} is at {slot.position} and cannot go back to {position}")
-    slot = api.call(PUT_SLOT, PutSlot(name=name, body=SlotRequest(position)))
+    slot = api.call(PUT_SLOT, NamedBody(name=name, body=SlotRequest(position)))
     return CommandResult(slot, f"The slot {name} is at {slot.position}.")
 
 

@@ -1,10 +1,9 @@
-"""`sluicemq serve`: run a broker until it is stopped. `sluicemq config …`: show, check and document
-the configuration."""
+"""`sluicemq serve`: run a broker until it is stopped. `sluicemq config …`: show and check the
+configuration."""
 
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
@@ -39,7 +38,7 @@ from sluicemq.cli.location import (
 )
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
 from sluicemq.model.errors import JournalDamaged
-from sluicemq.server.configuration_reference import describe, render, to_builtins
+from sluicemq.server.configuration_reference import render, to_builtins
 from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.settings import Unit, format_quantity
 
@@ -152,19 +151,6 @@ def check(
         err().print(f"warning: {warning}", style="yellow", markup=False)
     sources = sorted(set(loaded.origins.values()))
     err().print(f"The configuration is sound (from {', '.join(sources) or 'defaults'}).")
-
-
-@app.command()
-def docs(
-    write: Annotated[
-        Path | None, typer.Option("--write", metavar="FILE", help="Write the page to a file.")
-    ] = None,
-) -> None:
-    """Print the reference of all settings (Markdown)."""
-    if write is None:
-        sys.stdout.write(describe())
-    else:
-        write.write_text(describe(), encoding="utf-8")
 
 
 def _value(value: object, unit: str) -> str:

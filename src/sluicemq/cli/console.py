@@ -120,7 +120,8 @@ _HINTS: Final = {
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
     UsageError: "",
-    ConfigurationError: "sluicemq config docs explains every setting.",
+    ConfigurationError: "docs/configuration.md explains every setting, and so does: "
+    "sluicemq config show --explain",
 }
 
 

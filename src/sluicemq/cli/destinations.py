@@ -51,12 +51,12 @@ from sluicemq.management.destinations import (
     AddressView,
     DeadLetterItem,
     DeleteDestination,
+    DestinationBody,
     DestinationItem,
     DestinationPath,
     DestinationQuery,
     DestinationRequest,
     DestinationView,
-    PurgeDestination,
     PurgeRequest,
     PutDestination,
 )
@@ -344,7 +344,7 @@ def purge(
         item = api.call(GET_DESTINATION, DestinationPath(address=address))
         count = item.ready + item.scheduled + unacked * item.unacked
         confirm(f"Purge {number(count)} messages of {display_name(address)}?", yes)
-    purging = PurgeDestination(address=address, body=PurgeRequest(unacked=unacked))
+    purging = DestinationBody(address=address, body=PurgeRequest(unacked=unacked))
     answer = api.call(PURGE_DESTINATION, purging)
     return CommandResult(
         answer, f"{number(answer.purged)} messages of {display_name(address)} have been purged."

@@ -56,9 +56,8 @@ from sluicemq.management.journal import (
     LIST_BACKUPS,
     BackupRequest,
     BackupView,
-    CreateBackup,
 )
-from sluicemq.management.operation import PageQuery
+from sluicemq.management.operation import Body, PageQuery
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, JournalError, RequestRefused
 from sluicemq.server.clock import SystemClock
@@ -574,7 +573,7 @@ def _ask(
         incremental_from=str(previous) if previous is not None else None,
     )
     with Api(place.target()) as api, _progress("copying") as bar:
-        for line in api.lines(CREATE_BACKUP, CreateBackup(body=body)):
+        for line in api.lines(CREATE_BACKUP, Body(body=body)):
             if line["state"] == "done":
                 return msgspec.convert(line["backup"], Manifest)
             if line["state"] == "failed":

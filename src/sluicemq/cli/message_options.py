@@ -29,10 +29,10 @@ from sluicemq.cli.console import (
     size,
 )
 from sluicemq.cli.destinations import address_in, display_name
+from sluicemq.management.destinations import DestinationBody
 from sluicemq.management.messages import (
     APPLY_MESSAGE_ACTION,
     Action,
-    ApplyMessageAction,
     BodyView,
     DeadLetterView,
     MessageActionFailure,
@@ -140,7 +140,7 @@ def run_action(
         while True:
             if limit:
                 body = replace(body, limit=limit - done)
-            acting = ApplyMessageAction(address=address, body=body)
+            acting = DestinationBody(address=address, body=body)
             answer = api.call(APPLY_MESSAGE_ACTION, acting)
             done += answer.processed
             failed += answer.failed

@@ -58,6 +58,7 @@ from sluicemq.management.destinations import (
     LIST_DEAD_LETTER_QUEUES,
     DeadLetterItem,
     DeadLetterQuery,
+    DestinationBody,
 )
 from sluicemq.management.messages import (
     GET_MESSAGE,
@@ -70,7 +71,6 @@ from sluicemq.management.messages import (
     MessagePath,
     MessageQuery,
     MessageTarget,
-    PublishMessage,
     PublishRequest,
 )
 from sluicemq.management.operation import Page
@@ -222,7 +222,7 @@ def publish(
     # all files are read before the first message is published
     for content in list(read_bodies(bodies or [], file or [])):
         message = PublishRequest(**common, **_body(content, kind))
-        answer = api.call(PUBLISH_MESSAGE, PublishMessage(address=address, body=message))
+        answer = api.call(PUBLISH_MESSAGE, DestinationBody(address=address, body=message))
         ids.append(answer.id)
     summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
     return CommandResult(

@@ -489,7 +489,7 @@ def infer(
     with spark_session("sluicemq schema") as spark:
         events = read_published(spark, source, destination)
         inferred = infer_schema(events, destination, Format(format) if format else None, messages)
-    print(block(inferred, destination, name or table_name(destination)), end="")
+        print(block(inferred, destination, name or table_name(destination)), end="")
 
 
 # --- shared by run and backfill ------------------------------------------------------------------

@@ -39,6 +39,7 @@ from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, Settin
 from sluicemq.management.operation import (
     AnswerT,
     ApiOperation,
+    NamedBody,
     NamePath,
     Page,
     ParametersT,
@@ -62,9 +63,7 @@ from sluicemq.management.users import (
     WITHDRAW_ROLE,
     AccountQuery,
     AssignedRole,
-    CreateToken,
     DeleteUser,
-    GrantPermission,
     PermissionRequest,
     PermissionView,
     PutRole,
@@ -357,7 +356,7 @@ def add_token(
 ) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
     until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
-    request = CreateToken(name=user, body=TokenRequest(label=label, expires=until))
+    request = NamedBody(name=user, body=TokenRequest(label=label, expires=until))
     token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
     return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
@@ -549,10 +548,10 @@ def grant(
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
     chosen = _operations(operation)
     body = PermissionRequest(pattern=pattern, operations=chosen, ignore_case=ignore_case)
-    granting: ApiOperation[GrantPermission, Any] = (
+    granting: ApiOperation[NamedBody[PermissionRequest], Any] = (
         GRANT_ROLE_PERMISSION if role else GRANT_USER_PERMISSION
     )
-    accounts.call(granting, GrantPermission(name=who, body=body))
+    accounts.call(granting, NamedBody(name=who, body=body))
     words = list(map(str, chosen))
     return CommandResult(
         {

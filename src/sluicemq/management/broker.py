@@ -7,7 +7,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.management.destinations import Counters, DestinationQuery
+from sluicemq.management.destinations import Counters
 from sluicemq.management.operation import ApiOperation, Need, NoParameters, Page, PageQuery
 
 BrokerState = Literal["starting", "serving", "stopping", "failed"]
@@ -233,15 +233,6 @@ class AuditEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     changed_by: str = ""
 
 
-class EventQuery(DestinationQuery, kw_only=True, frozen=True):
-    """Events to send; the other parameters select destinations, as for `/destinations`."""
-
-    overview: Annotated[bool, Meta(description="Send the overview every second.")] = True
-    destinations: Annotated[bool, Meta(description="Send a page of destinations every 2 s.")] = (
-        False
-    )
-
-
 EVENT_STREAM: Final = "text/event-stream"
 
 GET_OVERVIEW: Final = ApiOperation(
@@ -266,9 +257,9 @@ STREAM_EVENTS: Final = ApiOperation(
     "streamEvents",
     "GET",
     "/events",
-    Need.VISIBLE,
+    Need.USER,
     "Stream of events",
-    EventQuery,
+    NoParameters,
     bytes,
     media=EVENT_STREAM,
 )

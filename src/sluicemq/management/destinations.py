@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from types import NoneType
-from typing import Annotated, Final, Literal
+from typing import Annotated, Final, Generic, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.management.operation import ApiOperation, Need, Page, SortedPageQuery
+from sluicemq.management.operation import ApiOperation, BodyT, Need, Page, SortedPageQuery
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Overflow
 
@@ -155,6 +155,12 @@ class DestinationPath(msgspec.Struct, kw_only=True, frozen=True):
     address: Address
 
 
+class DestinationBody(DestinationPath, Generic[BodyT], kw_only=True, frozen=True):
+    """A destination, and a body."""
+
+    body: BodyT
+
+
 class PutDestination(DestinationPath, kw_only=True, frozen=True):
     """Settings of a destination, and the precondition of the request."""
 
@@ -178,12 +184,6 @@ class PurgeRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fie
     """Messages to drop: all ready and scheduled ones; with `unacked`, unacked ones as well."""
 
     unacked: bool = False
-
-
-class PurgeDestination(DestinationPath, kw_only=True, frozen=True):
-    """A destination, and the messages to drop."""
-
-    body: PurgeRequest = PurgeRequest()
 
 
 class PurgeResult(msgspec.Struct, kw_only=True, frozen=True):
@@ -260,7 +260,7 @@ PURGE_DESTINATION: Final = ApiOperation(
     f"{_ONE}/purge",
     Operation.MANAGE,
     "Purge a destination",
-    PurgeDestination,
+    DestinationBody[PurgeRequest],
     PurgeResult,
 )
 PAUSE_DESTINATION: Final = ApiOperation(

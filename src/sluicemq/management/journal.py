@@ -11,6 +11,8 @@ from msgspec import Meta
 from sluicemq.management.operation import (
     OCTETS,
     ApiOperation,
+    Body,
+    NamedBody,
     NamePath,
     Need,
     NoParameters,
@@ -81,12 +83,6 @@ class SlotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     lease_ms: Annotated[int, Meta(ge=0, le=3_600_000)] = 0
 
 
-class PutSlot(NamePath, frozen=True, kw_only=True):
-    """A retention slot with its settings."""
-
-    body: SlotRequest
-
-
 class SlotView(msgspec.Struct, frozen=True):
     """A slot.
 
@@ -144,12 +140,6 @@ class BackupRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     max_rate: Annotated[
         int, Meta(ge=0, le=1 << 50, description="Maximum bytes copied per second; 0 = no limit.")
     ] = 0
-
-
-class CreateBackup(msgspec.Struct, frozen=True, kw_only=True):
-    """A new backup."""
-
-    body: BackupRequest
 
 
 class BackupList(Page[BackupView], frozen=True, kw_only=True):
@@ -290,7 +280,7 @@ PUT_SLOT: Final = ApiOperation(
     "/journal/slots/{name}",
     Need.SUPERUSER,
     "Create or advance a slot",
-    PutSlot,
+    NamedBody[SlotRequest],
     SlotView,
 )
 DELETE_SLOT: Final = ApiOperation(
@@ -312,7 +302,7 @@ CREATE_BACKUP: Final = ApiOperation(
     "/backups",
     Need.SUPERUSER,
     "Create a backup; the response reports its progress, one line at a time",
-    CreateBackup,
+    Body[BackupRequest],
     bytes,
     media=LINES,
 )

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.management.destinations import AddressView, DestinationPath
+from sluicemq.management.destinations import AddressView, DestinationBody, DestinationPath
 from sluicemq.management.operation import (
     OCTETS,
     ApiOperation,
@@ -181,6 +181,20 @@ class MessageTarget(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fi
         return cls(kind=kind, name_base64=to_base64(address.name))
 
 
+class TypedProperty(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A property to be published, with its type.
+
+    value  of an int or float also as text, of bytes in base64
+    """
+
+    type: Literal["boolean", "int", "float", "string", "bytes", "null"]
+    value: bool | int | float | str | None = None
+
+
+PropertyName = Annotated[str, Meta(min_length=1, max_length=255)]
+PropertyInput = TypedProperty | bool | int | float | str | None
+
+
 class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_fields=True):
     """A message. At most one of the three bodies is given.
 
@@ -191,7 +205,7 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     body_base64: str | UnsetType = UNSET
     body_json: msgspec.Raw | UnsetType = UNSET
     body_kind: Literal["text", "json", "bytes", "none"] | UnsetType = UNSET
-    properties: dict[str, Any] = {}
+    properties: Annotated[dict[PropertyName, PropertyInput], Meta(max_length=1000)] = {}
     priority: Annotated[int, Meta(ge=0, le=9)] = 4
     ttl_ms: Milliseconds = 0
     delay_ms: Milliseconds = 0
@@ -200,12 +214,6 @@ class PublishRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unknown_f
     type: Text = ""
     message_id: Text = ""
     durability: Literal["none", "lazy", "sync"] = "sync"
-
-
-class PublishMessage(DestinationPath, kw_only=True, frozen=True):
-    """A destination, and a message for it."""
-
-    body: PublishRequest = PublishRequest()
 
 
 class PublishResult(msgspec.Struct, kw_only=True, frozen=True):
@@ -236,12 +244,6 @@ class MessageActionRequest(msgspec.Struct, kw_only=True, frozen=True, forbid_unk
     state: Literal["ready", "scheduled"] = "ready"
     cursor: str = ""
     limit: Annotated[int, Meta(ge=0)] = 0
-
-
-class ApplyMessageAction(DestinationPath, kw_only=True, frozen=True):
-    """A destination, and an action on its messages."""
-
-    body: MessageActionRequest
 
 
 class MessageActionFailure(msgspec.Struct, kw_only=True, frozen=True):
@@ -301,7 +303,7 @@ PUBLISH_MESSAGE: Final = ApiOperation(
     _ALL,
     Operation.PRODUCE,
     "Publish a message",
-    PublishMessage,
+    DestinationBody[PublishRequest],
     PublishResult,
     status=201,
     audited=False,
@@ -312,6 +314,6 @@ APPLY_MESSAGE_ACTION: Final = ApiOperation(
     f"{_ALL}/actions",
     (Operation.BROWSE, Operation.CONSUME, Operation.MANAGE),
     "Delete, move, copy, redeliver or redrive messages",
-    ApplyMessageAction,
+    DestinationBody[MessageActionRequest],
     MessageActionResult,
 )

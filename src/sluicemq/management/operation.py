@@ -51,6 +51,7 @@ MOST_OFFSET: Final = (1 << 53) - 1
 
 ParametersT = TypeVar("ParametersT", bound=msgspec.Struct)
 AnswerT = TypeVar("AnswerT")
+BodyT = TypeVar("BodyT")
 ItemT = TypeVar("ItemT")
 ServiceT = TypeVar("ServiceT")
 CallT = TypeVar("CallT")
@@ -80,6 +81,18 @@ class NamePath(msgspec.Struct, frozen=True, kw_only=True):
     """Parameters of an operation on what has a name."""
 
     name: str
+
+
+class Body(msgspec.Struct, Generic[BodyT], frozen=True, kw_only=True):
+    """Parameters of an operation that has only a body."""
+
+    body: BodyT
+
+
+class NamedBody(NamePath, Generic[BodyT], frozen=True, kw_only=True):
+    """Parameters of an operation on what has a name, with a body."""
+
+    body: BodyT
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,8 @@ from msgspec import UNSET, Meta, UnsetType
 
 from sluicemq.management.operation import (
     ApiOperation,
+    Body,
+    NamedBody,
     NamePath,
     Need,
     NoParameters,
@@ -151,23 +153,11 @@ class PermissionRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknow
         return Permission(self.pattern, frozenset(self.operations), self.ignore_case)
 
 
-class GrantPermission(NamePath, frozen=True, kw_only=True):
-    """A user or a role, and a permission for it."""
-
-    body: PermissionRequest
-
-
 class TokenRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Label and expiration time of a token; seconds since the epoch, 0 = never expires."""
 
     label: Annotated[str, Meta(max_length=200)] = ""
     expires: Annotated[int, Meta(ge=0, le=1 << 40)] = 0
-
-
-class CreateToken(NamePath, frozen=True, kw_only=True):
-    """A user, and the settings of a token."""
-
-    body: TokenRequest = TokenRequest()
 
 
 class TokenPath(NamePath, frozen=True, kw_only=True):
@@ -192,23 +182,11 @@ class LoginRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     token: str = ""
 
 
-class Login(msgspec.Struct, frozen=True, kw_only=True):
-    """Credentials of the caller."""
-
-    body: LoginRequest = LoginRequest()
-
-
 class PasswordRequest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Current and new password of the caller."""
 
     current_password: str
     new_password: Annotated[str, Meta(min_length=1, max_length=1024)]
-
-
-class ChangePassword(msgspec.Struct, frozen=True, kw_only=True):
-    """Passwords of the caller."""
-
-    body: PasswordRequest
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +231,7 @@ GRANT_USER_PERMISSION: Final = ApiOperation(
     f"{_USER}/permissions",
     Need.SUPERUSER,
     "Grant a permission",
-    GrantPermission,
+    NamedBody[PermissionRequest],
     UserView,
 )
 REVOKE_USER_PERMISSION: Final = ApiOperation(
@@ -291,7 +269,7 @@ CREATE_TOKEN: Final = ApiOperation(
     f"{_USER}/tokens",
     Need.SUPERUSER,
     "Create a token",
-    CreateToken,
+    NamedBody[TokenRequest],
     TokenResult,
     status=201,
 )
@@ -330,7 +308,7 @@ GRANT_ROLE_PERMISSION: Final = ApiOperation(
     f"{_ROLE}/permissions",
     Need.SUPERUSER,
     "Grant a role a permission",
-    GrantPermission,
+    NamedBody[PermissionRequest],
     RoleView,
 )
 REVOKE_ROLE_PERMISSION: Final = ApiOperation(
@@ -349,7 +327,7 @@ CREATE_SESSION: Final = ApiOperation(
     "/session",
     Need.NOTHING,
     "Log in and begin a session",
-    Login,
+    Body[LoginRequest],
     SessionView,
     audited=False,
 )
@@ -371,6 +349,6 @@ CHANGE_PASSWORD: Final = ApiOperation(
     "/session/password",
     Need.USER,
     "Change the caller's password",
-    ChangePassword,
+    Body[PasswordRequest],
     SessionView,
 )

@@ -55,7 +55,8 @@ Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 class Row(msgspec.Struct, array_like=True, gc=False):
     """Message to be written, as decoded by the broker. Times in ms since the epoch, 0 = none.
 
-    destination     name as text, or as binary data if it is not UTF-8 (`name_of`)
+    destination     name as text, or as binary data if it is not UTF-8; an array of the name and the
+                    reason in a row that its sender could not convert (`name_of`)
     topic           True for a topic, False for a queue
     body            bytes of the type `body_kind`
     body_kind       0 none, 1 text, 2 JSON, 3 bytes, 4 map, 5 stream, 6 object (BodyKind)
@@ -113,16 +114,32 @@ RowValues = tuple[
 """Row before it is encoded: the fields of `Row` in their order."""
 
 
+class UnusableRow(ProtocolError):
+    """Raised for a row that its sender could not convert; the text has the sender's reason.
+
+    name  name of its destination
+    """
+
+    def __init__(self, reason: str, name: str) -> None:
+        super().__init__(reason)
+        self.name = name
+
+
 def name_of(raw: bytes | msgspec.Raw) -> str:
-    """Return the name encoded in `Row.destination` or `Row.reply_to`. Raises ProtocolError."""
+    """Return the name encoded in `Row.destination`. Raises ProtocolError (UnusableRow)."""
+    reason = None
     try:
         name: Any = _any.decode(raw) if len(raw) <= MOST_NAME_BYTES else None
     except _UNREADABLE as error:
         raise ProtocolError(f"the destination is no text: {error}") from None
+    if isinstance(name, list) and len(name) == 2 and isinstance(name[1], str):
+        name, reason = name
     if isinstance(name, bytes):
         name = decode_name(name)
     if not isinstance(name, str):
         raise ProtocolError("the destination is neither text nor binary data, or far too long")
+    if reason is not None:
+        raise UnusableRow(reason, name)
     return name
 
 

@@ -10,8 +10,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import reduce
-from operator import and_
 from typing import Any, Final, NamedTuple
 
 from delta.tables import DeltaTable
@@ -62,9 +60,6 @@ class TableState:
     changed: datetime
     files: int
     size: int
-
-
-Ranges = Mapping[str, tuple[Any, Any]]
 
 
 @dataclass(frozen=True)
@@ -206,7 +201,7 @@ class LakeTable:
         combined: Mapping[str, str] | None = None,
         tag: Tag | None = None,
         *,
-        within: Ranges | None = None,
+        within: str = "true",
         newer: str | None = None,
         removed: str = "",
         null_keys: bool = False,
@@ -215,7 +210,7 @@ class LakeTable:
 
         combined   SQL expressions of columns that depend on both rows, `old` and `new`; the others
                    take the values of `new`
-        within     smallest and greatest value of columns in all existing rows with these keys:
+        within     SQL condition on the row `old` that all existing rows with these keys fulfil:
                    files without such rows are not read
         newer      SQL condition on the rows `old` and `new`: others leave the existing row as it is
         removed    SQL condition on the row `new`: it deletes the existing row, and is not inserted
@@ -236,12 +231,14 @@ class LakeTable:
         equal = "<=>" if null_keys else "="
         same_key = " AND ".join(f"old.{key} {equal} new.{key}" for key in map(quoted, self.keys))
         table = DeltaTable.forPath(spark, self.location).alias("old")
-        merge = table.merge(rows.alias("new"), _inside(within, "old.") & f.expr(same_key))
+        merge = table.merge(rows.alias("new"), f"({within}) AND {same_key}")
         if removed:
             merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
         merge = merge.whenMatchedUpdate(newer, update)
         merge = merge.whenNotMatchedInsert(inserted, insert)
-        with tagged(spark, tag):
+        # a merge has no options of its own
+        settings = {_APPLICATION: tag.application, _VERSION: str(tag.version)} if tag else {}
+        with configured(spark, settings):
             merge.execute()
 
     def tags(self, spark: SparkSession) -> dict[str, TagState]:
@@ -294,28 +291,20 @@ def _writer(rows: DataFrame, mode: str, tag: Tag | None) -> DataFrameWriter:
     return writer.option("txnAppId", tag.application).option("txnVersion", str(tag.version))
 
 
-def _inside(within: Ranges | None, prefix: str = "") -> Column:
-    """Return the condition that columns are in their ranges."""
-    conditions = (
-        f.col(prefix + name) == f.lit(low)
-        if low == high
-        else f.col(prefix + name).between(f.lit(low), f.lit(high))
-        for name, (low, high) in (within or {}).items()
-    )
-    return reduce(and_, conditions, f.lit(True))
-
-
 @contextmanager
-def tagged(spark: SparkSession, tag: Tag | None) -> Iterator[None]:
-    """Tag the merges of a session, which have no options of their own."""
-    settings = {} if tag is None else {_APPLICATION: tag.application, _VERSION: str(tag.version)}
+def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[None]:
+    """Change settings of a session within this context."""
+    before = {name: spark.conf.get(name, None) for name in settings}
     for name, value in settings.items():
         spark.conf.set(name, value)
     try:
         yield
     finally:
-        for name in settings:
-            spark.conf.unset(name)
+        for name, former in before.items():
+            if former is None:
+                spark.conf.unset(name)
+            else:
+                spark.conf.set(name, former)
 
 
 class HadoopFiles:

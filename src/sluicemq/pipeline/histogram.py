@@ -5,7 +5,7 @@ clocks step), bucket k those in (FLOOR x RATIO^(k-1), FLOOR x RATIO^k], the last
 Empty buckets are absent. Two histograms are merged by adding their counts.
 
 A percentile is the geometric mean of the bucket with the value of nearest rank. Its relative error
-is at most ERROR; for values up to FLOOR, its absolute error is at most FLOOR.
+is at most RATIO^0.5 - 1 (2.5 %); for values up to FLOOR, its absolute error is at most FLOOR.
 """
 
 from __future__ import annotations
@@ -22,15 +22,6 @@ FLOOR: Final = 0.01
 RATIO: Final = 1.05
 LAST: Final = 600
 """Last bucket; its lower bound is 1.5 years."""
-ERROR: Final = RATIO**0.5 - 1
-"""Relative error of a percentile, 2.5 %."""
-
-
-def bucket_of(ms: float) -> int:
-    """Return the bucket of a latency in ms."""
-    if ms <= FLOOR:
-        return 0
-    return min(LAST, math.ceil(math.log(ms / FLOOR) / math.log(RATIO)))
 
 
 def middle(bucket: int) -> float:
@@ -49,7 +40,7 @@ def percentile(histogram: Mapping[int, int], share: float) -> float | None:
 
 
 def bucket_column(ms: Column) -> Column:
-    """Return `bucket_of` as a Spark column; null for null."""
+    """Return the bucket of a latency in ms; null for null."""
     place = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
     # least() ignores nulls
     bucket = f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), place))

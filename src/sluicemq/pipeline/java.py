@@ -1,7 +1,4 @@
-"""Detection of the Java that Spark needs.
-
-`python -m sluicemq.pipeline.java` prints its home, or how to install one.
-"""
+"""Detection of the Java that Spark needs."""
 
 from __future__ import annotations
 
@@ -9,7 +6,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Final
 
@@ -54,10 +50,3 @@ def find_java() -> Path:
         f"The pipeline needs Java {JAVA} or newer, and there is none at JAVA_HOME, on the PATH or "
         f"in {_INSTALLED}. On Debian or Ubuntu: sudo apt install openjdk-{JAVA}-jre-headless"
     )
-
-
-if __name__ == "__main__":
-    try:
-        print(find_java())
-    except ConfigurationError as error:
-        sys.exit(str(error))

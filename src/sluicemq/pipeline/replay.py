@@ -16,11 +16,13 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from itertools import groupby
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as f
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
@@ -41,6 +43,7 @@ _PASSED: Final = frozenset({"ttl", "expiration", "deliver_at"})
 _TO: Final = frozenset({"destination", "destination_kind"})
 _ORDER: Final = "message_sequence"
 _TIME: Final = "published"
+_WINDOW: Final = "_window"
 _MICROSECONDS: Final = 1e6
 _PACKED: Final = "batch binary"
 
@@ -100,12 +103,14 @@ def replay(
     if selects is not None:
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
-    schedule = ReplaySchedule(rate, speed)
+    messages = messages.withColumn(_WINDOW, _window(rate, speed))
+    latest, begun = 0, time.monotonic()
     with PartitionWriter(sink, converter, write_id, sink.batch, 0) as delivery:
         for batch in _in_order(messages):
-            for piece, due in schedule.windows(batch):
-                if due is not None:
-                    _begin_window(delivery, schedule, due)
+            for window, piece in _by_window(batch):
+                if window > latest:
+                    begun = _begin_window(delivery, begun, window / WINDOWS)
+                    latest = window
                 delivery.add(piece)
                 if progress is not None:
                     progress(delivery.written.rows, total)
@@ -114,13 +119,20 @@ def replay(
     return Replayed(write_id, written.rows, written.written, written.already, bad)
 
 
-def _begin_window(delivery: PartitionWriter, schedule: ReplaySchedule, due: float) -> None:
-    """Send the messages of the last window, and wait for the time of the next one."""
+def _begin_window(delivery: PartitionWriter, begun: float, due: float) -> float:
+    """Send the messages of the last window, and wait for the next one.
+
+    begun  time at which the first window began
+    due    seconds from then to the next window
+
+    Return `begun`, as if the first window had begun later if an earlier run had sent the last one.
+    """
     before = delivery.written.written
     delivery.flush()
     if delivery.written.already and delivery.written.written == before:
-        schedule.skip_to(due)
-    schedule.wait(due)
+        begun = time.monotonic() - due
+    time.sleep(max(0.0, begun + due - time.monotonic()))
+    return begun
 
 
 # --- selection of messages -----------------------------------------------------------------------
@@ -157,11 +169,10 @@ def _selected(
     def choose(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         predicate = selects()
         for batch in batches:
-            converted = converter.convert(batch)
+            rows = converter.convert(batch)
             times = batch.column(_TIME).cast(pa.int64()).fill_null(0).to_pylist()
             keep = [
-                predicate(_message(row, moment))
-                for row, moment in zip(converted.rows, times, strict=True)
+                predicate(_message(row, moment)) for row, moment in zip(rows, times, strict=True)
             ]
             yield batch.filter(pa.array(keep, pa.bool_()))
 
@@ -188,11 +199,13 @@ def _message(values: Sequence[Any], moment: int) -> Message:
 
 
 def _in_order(messages: DataFrame) -> Iterator[pa.RecordBatch]:
-    """Yield the columns of the sink and the time, ordered by sequence number.
+    """Yield the columns of the sink, the time and the window, ordered by sequence number.
 
     Spark transfers rows to the driver one by one; here each row is a whole batch, as bytes.
     """
-    packed = messages.orderBy(_ORDER).drop(_ORDER).mapInArrow(_pack, _PACKED)
+    # the schedule's window function leaves one partition, which the driver would fetch as a whole
+    parts = messages.repartitionByRange(_ORDER).sortWithinPartitions(_ORDER, _WINDOW)
+    packed = parts.drop(_ORDER).mapInArrow(_pack, _PACKED)
     for row in packed.toLocalIterator(prefetchPartitions=True):
         yield from pa.ipc.open_stream(row[0])
 
@@ -205,58 +218,28 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.RecordBatch.from_arrays([pa.array([sink.getvalue().to_pybytes()])], ["batch"])
 
 
-class ReplaySchedule:
-    """Computes when messages are due, in seconds after the first one.
+# --- schedule ------------------------------------------------------------------------------------
+
+
+def _window(rate: float | None, speed: float | None) -> Column:
+    """Return the number of the window in which a message is due, counted from the first message.
 
     Messages of one window are sent together, so transactions depend on the messages alone."""
+    order = Window.orderBy(_ORDER)
+    if rate is not None:
+        return f.floor((f.row_number().over(order) - 1) * WINDOWS / rate)
+    if speed is None:
+        return f.lit(0)
+    moment = f.unix_micros(_TIME)
+    first = f.first(moment, ignorenulls=True).over(order)
+    # a message without a time, or after the clock went back, is due with the one before
+    elapsed = f.max(moment).over(order) - first
+    return f.coalesce(f.floor(elapsed * WINDOWS / (_MICROSECONDS * speed)), f.lit(0))
 
-    def __init__(self, rate: float | None, speed: float | None) -> None:
-        self._rate = rate
-        self._speed = speed
-        self._sent = 0
-        self._first: int | None = None
-        self._latest = 0.0
-        self._window = -1
-        self._start = time.monotonic()
 
-    def windows(self, batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, float | None]]:
-        """Split a batch into windows; each part has its time if it begins a window, else None."""
-        if self._rate is None and self._speed is None:
-            yield batch, None
-            return
-        start = 0
-        for window, members in groupby(map(int, self._due(batch))):
-            count = sum(1 for _ in members)
-            begins = window > self._window
-            self._window = max(window, self._window)
-            yield batch.slice(start, count), window / WINDOWS if begins else None
-            start += count
-
-    def _due(self, batch: pa.RecordBatch) -> list[float]:
-        """Return the window of each message."""
-        count = batch.num_rows
-        if self._rate is not None:
-            self._sent += count
-            first = self._sent - count
-            return [(first + row) * WINDOWS / self._rate for row in range(count)]
-        assert self._speed is not None
-        moments = batch.column(_TIME).cast(pa.int64()).to_pylist()
-        if self._first is None:
-            self._first = next((moment for moment in moments if moment is not None), None)
-        earliest = self._first or 0
-        scale = self._speed * _MICROSECONDS / WINDOWS
-        # a message without a time, or after the clock went back, is due with the one before
-        found = []
-        for moment in moments:
-            if moment is not None:
-                self._latest = max(self._latest, (moment - earliest) / scale)
-            found.append(self._latest)
-        return found
-
-    def wait(self, due: float) -> None:
-        """Wait until a time."""
-        time.sleep(max(0.0, self._start + due - time.monotonic()))
-
-    def skip_to(self, due: float) -> None:
-        """Continue at `due` after messages that an earlier run had sent."""
-        self._start = time.monotonic() - due
+def _by_window(batch: pa.RecordBatch) -> Iterator[tuple[int, pa.RecordBatch]]:
+    """Split a batch into messages of one window each, which follow its number."""
+    windows = batch.column(_WINDOW).to_numpy()
+    cuts = (np.flatnonzero(np.diff(windows)) + 1).tolist()
+    for start, end in pairwise(sorted({0, *cuts, batch.num_rows})):
+        yield int(windows[start]), batch.slice(start, end - start)

@@ -190,3 +190,22 @@ class Session(Protocol):
 
     def consumers(self) -> Iterable[Consumer]:
         """Return the current consumers of the session."""
+
+
+class NoConsumers:
+    """Methods of a `Session` that has no consumers, to inherit."""
+
+    __slots__ = ()
+
+    def flushed(self) -> None:
+        """Do nothing."""
+
+    def pause_delivery(self) -> None:
+        """Do nothing: the session delivers no messages."""
+
+    def resume_delivery(self) -> None:
+        """Do nothing: the session delivers no messages."""
+
+    def consumers(self) -> tuple[()]:
+        """Return no consumers."""
+        return ()

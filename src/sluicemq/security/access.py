@@ -8,18 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, NamedTuple, NoReturn, Protocol
+from typing import Annotated, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from sluicemq.management.users import UserRequest
-from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
+from sluicemq.model.access import EVERYBODY, Identity, Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.model.setting import about
-from sluicemq.security import records
-from sluicemq.security.records import Database, Preparation, UserRecord, prepare_user, ready
+from sluicemq.security.records import Database, Preparation
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
 #
@@ -236,77 +233,20 @@ class UserDirectory(Protocol):
         Raises the errors of the change."""
 
 
-@dataclass(slots=True, eq=False)
-class Users:
-    """User directory of one connection; the session checks the permissions of its client.
-
-    Changes are on disk before `done` is called, and apply to later logins. User names are compared
-    exactly. The message of an AccessError is a sentence. `_change` applies a change in the name of
-    the connection's user.
-    """
-
-    _directory: UserDirectory
-    _change: Callable[[Preparation, Done], None]
-
-    def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
-        """Create a user.
-
-        `done` receives UserExists, or AccessError if the name or the password is invalid.
-        """
-        self._with_password(name, UserRequest(password=password, superuser=superuser), True, done)
-
-    def remove(self, name: str, done: Done) -> None:
-        """Delete a user. `done` receives UserNotFound, or AccessDenied for the last superuser."""
-        self._change(ready(records.remove_user, name), done)
-
-    def set_password(self, name: str, password: str, done: Done) -> None:
-        """Change a user's password, and the digest form if the user has one. `done` receives
-        UserNotFound."""
-        self._with_password(name, UserRequest(password=password), False, done)
-
-    def grant(self, name: str, permission: Permission, done: Done) -> None:
-        """Replace the user's permission for exactly this pattern. `done` receives UserNotFound."""
-        self._change(ready(records.grant, name, permission, self._directory.now()), done)
-
-    def revoke(self, name: str, pattern: str, done: Done) -> None:
-        """Remove the permission of this pattern, if there is one. `done` receives UserNotFound."""
-        self._change(ready(records.revoke, name, pattern, self._directory.now()), done)
-
-    def accounts(self) -> dict[str, UserRecord]:
-        """Return all users, in the order of their names."""
-        return dict(sorted(self._directory.database.users.items()))
-
-    def permissions(self, name: str) -> list[Permission]:
-        """Return the permissions of a user, including those of its roles; an empty list for an
-        unknown user."""
-        return list(self._directory.database.rights(name))
-
-    def _with_password(self, name: str, requested: UserRequest, new: bool, done: Done) -> None:
-        """Apply a change with a password; protocols cannot create users without one."""
-        directory = self._directory
-        prepare = prepare_user(name, requested, directory.hash, directory.now(), new=new)
-        self._change(prepare if requested.password else _refuse_empty_password, done)
-
-
-def _refuse_empty_password() -> NoReturn:
-    raise AccessError("a password cannot be empty")
-
-
 class Access:
     """Authentication of one connection; every session has its own. This class is the access to a
     broker without users: every client may perform every operation. `authenticator` has the other.
 
     guest   identity before the login; None if the client must log in. Protocols without logins
             always act as the guest
-    users   user directory; None if the broker has no users. It records the user of the connection's
-            last login as the author of a change. The session checks whether that user may make it
+    users   user directory; None if the broker has no users
     """
 
     __slots__ = ("guest", "users")
 
     def __init__(self, guest: Identity | None = EVERYBODY) -> None:
         self.guest = guest
-        self.users: Users | None = None
+        self.users: UserDirectory | None = None
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         """Authenticate the client. One login at a time.
@@ -334,6 +274,13 @@ class Access:
     def denied(self, peer: str, identity: Identity, what: str) -> None:
         """Log a denied operation in the audit log, if there is one. `what` is like "produce
         orders"."""
+
+    def change(self, prepare: Preparation, done: Done) -> None:
+        """Change `users`, which is not None, in the name of the user of the latest login.
+
+        The session checks whether that user may make the change. It is on disk before `done` is
+        called, and applies to later logins. The message of an AccessError is a sentence.
+        """
 
 
 OPEN: Final = Access()

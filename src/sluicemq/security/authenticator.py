@@ -38,7 +38,6 @@ from sluicemq.security.access import (
     Done,
     ListenerOptions,
     LoginHandle,
-    Users,
     called_back,
     is_open,
 )
@@ -362,7 +361,7 @@ class ConnectionAccess(Access):
         authenticator = self._authenticator
         authenticator.refresh()
         self.guest = self._guest()
-        self.users = Users(authenticator, self._change) if authenticator.required else None
+        self.users = authenticator if authenticator.required else None
 
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle for the latest login; a guest's returns the guest (`Access`)."""
@@ -394,8 +393,8 @@ class ConnectionAccess(Access):
         """Log a denied operation in the audit log (`Access`)."""
         self._authenticator.audit.denied(peer, identity.name, what)
 
-    def _change(self, prepare: Preparation, done: Done) -> None:
-        """Apply a change of users in the name of the connection's user."""
+    def change(self, prepare: Preparation, done: Done) -> None:
+        """Apply a change of users in the name of the connection's user (`Access`)."""
         name = self.who.name if self.who is not None else ""
 
         def answer(outcome: AccessError | None) -> None:

@@ -12,7 +12,7 @@ from typing import Concatenate, ParamSpec, Protocol
 
 from msgspec.structs import asdict
 
-from sluicemq.management.operation import NamePath, Page, implements
+from sluicemq.management.operation import NamedBody, NamePath, Page, implements
 from sluicemq.management.users import (
     ASSIGN_ROLE,
     CREATE_TOKEN,
@@ -32,15 +32,15 @@ from sluicemq.management.users import (
     WITHDRAW_ROLE,
     AccountQuery,
     AssignedRole,
-    CreateToken,
     DeleteUser,
-    GrantPermission,
+    PermissionRequest,
     PermissionView,
     PutRole,
     PutUser,
     RevokePermission,
     RoleView,
     TokenPath,
+    TokenRequest,
     TokenResult,
     TokenView,
     UserRequest,
@@ -128,7 +128,7 @@ class UserService:
         await self._change(call, records.remove_user, parameters.name, parameters.force)
 
     @implements(GRANT_USER_PERMISSION)
-    async def grant(self, call: UserCall, parameters: GrantPermission) -> UserView:
+    async def grant(self, call: UserCall, parameters: NamedBody[PermissionRequest]) -> UserView:
         """Grant a user a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern
@@ -155,7 +155,9 @@ class UserService:
         await self._change(call, records.withdraw, role, name, self._directory.now())
 
     @implements(CREATE_TOKEN)
-    async def create_token(self, call: UserCall, parameters: CreateToken) -> TokenResult:
+    async def create_token(
+        self, call: UserCall, parameters: NamedBody[TokenRequest]
+    ) -> TokenResult:
         """Create a token, which is returned only once."""
         now, requested = self._directory.now(), parameters.body
         if requested.expires and requested.expires <= now:
@@ -202,7 +204,9 @@ class UserService:
         await self._change(call, records.remove_role, parameters.name)
 
     @implements(GRANT_ROLE_PERMISSION)
-    async def grant_role(self, call: UserCall, parameters: GrantPermission) -> RoleView:
+    async def grant_role(
+        self, call: UserCall, parameters: NamedBody[PermissionRequest]
+    ) -> RoleView:
         """Grant a role a permission."""
         name, body = parameters.name, parameters.body
         call.note = body.pattern

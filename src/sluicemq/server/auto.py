@@ -14,12 +14,11 @@ In all of them the client speaks first, so nothing is sent before the protocol i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final
 
-from sluicemq.broker import Consumer
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
-from sluicemq.protocols.transport import Login, Session, SessionInfo, Timer, Transport
+from sluicemq.protocols.transport import Login, NoConsumers, Session, SessionInfo, Timer, Transport
 
 MSGLITE_FIRST = b"><?. \t\r\n"
 
@@ -79,7 +78,7 @@ def detect_jmq_protocol(first: bytes) -> str | None:
     return PORT_MAPPER if first[:1] in b"0123456789\r\n" else ""
 
 
-class AutoSession:
+class AutoSession(NoConsumers):
     """Session that waits until the protocol is detected, then is replaced by a session of it.
 
     If the client sends nothing for `patience` seconds (0 = no limit), the session assumes the
@@ -159,15 +158,6 @@ class AutoSession:
         """Close the connection: the protocol stays unknown."""
         self.disconnect("")
 
-    def flushed(self) -> None:
-        """Do nothing: nothing is sent while the protocol is unknown."""
-
-    def pause_delivery(self) -> None:
-        """Do nothing: nothing is delivered while the protocol is unknown."""
-
-    def resume_delivery(self) -> None:
-        """Do nothing: nothing is delivered while the protocol is unknown."""
-
     def closed(self) -> None:
         """Cancel the timer."""
         if self._timer is not None:
@@ -182,7 +172,3 @@ class AutoSession:
     def session_info(self) -> SessionInfo:
         """Return session info with the protocol `auto`."""
         return SessionInfo("auto", state="connecting")
-
-    def consumers(self) -> Iterable[Consumer]:
-        """Return no consumers."""
-        return ()

@@ -31,10 +31,9 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.server.settings import read_bounded
 
 PKCS12_SUFFIXES: Final = (".p12", ".pfx")
-MAX_FILE: Final = 1024**2
-"""Maximum size of a certificate file in bytes."""
 SOON: Final = timedelta(days=14)
 """Remaining lifetime below which a certificate causes a warning."""
 
@@ -105,7 +104,7 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
         if key is not None:
             raise ConfigurationError(f"{certificate} is PKCS#12 and holds its key; leave out key")
         return _read_pkcs12(certificate, password, password_file)
-    content = _read(certificate)
+    content = read_bounded(certificate)
     try:
         certificates = tuple(x509.load_pem_x509_certificates(content))
     except ValueError:
@@ -114,14 +113,14 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
             "ends in .p12 or .pfx)"
         ) from None
     where = key or certificate
-    found = _read_key(where, _read(key) if key else content, password, password_file)
+    found = _read_key(where, read_bounded(key) if key else content, password, password_file)
     return _matched(KeyedChain(found, certificates), where, certificate)
 
 
 def read_authorities(path: Path) -> str:
     """Return the trusted certificates as PEM text. Raises ConfigurationError if there are none."""
     try:
-        found = x509.load_pem_x509_certificates(_read(path))
+        found = x509.load_pem_x509_certificates(read_bounded(path))
     except ValueError:
         raise ConfigurationError(f"there is no certificate in {path}; it must be PEM") from None
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
@@ -129,7 +128,7 @@ def read_authorities(path: Path) -> str:
 
 def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None) -> KeyedChain:
     try:
-        bundle = load_pkcs12(_read(path), password)
+        bundle = load_pkcs12(read_bounded(path), password)
     except UnsupportedAlgorithm as error:
         raise ConfigurationError(f"{path} is encrypted in a way not supported: {error}") from None
     except (TypeError, ValueError):
@@ -211,15 +210,4 @@ def _names_issuer_certificate(certificate: x509.Certificate) -> bool:
 
 
 def _first_line(path: Path) -> bytes:
-    return _read(path).split(b"\n", 1)[0].rstrip(b"\r")
-
-
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE + 1)
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror or error}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{path} is larger than {MAX_FILE} bytes")
-    return content
+    return read_bounded(path).split(b"\n", 1)[0].rstrip(b"\r")

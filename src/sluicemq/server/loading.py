@@ -40,12 +40,10 @@ from sluicemq.server.listener_settings import (
     default_listeners,
     listener_of,
 )
-from sluicemq.server.settings import Setting, convert, settings_of, unknown
+from sluicemq.server.settings import Setting, convert, read_bounded, settings_of, unknown
 
 DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
 """Default files. Without a named file the first existing one is read."""
-MAX_FILE: Final = 1024**2
-"""Maximum size of a configuration file in bytes."""
 ENVIRONMENT: Final = "SLUICEMQ_"
 CONFIG_VARIABLE: Final = "SLUICEMQ_CONFIG"
 """Environment variable with the path of the file; not a setting."""
@@ -387,14 +385,7 @@ class _Collector:
 
 
 def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigurationError(f"{file}: the file cannot be read: {reason}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{file}: the file is larger than {MAX_FILE} bytes")
+    content = read_bounded(file)
     try:
         text = content.decode()
         return tomllib.loads(text), TomlLines(text)

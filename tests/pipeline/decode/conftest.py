@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Final, NamedTuple
 
@@ -13,12 +14,27 @@ from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
+from sluicemq.pipeline.decode.columns import FRAMES, Row, RowBuffer
 from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 
 PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
 PATIENCE: Final = 60
 BODIES: Final = [b"%d " % number + b"\xc3\xa9" * (number * 37 % 3000) for number in range(40)]
+
+
+@pytest.fixture(scope="package", autouse=True)
+def reject_unknown_columns() -> Iterator[None]:
+    """Fail at a row with a misspelt column, which the table would leave out."""
+    add = RowBuffer.add
+
+    def check(rows: RowBuffer, row: Row) -> None:
+        assert row.keys() <= set(FRAMES.names)
+        add(rows, row)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RowBuffer, "add", check)
+        yield
 
 
 class Recorded(NamedTuple):

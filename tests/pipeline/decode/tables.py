@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from sluicemq.pipeline.decode import FRAMES, DecodeOptions
-from sluicemq.pipeline.decode.connections import decode_file
+from sluicemq.pipeline.decode.streams import decode_file
 
 Row = dict[str, Any]
 

@@ -128,6 +128,20 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
     check(tmp_path, pcap(packets))
 
 
+@pytest.mark.parametrize(
+    ("header", "expected"),
+    [(44, ["None: 1 packets are fragments of IP, which are not put together"]), (51, [])],
+)
+def test_ipv6_fragments_are_counted_and_authenticated_packets_are_not(
+    tmp_path: Path, header: int, expected: list[str]
+) -> None:
+    plain = ip_packet(talk(*V6).segments[3])
+    size = int.from_bytes(plain[4:6]) + 8
+    head = plain[:4] + size.to_bytes(2) + bytes((header,)) + plain[7:40]
+    packet = head + b"\x06" + bytes(7) + plain[40:]
+    assert errors(tmp_path, pcap([Captured(START, packet)], RAW)) == expected
+
+
 def test_a_length_that_the_network_card_was_to_fill_in(tmp_path: Path) -> None:
     packets = []
     for each in talk().segments:

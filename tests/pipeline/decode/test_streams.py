@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sluicemq.pipeline.decode import DecodeOptions, Raw, connections, tcp
+from sluicemq.pipeline.decode import FRAMES, DecodeOptions, Raw, streams
 from sluicemq.pipeline.decode.codecs import CODECS
+from sluicemq.protocols.jmq.wire import MAX_LINE
 from sluicemq.protocols.msglite.wire import encode_message
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
@@ -35,6 +36,8 @@ PROTOCOLS: Final[dict[str, tuple[corpus.Conversation, corpus.Conversation]]] = {
 }
 PORTS: Final = {"phpmq": 9100, "msglite": 9813, "vibemq": 2925, "jmq": 7676}
 WRAP: Final = 1 << 32
+COLUMNS: Final = FRAMES.names[FRAMES.names.index("frame") :]
+"""Columns that a codec sets."""
 
 
 @pytest.fixture(scope="module")
@@ -99,7 +102,7 @@ def test_every_frame_is_found_where_it_stands(
         frames = codec.feed(b"".join(sent))
         for row, frame in zip(rows, frames, strict=True):
             described = codec.describe(frame)
-            assert {name: row[name] for name in described._fields} == described._asdict()
+            assert {name: row[name] for name in COLUMNS} == dict.fromkeys(COLUMNS) | described
     again = decoded_bytes(directory, pcap(captured(disturbed(chance, talk.segments))))
     assert [without_time(row) for row in again] == [without_time(row) for row in plain]
 
@@ -257,7 +260,7 @@ def test_many_connections_at_a_time(directory: Path, monkeypatch: pytest.MonkeyP
     assert len({row["connection"] for row in rows}) == 300
     assert {row["error"] for row in rows} == {None}
     # with too little room they fall into pieces, but nothing is lost
-    monkeypatch.setattr(connections, "_MAX_CONNECTIONS", 10)
+    monkeypatch.setattr(streams, "_MAX_CONNECTIONS", 10)
     rows = decoded_bytes(directory, pcap(captured(segments)))
     assert sum(row["length"] for row in rows) == 300 * sum(map(len, frames(4)))
     assert {row["error"] for row in rows} == {None}
@@ -305,7 +308,7 @@ def test_waiting_for_a_lost_packet_has_an_end(
 ) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(60)))
     kept = [each for each in talk.segments if each.sequence != 1001 + 700]
-    monkeypatch.setattr(tcp, "_MAX_WAITING", 1000)
+    monkeypatch.setattr(streams, "_MAX_WAITING", 1000)
     rows = decoded_bytes(directory, pcap(captured(kept)))
     assert [row["frame"] for row in rows].count("send") == 59
     # what came while it was waited for has the times at which it came
@@ -393,7 +396,7 @@ def test_a_packet_of_jmq_above_the_limit_does_not_hide_the_next_ones(
 def test_each_frame_of_vibemq_has_a_name() -> None:
     kinds = vibemq.FROM_CLIENT | vibemq.FROM_SERVER
     codec = CODECS["vibemq"](True, DecodeOptions(max_frame_bytes=1 << 20))
-    names = {kind: codec.describe(vibemq.Frame(kind, "")).frame for kind in kinds}
+    names = {kind: codec.describe(vibemq.Frame(kind, ""))["frame"] for kind in kinds}
     assert names == {kind: name for name, kind in vars(vibemq).items() if name in names.values()}
     assert (names[vibemq.CONNECT], names[vibemq.CONNECT_ACK]) == ("CONNECT", "CONNECT_ACK")
 
@@ -455,6 +458,14 @@ def test_the_port_mapper_and_the_http_gateway(directory: Path) -> None:
     assert rows[0]["properties"] == [("jms", "tcp NORMAL 7677")]
     assert rows[3]["body"] == b"hi"
     assert ("Authorization", "***") in rows[3]["properties"]
+
+
+def test_the_request_of_the_port_mapper_has_a_maximum_size() -> None:
+    codec = CODECS["jmq-portmapper"](True, DecodeOptions())
+    codec.feed(b"1" * MAX_LINE)
+    assert codec.error is None
+    codec.feed(b"1")
+    assert str(codec.error) == "this is not a request of a port mapper"
 
 
 def test_a_log_of_raw_bytes(directory: Path) -> None:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.pipeline.delta import Tag
-from sluicemq.pipeline.histogram import bucket_of
 from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.gold import gold
 from sluicemq.pipeline.jobs.lake import Lake
@@ -20,6 +19,7 @@ from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD
 from sluicemq.pipeline.jobs.silver import silver
 from sluicemq.pipeline.schema import Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, sorted_rows
+from tests.pipeline.latencies import bucket_of
 
 
 def made(

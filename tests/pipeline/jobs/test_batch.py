@@ -213,6 +213,31 @@ def test_a_merge_does_not_rewrite_messages_with_an_outcome(
     assert [None] * 3 not in [before[file] for file in unchanged]
 
 
+def test_a_merge_reads_only_files_that_may_have_its_rows(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    journal = Journal()
+    lake = Lake(tmp_path / "lake", broker="b")
+    writer = LakeWriter(spark, lake, JOURNAL, ["gold", "silver"])
+
+    def write() -> set[str]:
+        """Write all events as a batch. Returns the files of both tables."""
+        first, last = journal.rows[0]["sequence"], journal.rows[-1]["sequence"]
+        writer.write(frame(spark, journal.rows), first, last)
+        journal.rows.clear()
+        tables = (lake.gold, lake.silver)
+        return {file for table in tables for file in DeltaTable(table.location).file_uris()}
+
+    journal.message(0, b"first day")
+    before = write()
+    message = journal.message(86_400, b"second day")
+    assert before < write()
+    for file in before:
+        Path(file).unlink()
+    journal.event(86_401, Event.ACKNOWLEDGED, message)
+    assert before < write()
+
+
 def test_silver_takes_only_its_own_new_events_from_bronze(
     spark: SparkSession, tmp_path: Path
 ) -> None:

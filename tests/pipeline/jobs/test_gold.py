@@ -17,6 +17,7 @@ from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS
 from sluicemq.pipeline.schema import Event
 from tests.pipeline.jobs.events import START, Journal, Row, at, frame, merged, rows
 from tests.pipeline.jobs.test_silver import stories
+from tests.pipeline.latencies import ERROR, bucket_of
 
 
 def made(spark: SparkSession, journal: Journal, **options: Any) -> dict[tuple[Any, ...], Row]:
@@ -46,12 +47,12 @@ def test_counts_of_a_minute(spark: SparkSession) -> None:
     assert row["publish_rate"] == pytest.approx(100 / 60)
     assert row["acknowledge_rate"] == 1.5
     assert row["dead_letter_reasons"] == {"expired": 3, "overflow": 7}
-    assert row["queueing"] == {histogram.bucket_of(500): 100}
+    assert row["queueing"] == {bucket_of(500): 100}
     assert (row["queueing_max"], row["end_to_end_max"]) == (500, 589)
     exact = sorted(500.0 + number for number in range(90))
     for name, share in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99)):
         expected = exact[int(share * 90 + 0.999999) - 1]
-        assert row[f"end_to_end_{name}"] == pytest.approx(expected, rel=histogram.ERROR)
+        assert row[f"end_to_end_{name}"] == pytest.approx(expected, rel=ERROR)
         assert row[f"end_to_end_{name}"] == histogram.percentile(row["end_to_end"], share)
     assert (row["backlog"], row["consumers"]) == (None, None)
     depths = found["orders", "any", START]

@@ -11,8 +11,19 @@ import pyarrow as pa
 
 from sluicemq.pipeline import histogram
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
+from tests.pipeline.latencies import bucket_of
 
 START: Final = datetime(2026, 11, 20, 8, 0, tzinfo=UTC)
+EXAMPLES: Final = pa.schema(
+    [
+        *map(
+            SILVER.field,
+            ("broker", "message_sequence", "destination", "dead_lettered", "reason", "deliveries"),
+        ),
+        pa.field("size", pa.int64()),
+        pa.field("beginning", pa.string()),
+    ]
+)
 _ZERO: Final = {pa.int64(): 0, pa.float64(): 0.0, pa.string(): ""}
 
 
@@ -45,7 +56,7 @@ def row(minute: int = 0, destination: str = "orders", **values: Any) -> dict[str
         "destination": destination,
     }
     if isinstance(made.get("end_to_end"), list):
-        made["end_to_end"] = list(Counter(map(histogram.bucket_of, made["end_to_end"])).items())
+        made["end_to_end"] = list(Counter(map(bucket_of, made["end_to_end"])).items())
     if isinstance(made.get("dead_letter_reasons"), dict):
         made["dead_letter_reasons"] = list(made["dead_letter_reasons"].items())
     return made
@@ -86,6 +97,11 @@ def dead_letter(message: int, **values: Any) -> dict[str, Any]:
         "last_event": START,
         **values,
     }
+
+
+def examples(*rows: dict[str, Any]) -> pa.Table:
+    """Dead letters as the report of a lake reads them."""
+    return table(EXAMPLES, list(rows))
 
 
 def busy(minutes: int, queues: int, step: int = 1, seed: int = 7) -> pa.Table:

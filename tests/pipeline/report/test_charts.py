@@ -33,6 +33,7 @@ from sluicemq.pipeline.report.charts import (
     write_pngs,
 )
 from sluicemq.pipeline.report.figures import ReportFigures
+from tests.pipeline.latencies import ERROR
 from tests.pipeline.report.sample import START, anomalies, anomaly, busy, gold, row
 
 SIZE = (960, 300)
@@ -198,7 +199,7 @@ def test_percentiles_are_interrupted_where_nothing_was_acknowledged() -> None:
     for label, expected in (("p50", 10.0), ("p95", 500.0)):
         found = lines[label].get_data().values
         assert np.isnan(found).tolist() == [False, False, True, False]
-        assert found[0] == pytest.approx(expected, rel=histogram.ERROR)
+        assert found[0] == pytest.approx(expected, rel=ERROR)
 
 
 @pytest.mark.parametrize("size", [(1020, 290), (370, 290)])

@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.pipeline import histogram
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.figures import (
     MAX_BINS,
@@ -21,13 +20,14 @@ from sluicemq.pipeline.report.figures import (
     Percentiles,
     ReportFigures,
 )
+from tests.pipeline.latencies import ERROR
 from tests.pipeline.report.sample import (
     START,
     anomalies,
     anomaly,
     busy,
     dead_letter,
-    dead_letters,
+    examples,
     gold,
     row,
 )
@@ -75,8 +75,8 @@ def test_sums_over_destinations_protocols_and_minutes() -> None:
     assert report.late_events == 2
     assert (report.since, report.until, report.seconds) == (MINUTES, MINUTES + 4, 240)
     assert (report.peak, report.peak_at) == (30, MINUTES + 3)
-    assert report.latency.p50 == pytest.approx(1.0, rel=histogram.ERROR)
-    assert report.latency.p99 == pytest.approx(100.0, rel=histogram.ERROR)
+    assert report.latency.p50 == pytest.approx(1.0, rel=ERROR)
+    assert report.latency.p99 == pytest.approx(100.0, rel=ERROR)
     line = report.timeline
     assert line is not None
     assert {name: values.tolist() for name, values in line.arrivals.items()} == {
@@ -114,6 +114,15 @@ def test_a_destination_keeps_its_backlog_between_gauges() -> None:
     ]
 
 
+def test_before_its_first_gauge_a_backlog_has_its_value() -> None:
+    gauges = [row(minute, backlog=minute, unacked=0, protocol="any") for minute in (10, 14, 199)]
+    line = build(gold(row(0, "other", published=1), *gauges)).timeline
+    assert line is not None
+    assert line.backlog is not None
+    assert line.bins.width == 5
+    assert line.backlog.tolist() == [10, 10, *[14] * 37, 199]
+
+
 def test_the_busiest_have_rows_and_the_others_one() -> None:
     rows = [
         row(0, f"q{number}", published=number, end_to_end=[10.0 * number])
@@ -127,7 +136,7 @@ def test_the_busiest_have_rows_and_the_others_one() -> None:
     assert report.others is not None
     assert (report.other_count, report.others.published) == (3, 11)
     assert report.others.arrivals.tolist() == [11, *[0] * 9]
-    assert report.others.latency.p99 == pytest.approx(70.0, rel=histogram.ERROR)
+    assert report.others.latency.p99 == pytest.approx(70.0, rel=ERROR)
 
 
 def test_equal_names_are_distinguished() -> None:
@@ -166,7 +175,7 @@ def test_a_period_without_traffic() -> None:
 
 
 def test_an_empty_table() -> None:
-    report = build(gold(), anomalies(), dead_letters())
+    report = build(gold(), anomalies(), examples())
     assert report.timeline is None
     assert report.since is None
     assert report.anomaly_count == 0
@@ -213,9 +222,9 @@ def test_reasons_have_their_newest_examples() -> None:
     rows = [
         dead_letter(number, dead_lettered=START + timedelta(seconds=number)) for number in range(9)
     ]
-    rows.append(dead_letter(50, reason=None, destination="dead", original_destination="elsewhere"))
+    rows.append(dead_letter(50, reason=None))
     table = gold(row(0, dead_lettered=200, dead_letter_reasons={"poison": 150, "too old": 50}))
-    reasons = build(table, None, dead_letters(*rows)).reasons
+    reasons = build(table, None, examples(*rows)).reasons
     assert [(reason.text, reason.count) for reason in reasons] == [
         ("poison", 150),
         ("too old", 50),
@@ -223,22 +232,7 @@ def test_reasons_have_their_newest_examples() -> None:
     ]
     assert [example["message_sequence"] for example in reasons[0].examples] == [8, 7, 6]
     assert len(reasons[0].examples) == MAX_EXAMPLES
-    assert reasons[2].examples[0]["destination"] == "elsewhere"
-
-
-@pytest.mark.parametrize(
-    ("body", "beginning"),
-    [
-        ({"text": "hello"}, "hello"),
-        ({"json": '{"a": 1}'}, '{"a": 1}'),
-        ({"map": [("a", "1"), ("b", None)]}, "a: 1, b: None"),
-        ({"body": b"\x00\xff"}, "00 ff"),
-        ({}, None),
-    ],
-)
-def test_the_beginning_of_a_body(body: dict[str, object], beginning: str | None) -> None:
-    report = build(gold(), None, dead_letters(dead_letter(1, **body)))
-    assert report.reasons[0].examples[0]["beginning"] == beginning
+    assert reasons[2].examples[0]["message_sequence"] == 50
 
 
 def test_the_most_severe_anomalies_come_first() -> None:

@@ -13,6 +13,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.report import report_lake
+from sluicemq.pipeline.report.figures import BODY_CHARACTERS
 from tests.pipeline.report.sample import (
     START,
     anomalies,
@@ -63,6 +64,25 @@ def test_of_all_tables(spark: SparkSession, tmp_path: Path) -> None:
     assert "broker one" in (tmp_path / "report.html").read_text()
     assert len(list((tmp_path / "png").iterdir())) == 2
     assert steps == ["how far the pipeline is", "traffic", "the page", "the pictures"]
+
+
+def test_the_beginnings_of_bodies(spark: SparkSession, tmp_path: Path) -> None:
+    bodies: dict[str, dict[str, object]] = {
+        "hello": {"text": "hello", "original_destination": "elsewhere"},
+        '{"a": 1}': {"json": '{"a": 1}'},
+        "a: 1, b": {"map": [("a", "1"), ("b", None)], "json": '{"a": 1, "b": null}'},
+        "00 ff": {"body": b"\x00\xff"},
+        "x" * BODY_CHARACTERS: {"text": "x" * 1000},
+        "ab" + 99 * " ab": {"body": b"\xab" * 1000},
+        "": {"text": ""},
+    }
+    rows = [dead_letter(n, reason=str(n), **body) for n, body in enumerate(bodies.values())]
+    lake = Lake(tmp_path / "lake")
+    fill(spark, lake.silver, dead_letters(*rows, dead_letter(7, reason="7")))
+    report = report_lake(spark, lake, tmp_path / "report.html")
+    examples = [reason.examples[0] for reason in report.reasons]
+    assert [example["beginning"] for example in examples] == [*bodies, None]
+    assert [example["destination"] for example in examples] == ["elsewhere", *["orders"] * 7]
 
 
 def test_of_a_period(spark: SparkSession, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.pipeline.report.sample import (
     anomaly,
     busy,
     dead_letter,
-    dead_letters,
+    examples,
     gold,
     row,
 )
@@ -85,9 +85,9 @@ def full(names: list[str]) -> ReportFigures:
                 for name in names
             )
         ),
-        dead_letters(
+        examples(
             *(
-                dead_letter(number, broker=name, destination=name, reason=name, text=name)
+                dead_letter(number, broker=name, destination=name, reason=name, beginning=name)
                 for number, name in enumerate(names)
             )
         ),

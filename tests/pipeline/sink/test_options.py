@@ -10,7 +10,7 @@ from pyspark.sql.types import StructType
 
 from sluicemq.clients.http import HttpTarget, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.sink.options import COLUMNS, BadRows, places, read
+from sluicemq.pipeline.sink.options import COLUMNS, places, read
 from sluicemq.pipeline.sink.writer import BatchWriter, StreamWriter
 
 URL = {"url": "http://localhost:7680"}
@@ -30,7 +30,7 @@ def test_options_in_any_case() -> None:
         }
     )
     assert (options.target.host, options.target.port) == ("broker", 7680)
-    assert options.bad_rows is BadRows.DEAD_LETTER
+    assert options.bad_rows == "dead-letter"
     assert (options.part_bytes, options.part_rows) == (1000, 5)
     assert (options.write_id, options.batch) == ("w", 7)
 

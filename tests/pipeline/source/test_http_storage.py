@@ -177,13 +177,12 @@ def test_the_same_lag(broker: LocalBroker, url: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(time, "time", lambda: 2_000_000_000.0)
     local = DirectoryStorage(broker.directory)
     state = local.state()
-    assert state.durable is not None
-    end = Offset(state.identity, state.next, state.durable.segment, state.durable.offset)
-    remote, here = LagCounter(place_at(url)), LagCounter(local)
+    place = place_at(url)
+    remote, here, remote_state = LagCounter(place), LagCounter(local), place.state()
     for sequence in (state.firsts[0], state.firsts[1] - 5, state.firsts[-1], state.next):
         fetched.clear()
-        lag = remote.lag(Offset(state.identity, sequence), end)
-        assert lag == here.lag(Offset(state.identity, sequence), end)
+        lag = remote.lag(Offset(state.identity, sequence), remote_state)
+        assert lag == here.lag(Offset(state.identity, sequence), state)
         assert (lag.bytes > 0) == (sequence < state.next)
         if sequence < state.firsts[-1]:
             assert sum(fetched) < 10_000  # neither bodies nor, a second time, an index

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -24,10 +25,9 @@ from sluicemq.model.errors import RecordNotFound
 from sluicemq.pipeline.source.journal_storage import (
     JOURNAL_DIRECTORY,
     DirectoryStorage,
-    JournalState,
 )
-from sluicemq.pipeline.source.lag import Lag, LagCounter
-from sluicemq.pipeline.source.lag_listener import LagListener, lag_of
+from sluicemq.pipeline.source.lag import Lag, LagCounter, lag_of
+from sluicemq.pipeline.source.lag_listener import LagListener
 from sluicemq.pipeline.source.offsets import Offset
 from tests.journal.support import put, reopen
 from tests.pipeline.source import support
@@ -64,30 +64,19 @@ def test_restarts_add_nothing_to_the_lag(
 def check(journal: FileJournal, storage: DirectoryStorage) -> None:
     found = [record.sequence for record in read_from(journal, 0)]
     state = storage.state()
-    durable = state.durable
-    assert durable is not None
-    end = Offset(state.identity, state.next, durable.segment, durable.offset).as_json()
+    assert state.durable is not None
     counter = LagCounter(storage)
-    for sequence in (0, *found, state.next):
-        start = Offset(state.identity, sequence).as_json()
+    for sequence in (*found, state.next):
+        lag = counter.lag(Offset(state.identity, sequence), state)
         expected = sum(1 for each in found if each >= sequence)
-        lag = counter.between(start, end)
-        if sequence in (0, *state.firsts, state.next) or sequence > durable.segment:
-            assert lag == expected, sequence
+        if sequence in (*state.firsts, state.next) or sequence > state.durable.segment:
+            assert lag.records == expected, sequence
         else:  # a part of a sealed segment
             following = min(first for first in state.firsts if first > sequence)
             whole = max(first for first in state.firsts if first <= sequence)
             records = sum(1 for each in found if whole <= each < following)
-            assert expected <= lag <= expected + records
-        if sequence:
-            full = counter.lag(Offset(state.identity, sequence), end_offset(state))
-            assert full.bytes == unread_bytes(storage.path, sequence)
-            assert full.records == lag
-
-
-def end_offset(state: JournalState) -> Offset:
-    assert state.durable is not None
-    return Offset(state.identity, state.next, state.durable.segment, state.durable.offset)
+            assert expected <= lag.records <= expected + records
+        assert lag.bytes == unread_bytes(storage.path, sequence)
 
 
 def unread_bytes(directory: Path, sequence: int) -> int:
@@ -116,7 +105,7 @@ def test_lag_of_a_stream(tmp_path: Path) -> None:
             before = lag
         assert before == Lag(0, 0, 0.0)
         assert stream.latestOffset(end, ReadAllAvailable()) == end
-        assert stream.reportLatestOffset()["lag"] == Lag()._asdict()
+        assert stream.reportLatestOffset()["lag"] == asdict(Lag())
 
 
 def test_lag_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -146,7 +135,7 @@ def test_lag_is_unknown_if_the_records_were_removed(tmp_path: Path) -> None:
         segment_path(tmp_path, list_segments(tmp_path)[0]).unlink()
         storage = DirectoryStorage(tmp_path)
         with pytest.raises(RecordNotFound):
-            LagCounter(storage).lag(Offset("", end["sequence"]), end_offset(storage.state()))
+            LagCounter(storage).lag(Offset("", end["sequence"]), storage.state())
         assert "lag" not in stream.reportLatestOffset()
 
 
@@ -176,8 +165,11 @@ def test_metrics_of_the_listener() -> None:
     assert listener.lags() == []
 
 
-@pytest.mark.parametrize("latest", [None, "no JSON", "5", "{}", '{"lag": 5}', {"sequence": 3}])
-def test_progress_without_a_lag(latest: object) -> None:
+@pytest.mark.parametrize(
+    "latest",
+    ["None", "no JSON", "5", "{}", '{"lag": 5}', '{"sequence": 3}', '{"journal": "ab", "lag": 5}'],
+)
+def test_progress_without_a_lag(latest: str) -> None:
     assert lag_of(latest) is None
 
 
@@ -187,7 +179,7 @@ def test_spark_reports_the_lag(spark: SparkSession, tmp_path: Path) -> None:
     class Seeing(LagListener):
         def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
             super().onQueryProgress(event)
-            seen.extend((query, lag) for query, _, lag in self.lags())
+            seen.extend((query, report.lag) for query, report in self.lags())
 
     listener = Seeing()
     with journal_in(tmp_path) as journal:

@@ -29,7 +29,7 @@ from sluicemq.model.errors import (
     JournalError,
     RecordNotFound,
 )
-from sluicemq.pipeline.source import plan
+from sluicemq.pipeline.source import offsets, plan
 from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.options import arrow_columns, asked_columns
 from sluicemq.pipeline.source.readers import StreamReader
@@ -169,6 +169,8 @@ def test_where_a_stream_begins(tmp_path: Path, journal: FileJournal) -> None:
     assert first(startingoffsets="latest") == durable + 1
     assert first(startingoffsets="") == durable + 1
     assert first(startingoffsets='{"sequence": 17}') == 17
+    written = offsets.Offset("ab", 17, 1, 64, (3,), "lake", {"orders": 20})
+    assert first(startingoffsets=json.dumps(written.as_json())) == 17
     later = put(journal, message(timestamp=T0 + 60_000))
     journal.sync()
     assert first(startingoffsets="", startingtimestamp=str(T0 + 10_000)) == later

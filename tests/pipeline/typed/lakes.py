@@ -39,4 +39,4 @@ def write(
 ) -> TableCounts | None:
     definition = Definition(tables=(table,))
     found = overview(events, definition)
-    return write_typed(spark, events, definition, lake, found).get(table.name) if found else None
+    return write_typed(spark, events, definition, lake, found).get(table.name)

@@ -59,9 +59,9 @@ def recomputed(spark: SparkSession, lake: LakeDirectory, gold: GoldTable) -> lis
     return sorted((tuple(row) for row in result.collect()), key=str)
 
 
-def gold_version(spark: SparkSession, lake: LakeDirectory, name: str) -> int:
-    history = spark.sql(f"DESCRIBE HISTORY delta.`{lake.path(name)}` LIMIT 1")
-    return int(history.collect()[0]["version"])
+def gold_versions(spark: SparkSession, lake: LakeDirectory, *names: str) -> list[int]:
+    """The number of each table's current version, which a refresh increases."""
+    return [lake.table(f"gold.{name}").version(spark) for name in names]
 
 
 def test_incremental_refresh_equals_recomputation(spark: SparkSession, tmp_path: Path) -> None:
@@ -118,10 +118,9 @@ def test_interrupted_refresh_is_repeated_and_done_once(
         patch.setattr("sluicemq.pipeline.typed.gold._GoldWriter.refresh", killed)
         with pytest.raises(KeyboardInterrupt):
             process(spark, second, DEFINITION, lake)
-    assert process(spark, second, DEFINITION, lake).refreshed == ("turnover", "large")
-    version = gold_version(spark, lake, "gold.turnover")
-    assert process(spark, second, DEFINITION, lake).refreshed == ()
-    assert gold_version(spark, lake, "gold.turnover") == version
+    for _ in range(2):
+        process(spark, second, DEFINITION, lake)
+        assert gold_versions(spark, lake, "turnover", "large") == [1, 1]
     assert lake.rows(spark, "gold.turnover", "*") == recomputed(spark, lake, TURNOVER)
     counts = lake.rows(spark, "gold.typed_counts", "table", "last_sequence", "messages", "deleted")
     assert counts == [("orders", 2, 2, 0), ("orders", 4, 2, 1)]
@@ -138,8 +137,9 @@ def test_another_query_is_recomputed_and_so_is_the_former_one(
         keys=("country",),
         refresh=Refresh.INCREMENTAL,
     )
-    for gold in (other, TURNOVER):
-        assert refresh_gold(spark, Definition(gold=(gold,)), lake) == ["turnover"]
+    for version, gold in ((1, other), (2, TURNOVER)):
+        refresh_gold(spark, Definition(gold=(gold,)), lake)
+        assert gold_versions(spark, lake, "turnover") == [version]
         assert lake.rows(spark, "gold.turnover", "*") == recomputed(spark, lake, gold)
 
 
@@ -152,7 +152,8 @@ def test_lost_change_data_feed_leads_to_a_full_refresh(spark: SparkSession, tmp_
             f"ALTER TABLE delta.`{lake.path('silver.orders')}` "
             f"SET TBLPROPERTIES (delta.enableChangeDataFeed = {name})"
         )
-    assert refresh_gold(spark, DEFINITION, lake) == ["turnover", "large"]
+    refresh_gold(spark, DEFINITION, lake)
+    assert gold_versions(spark, lake, "turnover", "large") == [1, 1]
     assert lake.rows(spark, "gold.turnover", "*") == recomputed(spark, lake, TURNOVER)
 
 
@@ -167,10 +168,12 @@ def test_full_refresh_reads_several_tables_of_its_own_lake(
     definition = Definition(tables=(ORDERS,), gold=(TURNOVER, joined))
     for number in (1, 2):
         lake = LakeDirectory(tmp_path / str(number))
-        assert process(spark, batch(spark, [], 1), definition, lake).refreshed == ()
+        assert process(spark, batch(spark, [], 1), definition, lake) == {}
+        assert not lake.table("gold.turnover").exists(spark)
         process(spark, batch(spark, [order(number, 10, "a")], 1), definition, lake)
         assert lake.rows(spark, "gold.joined", "id") == [(number,)]
-    assert refresh_gold(spark, definition, lake) == []
+    refresh_gold(spark, definition, lake)
+    assert gold_versions(spark, lake, "turnover", "joined") == [0, 0]
 
 
 def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path: Path) -> None:
@@ -181,6 +184,15 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
         ConfigurationError, match=r"pipeline\.toml:9: gold table 'wrong': .*nothing"
     ):
         process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+
+
+def test_braces_of_a_query_stay_and_no_view_is_left(spark: SparkSession) -> None:
+    orders = spark.createDataFrame([(1,)], "id BIGINT")
+    sql = """SELECT o.id, '{"a": 1}' AS json, '{silver.orders}' AS t FROM silver.orders o"""
+    expected = [(1, '{"a": 1}', "{silver.orders}")]
+    assert query(spark, sql, {"silver.orders": orders}).collect() == expected
+    assert query(spark, "SELECT '{}' AS json", {}).collect() == [("{}",)]
+    assert spark.catalog.listTables(pattern="_pyspark_*") == []
 
 
 def test_references_are_names_of_tables_only() -> None:

@@ -15,8 +15,9 @@ from sluicemq.protocols.java import dumps_map
 from tests.pipeline.jobs.events import Journal, frame
 
 JSON = (
-    b'{"id": 1, "amount": 2.5, "at": "2026-01-02T03:04:05Z", "tags": ["x"], "a b": true}',
-    b'{"id": 2, "amount": 10, "nothing": null, "inner": {"n": 1, "s": "t"}}',
+    b'{"id": 1, "amount": 2.5, "at": "2026-01-02T03:04:05Z", "tags": ["x"], "a b": true,'
+    b' "prices": [1.25, 100]}',
+    b'{"id": 2, "amount": 10, "nothing": null, "inner": {"n": 1, "s": "t"}, "none": []}',
 )
 
 
@@ -40,7 +41,9 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
         "at TIMESTAMP",
         "id BIGINT",
         "inner STRUCT<n: BIGINT, s: STRING>",
+        "none ARRAY<STRING>",
         "nothing STRING",
+        "prices ARRAY<DECIMAL(18,2)>",
         "tags ARRAY<STRING>",
     ]
     assert (table.name, table.destination, table.key) == ("orders", "orders*", ())
@@ -52,13 +55,14 @@ def test_schema_of_map_bodies(spark: SparkSession) -> None:
 
 
 def test_schema_of_csv_and_xml(spark: SparkSession) -> None:
-    csv = infer_schema(events(spark, b"1,2.5,a", b"2,3,b"), "orders", Format.CSV)
-    assert csv.columns.simpleString() == "struct<_c0:int,_c1:double,_c2:string>"
-    xml = infer_schema(events(spark, b'<o id="7"><name>a</name></o>'), "orders")
+    csv = infer_schema(events(spark, b"1,2.5,a,", b"2,3,b,"), "orders", Format.CSV)
+    assert csv.columns.simpleString() == "struct<_c0:int,_c1:double,_c2:string,_c3:string>"
+    xml = infer_schema(events(spark, b'<o id="7"><name>a</name><none/></o>'), "orders")
     assert xml.format is Format.XML
-    assert xml.columns.simpleString() == "struct<id:bigint,name:string>"
-    text = infer_schema(events(spark, b"plain"), "orders")
+    assert xml.columns.simpleString() == "struct<id:bigint,name:string,none:string>"
+    text = infer_schema(events(spark, b"plain", b"\xff"), "orders")
     assert (text.format, text.columns.names) == (Format.TEXT, ["body"])
+    assert (text.sampled, text.readable) == (2, 1)
 
 
 def test_nothing_to_infer_from(spark: SparkSession) -> None:

@@ -18,7 +18,6 @@ from sluicemq.pipeline.typed.rows import (
     STOPPED,
     TableCounts,
     count_columns,
-    counts_of,
     good_rows,
     newest_rows,
     published,
@@ -44,6 +43,10 @@ def outcomes(
     good = [row.asDict(True) for row in good_rows(rows, columns).orderBy("_sequence").collect()]
     bad = quarantined_rows(rows).orderBy("sequence").collect()
     return rows, good, [row.asDict() for row in bad]
+
+
+def counted(rows: DataFrame, of: TypedTable) -> TableCounts:
+    return TableCounts(**rows.agg(*count_columns(of)).collect()[0].asDict())
 
 
 def reasons(
@@ -77,7 +80,7 @@ def test_row_has_declared_columns_and_metadata(spark: SparkSession) -> None:
         }
     ]
     assert bad == []
-    counts = counts_of(table(), rows.agg(*count_columns(table())).collect()[0].asDict())
+    counts = counted(rows, table())
     assert counts == TableCounts(messages=1, written=1, unknown_fields=1)
 
 
@@ -111,7 +114,7 @@ def test_columns_may_be_named_as_those_of_the_source(spark: SparkSession) -> Non
     )
     rows, (row,), _ = outcomes(spark, journal, of)
     assert [row[name] for name in ("body", "sequence", "Time", "properties")] == [1, 2, 3, 4]
-    counts = counts_of(of, rows.agg(*count_columns(of)).collect()[0].asDict())
+    counts = counted(rows, of)
     assert (counts.written, counts.failed) == (1, {"a": 0})
 
 
@@ -307,7 +310,7 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
         ("id: x is no BIGINT", []),
     ]
     assert bad[0]["body"] == b'{"id": 4, "amount": 0, "customer": "a"}'
-    counts = counts_of(of, rows.agg(*count_columns(of)).collect()[0].asDict())
+    counts = counted(rows, of)
     assert counts == TableCounts(
         messages=7,
         written=2,

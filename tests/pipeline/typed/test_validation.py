@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from pyspark.sql import SparkSession
 
 from sluicemq.pipeline.typed.definition import DefinitionError, parse_definition
+from sluicemq.pipeline.typed.rows import declared_columns
 from sluicemq.pipeline.typed.validation import check
 from tests.pipeline.typed.test_definition import COMPLETE
 
@@ -25,6 +28,19 @@ def problems(spark: SparkSession, text: str) -> list[str]:
 
 def test_complete_definition_is_accepted(spark: SparkSession) -> None:
     check(spark, parse_definition(COMPLETE))
+
+
+def test_columns_of_a_json_schema_are_accepted(spark: SparkSession, tmp_path: Path) -> None:
+    schema = '{"properties": {"id": {"type": "integer"}, "a`b": {"type": "string"}}}'
+    (tmp_path / "orders.json").write_text(schema)
+    text = (
+        '[[table]]\nname = "orders"\ndestination = "orders"\nschema_file = "orders.json"\n'
+        'key = ["a`b"]\n'
+    )
+    definition = parse_definition(text, tmp_path / "pipeline.toml")
+    check(spark, definition)
+    (table,) = definition.tables
+    assert declared_columns(table).simpleString() == "struct<id:bigint,a`b:string>"
 
 
 def test_all_errors_of_tables_are_reported_at_once(spark: SparkSession) -> None:

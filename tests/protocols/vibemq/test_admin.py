@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 
 from sluicemq.model.access import EVERYBODY, Identity, Operation, Permission
-from sluicemq.model.errors import AccessDenied, AccessError, UserExists, UserNotFound
+from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
+from sluicemq.security import records
 from sluicemq.security.access import Admitted, Credentials, Done
-from sluicemq.security.records import UserRecord
+from sluicemq.security.records import Database, Preparation, UserRecord
 from tests.protocols.vibemq.harness import Harness, Peer
 
+NOW = 1_700_000_000
 OPERATIONS = [
     "Publish",
     "Subscribe",
@@ -27,76 +29,59 @@ OPERATIONS = [
 """In the order of the original's numbers."""
 
 
-class Database:
-    """A double of sluicemq.security.access.Users; answers wait while it is `slow`."""
+class Directory:
+    """User directory in memory; answers wait while it is `slow`.
+
+    refusal  error of the next changes, instead of the changes
+    """
 
     def __init__(self) -> None:
-        self.passwords = {"root": "r", "ann": "a"}
-        self.granted: dict[str, dict[str, Permission]] = {"root": {}, "ann": {}}
+        root, ann = (
+            UserRecord(password=name[0], superuser=name == "root", created=NOW, updated=NOW)
+            for name in ("root", "ann")
+        )
+        self.database = Database(users={"root": root, "ann": ann})
         self.slow = False
         self.waiting: list[tuple[Done, AccessError | None]] = []
+        self.refusal: AccessError | None = None
 
-    def _answer(self, done: Done, error: AccessError | None = None) -> None:
+    def hash(self, password: str) -> str:
+        return password
+
+    def now(self) -> int:
+        return NOW
+
+    def change(self, prepare: Preparation, done: Done) -> None:
+        error = self.refusal
+        try:
+            if error is None:
+                self.database = prepare()(self.database)
+        except AccessError as raised:
+            error = raised
         if self.slow:
             self.waiting.append((done, error))
         else:
             done(error)
 
-    def _known(self, name: str, done: Done) -> bool:
-        if name in self.passwords:
-            return True
-        self._answer(done, UserNotFound(f"there is no user {name}"))
-        return False
+    @property
+    def passwords(self) -> dict[str, str]:
+        return {name: user.password for name, user in self.database.users.items()}
 
-    def create(self, name: str, password: str, superuser: bool, done: Done) -> None:
-        assert not superuser
-        if name in self.passwords:
-            self._answer(done, UserExists(f"there is a user {name}"))
-        elif " " in name:
-            self._answer(done, AccessError("no such name"))
-        else:
-            self.passwords[name] = password
-            self.granted[name] = {}
-            self._answer(done)
-
-    def remove(self, name: str, done: Done) -> None:
-        if name == "last":
-            self._answer(done, AccessDenied("the last one"))
-        elif self._known(name, done):
-            del self.passwords[name]
-            self._answer(done)
-
-    def set_password(self, name: str, password: str, done: Done) -> None:
-        if self._known(name, done):
-            self.passwords[name] = password
-            self._answer(done)
-
-    def grant(self, name: str, permission: Permission, done: Done) -> None:
-        if self._known(name, done):
-            self.granted[name][permission.pattern] = permission
-            self._answer(done)
-
-    def revoke(self, name: str, pattern: str, done: Done) -> None:
-        if self._known(name, done):
-            self.granted[name].pop(pattern, None)
-            self._answer(done)
-
-    def accounts(self) -> dict[str, UserRecord]:
+    @property
+    def granted(self) -> dict[str, dict[str, Permission]]:
         return {
-            name: UserRecord(superuser=name == "root", created=1700000000, updated=1700000000)
-            for name in sorted(self.passwords)
+            name: {permission.pattern: permission for permission in user.permissions}
+            for name, user in self.database.users.items()
         }
-
-    def permissions(self, name: str) -> list[Permission]:
-        return list(self.granted.get(name, {}).values())
 
 
 class Authenticator:
     """Access for whoever says a name."""
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Directory) -> None:
         self.guest: Identity | None = None
-        self.users: Database | None = database
+        self.users: Directory | None = database
+        self.change = database.change
         self.refused: list[str] = []
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
@@ -110,12 +95,12 @@ class Authenticator:
 
 
 @pytest.fixture
-def database() -> Database:
-    return Database()
+def database() -> Directory:
+    return Directory()
 
 
 @pytest.fixture
-def harness(database: Database) -> Harness:
+def harness(database: Directory) -> Harness:
     return Harness(access=Authenticator(database))
 
 
@@ -135,20 +120,20 @@ def done(peer: Peer, kind: int, payload: Any = None) -> Any:
     return json.loads(answer.payload)
 
 
-def test_a_user_comes_and_goes(root: Peer, database: Database) -> None:
+def test_a_user_comes_and_goes(root: Peer, database: Directory) -> None:
     response = done(root, wire.CREATE_USER, {"username": "bob", "password": "b"})
     assert response == {"username": "bob"}
     assert database.passwords["bob"] == "b"
     assert done(root, wire.LIST_USERS) == [
-        {"username": "ann", "isSuperuser": False, "createdAt": 1700000000},
-        {"username": "bob", "isSuperuser": False, "createdAt": 1700000000},
-        {"username": "root", "isSuperuser": True, "createdAt": 1700000000},
+        {"username": "ann", "isSuperuser": False, "createdAt": NOW},
+        {"username": "bob", "isSuperuser": False, "createdAt": NOW},
+        {"username": "root", "isSuperuser": True, "createdAt": NOW},
     ]
     assert done(root, wire.DELETE_USER, {"username": "bob"}) == {"username": "bob"}
     assert "bob" not in database.passwords
 
 
-def test_permissions_come_and_go(root: Peer, database: Database) -> None:
+def test_permissions_come_and_go(root: Peer, database: Directory) -> None:
     for operations, expected, granted in (
         (["subscribe", "Publish", "Fly", "Publish"], ["Subscribe", "Publish"], "Publish Subscribe"),
         (["LISTQUEUES", "PurgeQueue"], ["ListQueues", "PurgeQueue"], "PurgeQueue ListQueues"),
@@ -171,7 +156,7 @@ def test_permissions_come_and_go(root: Peer, database: Database) -> None:
     assert done(root, wire.GET_USER_PERMISSIONS, {"username": "unknown"}) == []
 
 
-def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
+def test_operations_are_the_brokers(root: Peer, database: Directory) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": OPERATIONS}
     done(root, wire.GRANT_PERMISSION, request)
     assert database.granted["ann"]["q"] == Permission("q", frozenset(Operation), ignore_case=True)
@@ -186,16 +171,17 @@ def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
         (50, {"username": "ann", "password": "x"}, "USER_EXISTS"),
         (50, {"username": "b b", "password": "x"}, "INVALID_PAYLOAD"),
         (50, {"username": "bob"}, "INVALID_PAYLOAD"),
+        (50, {"username": "bob", "password": ""}, "INVALID_PAYLOAD"),
         (50, {"password": "x"}, "INVALID_PAYLOAD"),
         (50, None, "INVALID_PAYLOAD"),
         (50, [], "INVALID_PAYLOAD"),
         (50, {"username": 5, "password": "x"}, "INVALID_PAYLOAD"),
         (51, {"username": "bob"}, "USER_NOT_FOUND"),
         (51, {"username": "root"}, "FORBIDDEN"),
-        (51, {"username": "last"}, "FORBIDDEN"),
         (51, {}, "INVALID_PAYLOAD"),
         (52, {"username": "bob", "newPassword": "x"}, "USER_NOT_FOUND"),
         (52, {"username": "ann"}, "INVALID_PAYLOAD"),
+        (52, {"username": "ann", "newPassword": ""}, "INVALID_PAYLOAD"),
         (53, {"username": "bob", "queuePattern": "*", "operations": ["0"]}, "USER_NOT_FOUND"),
         (53, {"username": "ann", "queuePattern": "*"}, "INVALID_PAYLOAD"),
         (53, {"username": "ann", "operations": []}, "INVALID_PAYLOAD"),
@@ -209,15 +195,20 @@ def test_operations_are_the_brokers(root: Peer, database: Database) -> None:
     ],
 )
 def test_refused_requests(
-    root: Peer, database: Database, kind: int, payload: Any, code: str
+    root: Peer, database: Directory, kind: int, payload: Any, code: str
 ) -> None:
     before = (dict(database.passwords), {k: dict(v) for k, v in database.granted.items()})
     assert root.error(kind, payload=payload) == code
     assert (database.passwords, database.granted) == before
 
 
+def test_the_last_superuser_stays(root: Peer, database: Directory) -> None:
+    database.refusal = AccessDenied("the last one")
+    assert root.error(wire.DELETE_USER, payload={"username": "ann"}) == "FORBIDDEN"
+
+
 @pytest.mark.parametrize("spelling", ["0", "+0", " 0 ", "00", "publish", "PUBLISH", " Publish "])
-def test_an_operation_is_a_name_or_a_number(root: Peer, database: Database, spelling: str) -> None:
+def test_an_operation_is_a_name_or_a_number(root: Peer, database: Directory, spelling: str) -> None:
     request = {"username": "ann", "queuePattern": "q", "operations": [spelling]}
     assert done(root, wire.GRANT_PERMISSION, request)["operations"] == ["Publish"]
     assert database.granted["ann"]["q"].operations == {Operation.PRODUCE}
@@ -252,22 +243,22 @@ def test_numbers_are_in_the_order_of_the_original(root: Peer) -> None:
     ],
 )
 def test_a_grant_of_nothing_changes_nothing(
-    root: Peer, database: Database, operations: Any
+    root: Peer, database: Directory, operations: Any
 ) -> None:
     before = Permission("q", frozenset({Operation.BROWSE}))
-    database.granted["ann"]["q"] = before
+    database.database = records.grant(database.database, "ann", before, NOW)
     request = {"username": "ann", "queuePattern": "q", "operations": operations}
     assert root.error(wire.GRANT_PERMISSION, payload=request) == "INVALID_PAYLOAD"
     assert database.granted["ann"] == {"q": before}
 
 
 @pytest.mark.parametrize("name", ["a", "a_-.9", "Ärger", "a\u0663", "x" * 64])
-def test_names_of_users_that_the_original_takes(root: Peer, database: Database, name: str) -> None:
+def test_names_of_users_that_the_original_takes(root: Peer, database: Directory, name: str) -> None:
     done(root, wire.CREATE_USER, {"username": name, "password": "p"})
     assert database.passwords[name] == "p"
 
 
-def test_revoking_from_an_unknown_user_succeeds(root: Peer, database: Database) -> None:
+def test_revoking_from_an_unknown_user_succeeds(root: Peer, database: Directory) -> None:
     request = {"username": "bob", "queuePattern": "*"}
     assert done(root, wire.REVOKE_PERMISSION, request) == request
 
@@ -280,7 +271,7 @@ def test_a_payload_that_is_no_json(root: Peer) -> None:
 
 @pytest.mark.parametrize("kind", range(50, 57))
 def test_only_superusers_may_touch_others(
-    harness: Harness, ann: Peer, database: Database, kind: int
+    harness: Harness, ann: Peer, database: Directory, kind: int
 ) -> None:
     payload = {
         "username": "root",
@@ -297,7 +288,7 @@ def test_only_superusers_may_touch_others(
 
 
 def test_everybody_may_change_the_own_password_and_see_the_own_permissions(
-    ann: Peer, database: Database
+    ann: Peer, database: Directory
 ) -> None:
     done(ann, wire.CHANGE_PASSWORD, {"username": "ann", "newPassword": "new"})
     assert database.passwords["ann"] == "new"
@@ -306,7 +297,7 @@ def test_everybody_may_change_the_own_password_and_see_the_own_permissions(
 
 
 def test_an_answer_may_come_later_or_never(
-    harness: Harness, root: Peer, database: Database
+    harness: Harness, root: Peer, database: Directory
 ) -> None:
     database.slow = True
     requests = [

@@ -31,7 +31,7 @@ from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.session import MOST_UNPACKED
 from sluicemq.protocols.vibemq.wire import Frame
-from sluicemq.security.access import Access, Admitted, Credentials, Users
+from sluicemq.security.access import Access, Admitted, Credentials, UserDirectory
 from tests.protocols.vibemq.harness import Harness
 
 
@@ -40,7 +40,7 @@ class Authenticator:
 
     def __init__(self, guest: Identity | None = None) -> None:
         self.guest = guest
-        self.users: Users | None = None
+        self.users: UserDirectory | None = None
         self.asked: list[tuple[Credentials, Admitted]] = []
         self.refused: list[str] = []
         self.cancelled = 0

@@ -14,7 +14,7 @@ from sluicemq.protocols.vibemq.connection import SessionOptions
 from sluicemq.protocols.vibemq.wire import Frame
 from sluicemq.security.access import Admitted, Credentials
 from tests.protocols.vibemq.harness import Harness, Peer
-from tests.protocols.vibemq.test_admin import Database
+from tests.protocols.vibemq.test_admin import Directory
 
 BAD_NAME = (
     "Queue name contains invalid characters. Allowed: alphanumeric, hyphens, underscores, dots."
@@ -28,7 +28,9 @@ class Access:
 
     def __init__(self) -> None:
         self.guest: Identity | None = None
-        self.users: Database | None = Database()
+        directory = Directory()
+        self.users: Directory | None = directory
+        self.change = directory.change
 
     def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> None:
         if not credentials.password and not credentials.token:

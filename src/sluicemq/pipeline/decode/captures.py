@@ -1,22 +1,31 @@
-"""Parser for tcpdump's files.
+"""Captures of tcpdump: from a file to the segments of TCP (RFC 9293).
 
-    pcap    = magic:u32 version:u16 u16 zone:i32 u32 snaplen:u32 link:u32, then records
-    record  = seconds:u32 fraction:u32 captured:u32 original:u32, `captured` bytes
-              magic A1B2C3D4: fractions are microseconds, A1B23C4D: nanoseconds; it also tells the
-              order of bytes
-    pcapng  = blocks: type:u32 length:u32 body length:u32, padded to 4 bytes
-              0A0D0D0A section (tells the order of bytes), 1 interface (link type, unit of time),
-              6 packet, 3 packet without time, 2 packet of old; others are skipped
+    pcap         magic:u32 version:u16 u16 zone:i32 u32 snaplen:u32 link:u32, then records:
+                 seconds:u32 fraction:u32 captured:u32 original:u32, `captured` bytes
+                 magic A1B2C3D4: fractions are microseconds, A1B23C4D: nanoseconds; it also tells
+                 the order of bytes
+    pcapng       blocks: type:u32 length:u32 body length:u32, padded to 4 bytes
+                 0A0D0D0A section (tells the order of bytes), 1 interface (link type, unit of time),
+                 6 packet, 3 packet without time, 2 packet of old; others are skipped
+    link types   Ethernet (1) with VLAN tags, Linux cooked (113, 276), loopback (0, 108), raw IP
+                 (12, 14, 101, 228, 229)
+    network      IPv4 with options; IPv6 with extension headers except authentication
 
 (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.)
 
 A file's contents are not trusted: an invalid value ends the reading with a CaptureError.
+
+Checksums are ignored: captures on the sending machine precede the network card, which fills them
+in. Such cards also leave the length of a large packet 0, which then extends to the end of the
+captured bytes. IP fragments are counted and not reassembled, because TCP avoids them.
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
+from enum import StrEnum
+from ipaddress import IPv4Address, IPv6Address
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -37,6 +46,27 @@ _PCAP: Final = {
 _ORDERS: Final = {struct.pack(order + "I", 0x1A2B3C4D): order for order in "<>"}
 _PACKETS: Final = {2: "HHIIII", 3: "I", 6: "IIIII"}
 """Fields before the bytes of a packet, by type of block."""
+
+FIN: Final = 0x01
+SYN: Final = 0x02
+RST: Final = 0x04
+ACK: Final = 0x10
+
+_ETHERNET: Final = 1
+_TYPE_AT: Final = {_ETHERNET: 12, 113: 14, 276: 0}
+"""Position of the EtherType, by link type."""
+_IP_AT: Final = {_ETHERNET: 14, 113: 16, 276: 20, 0: 4, 108: 4} | dict.fromkeys(
+    (12, 14, 101, 228, 229), 0
+)
+"""Position of the IP header, by link type."""
+_IP: Final = (b"\x08\x00", b"\x86\xdd")
+_TAGS: Final = (b"\x81\x00", b"\x88\xa8", b"\x91\x00")
+_TCP: Final = 6
+_FRAGMENT: Final = 44
+_EXTENSIONS: Final = (0, 43, 60)
+"""IPv6 headers that are skipped: hop-by-hop options, routing, destination options."""
+_u16: Final = struct.Struct(">H").unpack_from
+_header: Final = struct.Struct(">HHIIBBHHH").unpack_from
 
 
 class CaptureError(Exception):
@@ -182,3 +212,114 @@ def _interface(order: str, body: bytes) -> _Interface:
             interface = interface._replace(offset=struct.unpack_from(order + "q", value)[0])
         start += 4 + length + -length % 4
     return interface
+
+
+# --- headers of a packet --------------------------------------------------------------------------
+
+
+class Skipped(StrEnum):
+    """Reason why a packet has no segment."""
+
+    LINK = "have a link type that is not known; nothing of them was decoded"
+    FOREIGN = "are not TCP"
+    FRAGMENT = "are fragments of IP, which are not put together"
+    BROKEN = "have headers that are cut or cannot be"
+
+
+class Segment(NamedTuple):
+    """TCP segment.
+
+    source    sender's address and port
+    target    receiver's address and port
+    sequence  number of the first byte, modulo 2^32
+    flags     TCP flags, see above
+    payload   captured bytes of payload
+    lost      bytes of payload behind them that were sent and not captured
+    time      µs since the epoch, or NO_TIME
+    """
+
+    source: bytes
+    target: bytes
+    sequence: int
+    flags: int
+    payload: bytes
+    lost: int
+    time: int
+
+
+def find_segment(packet: Packet) -> Segment | Skipped:
+    """Return the TCP segment of a packet."""
+    data, link = packet.data, packet.link
+    if link not in _IP_AT:
+        return Skipped.LINK
+    at = _IP_AT[link]
+    if link in _TYPE_AT:
+        kind = data[_TYPE_AT[link] : _TYPE_AT[link] + 2]
+        while link == _ETHERNET and kind in _TAGS:
+            at += 4
+            kind = data[at - 2 : at]
+        if kind not in _IP:
+            return Skipped.FOREIGN
+    try:
+        version = data[at] >> 4
+        if version == 4:
+            return _ipv4(packet, at)
+        return _ipv6(packet, at) if version == 6 else Skipped.FOREIGN
+    except (IndexError, struct.error):
+        return Skipped.BROKEN
+
+
+def _ipv4(packet: Packet, at: int) -> Segment | Skipped:
+    data = packet.data
+    head = (data[at] & 15) * 4
+    total = _u16(data, at + 2)[0] or packet.original - at
+    if head < 20 or total < head:
+        return Skipped.BROKEN
+    if data[at + 9] != _TCP:
+        return Skipped.FOREIGN
+    if _u16(data, at + 6)[0] & 0x3FFF:
+        return Skipped.FRAGMENT
+    return _tcp(packet, at + head, at + total, data[at + 12 : at + 16], data[at + 16 : at + 20])
+
+
+def _ipv6(packet: Packet, at: int) -> Segment | Skipped:
+    data = packet.data
+    source, target = data[at + 8 : at + 24], data[at + 24 : at + 40]
+    payload = _u16(data, at + 4)[0]
+    following = data[at + 6]
+    at += 40
+    stop = at + payload if payload else packet.original
+    while following in _EXTENSIONS:
+        following, at = data[at], at + (data[at + 1] + 1) * 8
+    if following == _FRAGMENT:
+        return Skipped.FRAGMENT
+    return _tcp(packet, at, stop, source, target) if following == _TCP else Skipped.FOREIGN
+
+
+def _tcp(packet: Packet, at: int, stop: int, source: bytes, target: bytes) -> Segment | Skipped:
+    """Return the segment at `data[at:stop]`."""
+    data = packet.data
+    _, _, sequence, _, length, flags, *_ = _header(data, at)
+    start = at + (length >> 4) * 4
+    if start < at + 20 or start > stop:
+        return Skipped.BROKEN
+    payload = data[start:stop]
+    return Segment(
+        source + data[at : at + 2],
+        target + data[at + 2 : at + 4],
+        sequence,
+        flags,
+        payload,
+        stop - start - len(payload),
+        packet.time,
+    )
+
+
+def endpoint_text(endpoint: bytes) -> str:
+    """Return "address:port"; IPv6 addresses in brackets."""
+    address, port = endpoint[:-2], int.from_bytes(endpoint[-2:])
+    return (
+        f"{IPv4Address(address)}:{port}"
+        if len(address) == 4
+        else f"[{IPv6Address(address)}]:{port}"
+    )

@@ -1,19 +1,20 @@
-"""Codecs: how each protocol's frames are decoded, measured and described.
+"""Codecs: how each protocol's frames are decoded, measured and described; options of decoding.
 
-All of them use the server's own codecs (protocols/*/wire.py).
+All of them use the server's own codecs (protocols/*/wire.py). Options are for facts that captures
+do not contain.
 """
 
 from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, ClassVar, Final
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, NamedTuple
 
-from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError
+from sluicemq.model.errors import ConfigurationError, ConnectionLost, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
-from sluicemq.pipeline.decode.columns import FrameColumns, Pairs
-from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.decode.columns import Pairs, Row
 from sluicemq.pipeline.schema import spelled, text_of
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
@@ -24,11 +25,85 @@ from sluicemq.protocols.msglite.http import RequestReader
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
-from sluicemq.protocols.vibemq.wire import Decoder as VibemqDecoder
-from sluicemq.protocols.vibemq.wire import Limits as VibemqLimits
+
+REPORTED: Final = ("tls", "phpmq-maintenance", "http")
+"""Protocols that are reported and not decoded."""
+
+PORTS: Final[Mapping[int, str]] = {
+    2925: "vibemq",
+    7676: "jmq",
+    7680: "http",
+    9100: "phpmq",
+    9101: "phpmq-maintenance",
+    9813: "msglite",
+    9814: "msglite-http",
+}
+"""Default ports of the protocols."""
 
 HIDDEN: Final = "***"
 """Replacement for passwords."""
+
+
+class Raw(NamedTuple):
+    """Format of files that contain the bytes of one direction instead of a capture.
+
+    protocol  one of CODECS, or None to detect it
+    role      sender of the bytes: "client" or "server"
+    """
+
+    protocol: str | None = None
+    role: str = "client"
+
+
+@dataclass(frozen=True)
+class DecodeOptions:
+    """Options of decoding.
+
+    ports            protocol of each server port
+    raw              format of raw logs; None for captures
+    max_frame_bytes  a frame with a greater length is an error, for which no memory is allocated;
+                     by default, the maximum of a JMS broker (Open MQ's imq.message.max_size)
+    secrets          include passwords and tokens instead of "***"
+    """
+
+    ports: Mapping[int, str] = field(default_factory=lambda: PORTS)
+    raw: Raw | None = None
+    max_frame_bytes: int = 73_400_320
+    secrets: bool = False
+
+    def __post_init__(self) -> None:
+        """Validate the options. Raises ConfigurationError."""
+        for port, protocol in self.ports.items():
+            if not 0 < port < 65_536:
+                raise ConfigurationError(f"ports: {port} is no port; they go from 1 to 65535")
+            _check_protocol("ports", protocol, (*CODECS, *REPORTED))
+        if self.raw is not None:
+            if self.raw.protocol is not None:
+                _check_protocol("protocol", self.raw.protocol, CODECS)
+            if self.raw.role not in ("client", "server"):
+                raise ConfigurationError(
+                    f"role: {self.raw.role!r} is neither client nor server; say who wrote the bytes"
+                )
+        if self.max_frame_bytes < 1:
+            raise ConfigurationError("max_frame_bytes: must be at least 1")
+
+
+def _check_protocol(name: str, protocol: str, known: Collection[str]) -> None:
+    if protocol not in known:
+        raise ConfigurationError(
+            f"{name}: there is no protocol {protocol!r}; there are {', '.join(known)}"
+        )
+
+
+def parse_ports(text: str) -> dict[int, str]:
+    """Parse ports such as "9200=phpmq,9300=jmq" and add PORTS. Raises ConfigurationError."""
+    ports = dict(PORTS)
+    for pair in filter(None, (part.strip() for part in text.split(","))):
+        port, equals, protocol = pair.partition("=")
+        if not equals or not port.strip().isdecimal() or not port.isascii():
+            raise ConfigurationError(f"ports: {pair!r} is not PORT=PROTOCOL, as in 9200=phpmq")
+        ports[int(port)] = protocol.strip()
+    return ports
 
 
 class Codec(ABC):
@@ -77,8 +152,10 @@ class Codec(ABC):
         """Return the size in bytes of a frame returned by `feed`, which begins at `data[at]`."""
 
     @abstractmethod
-    def describe(self, frame: Any) -> FrameColumns:
-        """Return a frame's columns. Never raises: an invalid part sets the column `error`."""
+    def describe(self, frame: Any) -> Row:
+        """Return a frame's columns, all from `frame` on.
+
+        Never raises: an invalid part sets the column `error`."""
 
     def _hidden(self, value: Any) -> Any:
         """Return a secret, or its replacement."""
@@ -121,20 +198,20 @@ class PhpmqCodec(Codec):
         """Return the index behind the end of line at `at`, in the line form of the protocol."""
         return at if not self._decoder.newline else at + 2 if data[at] == 0x0D else at + 1
 
-    def describe(self, frame: phpmq.Frame) -> FrameColumns:
+    def describe(self, frame: phpmq.Frame) -> Row:
         kind, queue, content, message_id, number = frame
         name = "count" if kind == phpmq.CONSUME else "ttl"
         carries = kind in (phpmq.SEND, phpmq.DISPATCH)
-        return FrameColumns(
-            self._FRAMES[kind],
-            kind,
-            _from_bytes(queue),
-            "queue",
-            _from_bytes(message_id) or None,
-            properties=[(name, str(number))] if number >= 0 else None,
-            body_kind="bytes" if carries else None,
-            body=content if carries else None,
-        )
+        return {
+            "frame": self._FRAMES[kind],
+            "packet_type": kind,
+            "destination": _from_bytes(queue),
+            "destination_kind": "queue",
+            "message_id": _from_bytes(message_id) or None,
+            "properties": [(name, str(number))] if number >= 0 else None,
+            "body_kind": "bytes" if carries else None,
+            "body": content if carries else None,
+        }
 
 
 class MsgliteCodec(Codec):
@@ -167,7 +244,7 @@ class MsgliteCodec(Codec):
         body = frame[3]
         return end - start + (len(body) + 2 if body and frame[0] != msglite.ERROR else 0)
 
-    def describe(self, frame: msglite.Frame) -> FrameColumns:
+    def describe(self, frame: msglite.Frame) -> Row:
         kind, timeout, addresses, body = frame
         carries = kind in (msglite.MESSAGE, msglite.QUERY)
         to = addresses if kind == msglite.READY else addresses[:1]
@@ -176,16 +253,16 @@ class MsgliteCodec(Codec):
             properties = [("timeout", str(timeout))]
         elif kind == msglite.ERROR:
             properties = [("text", _from_bytes(body))]
-        return FrameColumns(
-            self._FRAMES[kind],
-            kind,
-            _from_bytes(b" ".join(to)) or None,
-            "queue" if addresses else None,
-            reply_to=_from_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
-            properties=properties,
-            body_kind="bytes" if carries else None,
-            body=body if carries else None,
-        )
+        return {
+            "frame": self._FRAMES[kind],
+            "packet_type": kind,
+            "destination": _from_bytes(b" ".join(to)) or None,
+            "destination_kind": "queue" if addresses else None,
+            "reply_to": _from_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
+            "properties": properties,
+            "body_kind": "bytes" if carries else None,
+            "body": body if carries else None,
+        }
 
 
 _VIBEMQ_FRAMES: Final = {
@@ -214,14 +291,14 @@ class VibemqCodec(Codec):
     """Frame types whose id is the message's id."""
     _SECRETS: ClassVar = ("authPassword", "authToken")
 
-    def _new_decoder(self) -> VibemqDecoder:
+    def _new_decoder(self) -> vibemq.Decoder:
         unpacked = max(self.options.max_frame_bytes, vibemq.MAX_UNPACKED)
-        return VibemqDecoder(VibemqLimits(frame=self.options.max_frame_bytes, unpacked=unpacked))
+        return vibemq.Decoder(vibemq.Limits(frame=self.options.max_frame_bytes, unpacked=unpacked))
 
     def size(self, data: bytearray, at: int, frame: vibemq.Frame) -> int:
         return vibemq.HEADER_SIZE + int.from_bytes(data[at : at + 4])
 
-    def describe(self, frame: vibemq.Frame) -> FrameColumns:
+    def describe(self, frame: vibemq.Frame) -> Row:
         kind = frame.type
         headers = frame.headers or {}
         properties: dict[str, Property] = dict(headers)
@@ -234,19 +311,19 @@ class VibemqCodec(Codec):
         if kind in (vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD) and self.to_server:
             body = self._hidden(body or b"")
         identity = _printable(frame.id)
-        return FrameColumns(
-            _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
-            kind,
-            _printable(frame.queue),
-            "queue" if frame.queue else None,
-            identity if kind in self._MESSAGES else None,
-            _printable(headers.get(vibemq_mapping.CORRELATION_ID)),
-            identity,
-            _printable(headers.get(vibemq_mapping.REPLY_TO)),
-            properties=_texts(properties.items()),
-            body_kind=("json" if frame.payload else "none") if carries else None,
-            body=body,
-        )
+        return {
+            "frame": _VIBEMQ_FRAMES.get(kind) or f"type {kind}",
+            "packet_type": kind,
+            "destination": _printable(frame.queue),
+            "destination_kind": "queue" if frame.queue else None,
+            "message_id": identity if kind in self._MESSAGES else None,
+            "correlation_id": _printable(headers.get(vibemq_mapping.CORRELATION_ID)),
+            "request_id": identity,
+            "reply_to": _printable(headers.get(vibemq_mapping.REPLY_TO)),
+            "properties": _texts(properties.items()),
+            "body_kind": ("json" if frame.payload else "none") if carries else None,
+            "body": body,
+        }
 
 
 class JmqCodec(Codec):
@@ -288,45 +365,39 @@ class JmqCodec(Codec):
     def size(self, data: bytearray, at: int, frame: jmq.Packet) -> int:
         return len(frame.head) + len(frame.body)
 
-    def describe(self, frame: jmq.Packet) -> FrameColumns:
+    def describe(self, frame: jmq.Packet) -> Row:
         is_login = frame.type == PacketType.AUTHENTICATE
-        columns = FrameColumns(
-            self._FRAMES.get(frame.type) or f"type {frame.type}",
-            frame.type,
-            request_id=str(frame.consumer_id) if frame.consumer_id else None,
-            body=(self._hidden(frame.body) if is_login else frame.body) or None,
-        )
+        columns: Row = {
+            "frame": self._FRAMES.get(frame.type) or f"type {frame.type}",
+            "packet_type": frame.type,
+            "request_id": str(frame.consumer_id) if frame.consumer_id else None,
+            "body": (self._hidden(frame.body) if is_login else frame.body) or None,
+        }
         try:
             properties = frame.properties if frame.block else {}
-            columns = columns._replace(properties=_texts(properties.items()))
-            if frame.is_message:
-                return self._message(frame, properties, columns)
-            return self._control(frame, properties, columns)
+            columns["properties"] = _texts(properties.items())
+            describe = self._message if frame.is_message else self._control
+            return columns | describe(frame, properties)
         except ProtocolError as error:
-            return columns._replace(error=str(error))
+            return {**columns, "error": str(error)}
 
-    def _control(
-        self, packet: jmq.Packet, properties: dict[str, Property], columns: FrameColumns
-    ) -> FrameColumns:
-        """Add the columns of a packet without a message. Raises ProtocolError."""
+    def _control(self, packet: jmq.Packet, properties: dict[str, Property]) -> Row:
+        """Return the other columns of a packet without a message. Raises ProtocolError."""
+        columns: Row = {}
         target = properties.get("JMQDestination")
         if isinstance(target, str) and target:
             bits = properties.get("JMQDestType")
             is_topic = isinstance(bits, int) and bool(bits & DestType.TOPIC)
-            columns = columns._replace(
-                destination=_printable(target), destination_kind="topic" if is_topic else "queue"
-            )
+            columns["destination"] = _printable(target)
+            columns["destination_kind"] = "topic" if is_topic else "queue"
         if packet.type in (PacketType.ACKNOWLEDGE, PacketType.REDELIVER) and packet.body:
             old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
             blocks = decode_blocks(packet.body, INT_BLOCK if old else LONG_BLOCK)
-            ids = " ".join(sysid_text(sysid) for _, sysid in blocks)
-            return columns._replace(message_id=ids)
+            columns["message_id"] = " ".join(sysid_text(sysid) for _, sysid in blocks)
         return columns
 
-    def _message(
-        self, packet: jmq.Packet, properties: dict[str, Property], columns: FrameColumns
-    ) -> FrameColumns:
-        """Add the columns of a packet with a message. Raises ProtocolError."""
+    def _message(self, packet: jmq.Packet, properties: dict[str, Property]) -> Row:
+        """Return the other columns of a packet with a message. Raises ProtocolError."""
         variable = packet.variable
         body = packet.body
         if packet.flags & Z:
@@ -334,16 +405,16 @@ class JmqCodec(Codec):
             body = inflate(
                 body, size if isinstance(size, int) else None, self.options.max_frame_bytes
             )
-        return columns._replace(
-            destination=_printable(variable.destination),
-            destination_kind="queue" if packet.flags & Q else "topic",
-            message_id=_printable(variable.message_id or sysid_text(packet.sysid)),
-            correlation_id=_printable(variable.correlation_id),
-            reply_to=_printable(variable.reply_to),
-            priority=packet.priority,
-            body_kind=self._BODIES[packet.type],
-            body=body,
-        )
+        return {
+            "destination": _printable(variable.destination),
+            "destination_kind": "queue" if packet.flags & Q else "topic",
+            "message_id": _printable(variable.message_id or sysid_text(packet.sysid)),
+            "correlation_id": _printable(variable.correlation_id),
+            "reply_to": _printable(variable.reply_to),
+            "priority": packet.priority,
+            "body_kind": self._BODIES[packet.type],
+            "body": body,
+        }
 
 
 class _ExchangeCodec(Codec):
@@ -379,10 +450,11 @@ class PortMapperCodec(_ExchangeCodec):
     name = "jmq-portmapper"
 
     _BEGINNINGS: ClassVar = {
-        True: re.compile(rb"\d*\r?\n?"),
+        True: re.compile(rb"\d{0,%d}\r?\n?" % jmq.MAX_LINE),
         False: re.compile(rb"(1(0(1( .*)?)?)?)?", re.DOTALL),
     }
-    """By `to_server`: what the bytes so far have to match."""
+    """By `to_server`: what the bytes so far have to match. They are matched again after each
+    packet, so the duration must not grow with their number."""
 
     def feed(self, data: bytes) -> list[bytes]:
         super().feed(data)
@@ -391,15 +463,16 @@ class PortMapperCodec(_ExchangeCodec):
             self.error = ProtocolError(f"this is not a {what} of a port mapper")
         return []
 
-    def describe(self, frame: bytes) -> FrameColumns:
+    def describe(self, frame: bytes) -> Row:
         if self.to_server:
-            return FrameColumns("request", body=frame)
+            return {"frame": "request", "body": frame}
+        columns: Row = {"frame": "services", "body": frame}
         try:
             services = jmq.read_services(frame)
         except ConnectionLost as error:
-            return FrameColumns("services", body=frame, error=str(error))
+            return {**columns, "error": str(error)}
         rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
-        return FrameColumns("services", properties=_texts(rows), body=frame)
+        return {**columns, "properties": _texts(rows)}
 
 
 class HttpCodec(_ExchangeCodec):
@@ -409,23 +482,23 @@ class HttpCodec(_ExchangeCodec):
 
     _SECRETS: ClassVar = ("Authorization", "Proxy-Authorization", "Cookie")
 
-    def describe(self, frame: bytes) -> FrameColumns:
+    def describe(self, frame: bytes) -> Row:
         if not self.to_server:
-            return FrameColumns("response", body=frame)
+            return {"frame": "response", "body": frame}
         reader = RequestReader(self.options.max_frame_bytes)
         reader.feed(frame)
         reader.end()
         request = reader.request
         if request is None:
-            return FrameColumns("request", error=str(reader.error))
+            return {"frame": "request", "error": str(reader.error)}
         headers = request.headers | {
             name: self._hidden(request.headers[name])
             for name in request.headers.keys() & self._SECRETS
         }
-        return FrameColumns(
-            "request",
-            destination=_printable(request.url.partition("?")[0]),
-            properties=_texts(
+        return {
+            "frame": "request",
+            "destination": _printable(request.url.partition("?")[0]),
+            "properties": _texts(
                 [
                     ("method", request.method),
                     ("url", request.url),
@@ -433,9 +506,9 @@ class HttpCodec(_ExchangeCodec):
                     *headers.items(),
                 ]
             ),
-            body_kind="bytes" if request.body else "none",
-            body=request.body,
-        )
+            "body_kind": "bytes" if request.body else "none",
+            "body": request.body,
+        }
 
 
 CODECS: Final[dict[str, type[Codec]]] = {

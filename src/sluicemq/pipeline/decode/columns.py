@@ -31,8 +31,7 @@ error             error and its effect; null for valid frames
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import pyarrow as pa
 
@@ -64,28 +63,13 @@ FRAMES: Final = pa.schema(
 """All columns in order."""
 
 _MAX_ROWS: Final = 4096
+"""Rows with which a batch is due."""
 _MAX_BYTES: Final = 16 << 20
-"""Maximum size of a batch's bodies."""
+"""Bytes of bodies with which a batch is due."""
 
+Row = dict[str, Any]
+"""Columns by name; absent ones are null, and names that are not in FRAMES are ignored."""
 Pairs = list[tuple[str, str | None]]
-
-
-class FrameColumns(NamedTuple):
-    """Columns of a frame that depend on its protocol: all from `frame` on."""
-
-    frame: str | None = None
-    packet_type: int | None = None
-    destination: str | None = None
-    destination_kind: str | None = None
-    message_id: str | None = None
-    correlation_id: str | None = None
-    request_id: str | None = None
-    reply_to: str | None = None
-    priority: int | None = None
-    properties: Pairs | None = None
-    body_kind: str | None = None
-    body: bytes | None = None
-    error: str | None = None
 
 
 class RowBuffer:
@@ -93,7 +77,7 @@ class RowBuffer:
 
     def __init__(self, file: str) -> None:
         self.file = file
-        self._rows: list[tuple[Any, ...]] = []
+        self._rows: list[Row] = []
         self._bytes = 0
 
     @property
@@ -101,19 +85,13 @@ class RowBuffer:
         """True if a batch is due."""
         return len(self._rows) >= _MAX_ROWS or self._bytes >= _MAX_BYTES
 
-    def add(self, place: tuple[Any, ...], columns: FrameColumns) -> None:
-        """Add a row; `place` has the columns between `file` and `frame`."""
-        self._rows.append((self.file, *place, *columns))
-        self._bytes += len(columns.body or b"")
+    def add(self, row: Row) -> None:
+        """Add a row, and set its column `file`."""
+        row["file"] = self.file
+        self._rows.append(row)
+        self._bytes += len(row.get("body") or b"")
 
-    def add_fault(self, offset: int | None, text: str) -> None:
-        """Add an error in the file itself."""
-        self.add((None, None, None, None, None, offset, None), FrameColumns(error=text))
-
-    def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield all added rows and clear them."""
+    def take(self) -> pa.RecordBatch:
+        """Return all added rows, possibly none, and clear them."""
         rows, self._rows, self._bytes = self._rows, [], 0
-        for start in range(0, len(rows), _MAX_ROWS):
-            columns = zip(*rows[start : start + _MAX_ROWS], strict=True)
-            arrays = [pa.array(*pair) for pair in zip(columns, FRAMES.types, strict=True)]
-            yield pa.RecordBatch.from_arrays(arrays, schema=FRAMES)
+        return pa.RecordBatch.from_pylist(rows, FRAMES)

@@ -16,9 +16,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.decode.codecs import DecodeOptions
 from sluicemq.pipeline.decode.columns import FRAMES
-from sluicemq.pipeline.decode.connections import decode_file
-from sluicemq.pipeline.decode.options import DecodeOptions
+from sluicemq.pipeline.decode.streams import decode_file
 
 MAX_TROUBLES: Final = 100
 """Maximum number of errors in a summary."""
@@ -69,13 +69,13 @@ class Summary(NamedTuple):
     connections  number of connections with payload
     counts       frames, bytes and errors by protocol and frame, which are None if not recognised
                  or not decoded
-    troubles     file, stream, direction, offset and error of the first MAX_TROUBLES errors
+    troubles     the first MAX_TROUBLES errors: file, stream, direction, offset and text
     errors       number of all errors
     """
 
     connections: int
     counts: list[Row]
-    troubles: list[Row]
+    troubles: list[str]
     errors: int
 
     def lines(self) -> Iterator[str]:
@@ -90,13 +90,7 @@ class Summary(NamedTuple):
             yield f"{named}{number:>14,}{size:>18,}{errors:>10,}"
         if self.troubles:
             yield ""
-        for trouble in self.troubles:
-            where = [trouble.file]
-            if trouble.stream is not None and trouble.stream != trouble.file:
-                where.append(f"{trouble.stream}, {trouble.direction}")
-            if trouble.offset is not None:
-                where.append(f"byte {trouble.offset:,}")
-            yield f"{', '.join(where)}: {trouble.error}"
+            yield from self.troubles
         if self.errors > len(self.troubles):
             yield f"and {self.errors - len(self.troubles):,} more"
 
@@ -142,14 +136,18 @@ def _summary(frames: DataFrame) -> Summary:
     )
     # an error in a file has no connection and is not a frame
     connections = frames.where("connection is not null").select("file", "connection").distinct()
+    # the stream of a log of raw bytes is the file
+    side = f.when(f.col("stream") != f.col("file"), f.concat_ws(", ", "stream", "direction"))
+    byte = f.when(f.col("offset").isNotNull(), f.format_string("byte %,d", "offset"))
     troubles = (
         frames.where("error is not null")
         .orderBy("file", "connection", "direction", "offset")
-        .select("file", "stream", "direction", "offset", "error")
+        .select(f.concat_ws(": ", f.concat_ws(", ", "file", side, byte), "error"))
         .limit(MAX_TROUBLES)
         .collect()
     )
-    return Summary(connections.count(), counts, troubles, sum(count.errors for count in counts))
+    errors = sum(count.errors for count in counts)
+    return Summary(connections.count(), counts, [text for (text,) in troubles], errors)
 
 
 def _as_json(frames: DataFrame) -> DataFrame:

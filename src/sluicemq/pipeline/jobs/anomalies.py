@@ -15,7 +15,6 @@ The `id` of an anomaly is the same on each run, so that a table of them is updat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from typing import Final
@@ -36,45 +35,30 @@ _WEEK: Final = timedelta(days=7)
 _CHANCE: Final = 1.95
 """Kolmogorov-Smirnov threshold for p = 0.001, times sqrt((n + m) / (n m))."""
 
-
-@dataclass(frozen=True)
-class Thresholds:
-    """Thresholds of anomalies.
-
-    stuck_minutes  minutes without an acknowledgement while messages are ready
-    attempts       deliveries from which a message is poison
-    samples        acknowledgements that each of two hours needs for a comparison
-    slower         minimum ratio of the later hour's 95th percentile to the earlier one's
-    apart          minimum distance of the two histograms, 0-1
-    """
-
-    stuck_minutes: int = 15
-    attempts: int = 5
-    samples: int = 200
-    slower: float = 1.5
-    apart: float = 0.1
+STUCK_MINUTES: Final = 15
+"""Minutes without an acknowledgement while messages are ready."""
+POISON_ATTEMPTS: Final = 5
+"""Deliveries from which a message is poison."""
+COMPARED_SAMPLES: Final = 200
+"""Acknowledgements that each of two hours needs for a comparison."""
+SLOWER_RATIO: Final = 1.5
+"""Minimum ratio of the later hour's 95th percentile to the earlier one's."""
+MIN_DISTANCE: Final = 0.1
+"""Minimum distance of the two histograms, 0-1."""
 
 
-USUAL: Final = Thresholds()
-
-
-def anomalies(
-    gold: DataFrame,
-    silver: DataFrame,
-    limits: Thresholds = USUAL,
-    span: timedelta = timedelta.max,
-) -> DataFrame:
+def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.max) -> DataFrame:
     """Return rows of ANOMALIES, from all rows of GOLD and SILVER.
 
     span  time from the first to the last minute of GOLD. Anomalies that take longer are not
           searched for: planning that part of the query takes a second or more
     """
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    found = [poison_messages(silver, limits)]
-    if span >= timedelta(minutes=limits.stuck_minutes):
-        found.append(stuck_queues(gold, silver, limits))
+    found = [poison_messages(silver)]
+    if span >= timedelta(minutes=STUCK_MINUTES):
+        found.append(stuck_queues(gold, silver))
     if span >= _WEEK - timedelta(hours=1):
-        found.append(latency_regressions(gold, limits))
+        found.append(latency_regressions(gold))
     together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
     frame = together.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
         "id",
@@ -92,7 +76,7 @@ def anomalies(
     return frame.select(*ANOMALIES.names)
 
 
-def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+def stuck_queues(gold: DataFrame, silver: DataFrame) -> DataFrame:
     """Return destinations with ready messages and no acknowledgements."""
     minutes = gold.groupBy(*_PLACE, "minute").agg(
         f.expr("max_by(struct(backlog, unacked, consumers), depth_time) AS depth"),
@@ -117,7 +101,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
         )
         .join(f.broadcast(newest), "broker")
         .withColumn("minutes", (f.unix_seconds("newest") - f.unix_seconds("minute")) / 60)
-        .where(f.col("minutes") >= limits.stuck_minutes)
+        .where(f.col("minutes") >= STUCK_MINUTES)
     )
     open_ones = silver.where(f.col("state").isin("ready", "unacked"))
     oldest = (
@@ -148,13 +132,13 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, limits: Thresholds = USUAL)
     return _rows(frame, "stuck-queue", critical, evidence, figures, f.lit(None).cast("long"))
 
 
-def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
-    """Return messages with at least `attempts` deliveries."""
+def poison_messages(silver: DataFrame) -> DataFrame:
+    """Return messages with at least POISON_ATTEMPTS deliveries."""
     tried = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
     by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message_sequence")
     frame = (
         silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
-        .where((tried >= limits.attempts) & (f.col("state") != "acknowledged"))
+        .where((tried >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
         .withColumn("_place", f.row_number().over(by_place))
         .where(f.col("_place") <= _MOST_POISON)
         .withColumn("minute", f.date_trunc("minute", "last_delivered"))
@@ -184,7 +168,7 @@ def poison_messages(silver: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
     )
 
 
-def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFrame:
+def latency_regressions(gold: DataFrame) -> DataFrame:
     """Return hours with a higher latency than the same hour of the week before."""
     counts = gold.select(
         *_PLACE, f.date_trunc("hour", "minute").alias("hour"), f.explode("end_to_end")
@@ -205,7 +189,7 @@ def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFram
         "*",
         *(f.sum(each).over(hours).alias(f"{each}_all") for each in ("now", "then")),
         *(f.sum(each).over(upto).alias(f"{each}_upto") for each in ("now", "then")),
-    ).where((f.col("now_all") >= limits.samples) & (f.col("then_all") >= limits.samples))
+    ).where((f.col("now_all") >= COMPARED_SAMPLES) & (f.col("then_all") >= COMPARED_SAMPLES))
     gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
     frame = shares.groupBy(*_PLACE, f.col("hour").alias("minute")).agg(
         f.max(gap).alias("distance"),
@@ -220,7 +204,7 @@ def latency_regressions(gold: DataFrame, limits: Thresholds = USUAL) -> DataFram
     by_chance = _CHANCE * f.sqrt((n + m) / (n * m))
     ratio = f.col("p95") / f.col("p95_before")
     frame = frame.where(
-        (ratio >= limits.slower) & (f.col("distance") >= f.greatest(by_chance, f.lit(limits.apart)))
+        (ratio >= SLOWER_RATIO) & (f.col("distance") >= f.greatest(by_chance, f.lit(MIN_DISTANCE)))
     )
     figures = {
         "p95_ms": f.round("p95", 3),

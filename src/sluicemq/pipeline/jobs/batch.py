@@ -29,7 +29,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class BatchResult:
     """Result of a batch.
 
-    first, last    sequence numbers of the first and the last record that it may have
+    last     sequence number of the last record that it may have
     rows     events in it; 0 if all tables had it already
     oldest, newest    times of its oldest and newest events
     gold_committed    time at which gold was committed; None if gold had the batch already
@@ -37,7 +37,6 @@ class BatchResult:
     typed    counts of the typed tables with messages in it
     """
 
-    first: int
     last: int
     rows: int = 0
     oldest: datetime | None = None
@@ -51,6 +50,8 @@ class LakeWriter:
     """Writes batches of one journal to a lake, one after the other.
 
     It caches the progress of each table; no other writer may write this broker's events meanwhile.
+
+    ends  last record of each table, -1 = none
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class LakeWriter:
         self._layers = [layer for layer in NAMES if layer in layers]
         self._watermark = watermark
         reached = {layer: lake.reached(spark, journal, [layer]) for layer in self._layers}
-        self._ends = {layer: -1 if end is None else end for layer, end in reached.items()}
+        self.ends = {layer: -1 if end is None else end for layer, end in reached.items()}
         self._version = -1
         if "bronze" in self._layers and lake.bronze.exists(spark):
             self._version = lake.bronze.version(spark)
@@ -81,13 +82,13 @@ class LakeWriter:
         """Write one batch: all events of the records from `first` to `last`.
 
         If only gold is written, the columns gold.NEEDS are sufficient."""
-        done = BatchResult(first, last)
+        done = BatchResult(last)
         seen: Observation | None = None
         seen_from = last
         facts: Mapping[str, Any] | None = None
         changed: tuple[int, int] | None = None
         for layer in self._layers:
-            end = self._ends[layer]
+            end = self.ends[layer]
             if end >= last or (layer == "silver" and self._appended > last):
                 continue
             before = time.perf_counter()
@@ -112,7 +113,7 @@ class LakeWriter:
                     self._gold(rows, done)
                 else:
                     changed = self._bronze(rows, done)
-            self._ends[layer] = last
+            self.ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
         facts = facts if seen is None else seen.get
         if facts is not None:
@@ -141,8 +142,8 @@ class LakeWriter:
             if days[0] is None:
                 self._lake.gold.append(rows.where("false"), self._tag(done))
             else:
-                broker = self._lake.broker
-                within = {"broker": (broker, broker), "day": (days[0], days[1])}
+                range_of_days = f"old.day BETWEEN DATE'{days[0]}' AND DATE'{days[1]}'"
+                within = f"old.broker = '{self._lake.broker}' AND {range_of_days}"
                 self._lake.gold.merge(rows, gold.COMBINED, self._tag(done), within=within)
         finally:
             sums.unpersist()
@@ -158,7 +159,7 @@ class LakeWriter:
         table.append(rows, self._tag(done), exchange=self._exchange(done))
         version = table.version(events.sparkSession)
         before, self._version = self._version, version
-        if version > before and self._ends["bronze"] == self._ends.get("silver"):
+        if version > before and self.ends["bronze"] == self.ends.get("silver"):
             return before + 1, version
         return None
 
@@ -171,7 +172,7 @@ class LakeWriter:
 
         facts  of these events, or of more
         """
-        end, appended = self._ends["silver"], max(self._ends["silver"], self._appended)
+        end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
         java, topics = bool(facts["java"]), bool(facts["topics"])
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
@@ -193,9 +194,9 @@ class LakeWriter:
             if appended > end:
                 late &= _at_most(message, end) | ~_at_most("sequence", appended)
             rows = silver.silver(events.where(late), broker, java=java)
-            within = {"broker": (broker, broker), message: (low, min(high, appended))}
-            tag = self._tag(done)
-            table.merge(rows, silver.COMBINED, tag, within=within)
+            numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
+            within = f"old.broker = '{broker}' AND {numbers}"
+            table.merge(rows, silver.COMBINED, self._tag(done), within=within)
 
     def _from_bronze(
         self, spark: SparkSession, last: int, changed: tuple[int, int] | None
@@ -209,7 +210,7 @@ class LakeWriter:
             # needs neither a search in the table's log nor a condition that changes
             rows = table.changes(spark, *changed, inserted=True)
         else:
-            chosen = f.col("sequence").between(self._ends["silver"] + 1, last)
+            chosen = f.col("sequence").between(self.ends["silver"] + 1, last)
             rows = table.read(spark).where(chosen)
         return rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
 

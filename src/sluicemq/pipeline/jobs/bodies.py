@@ -7,7 +7,6 @@ sets `decode_error`; no body makes a job fail.
 
 from __future__ import annotations
 
-import base64
 from typing import Any, Final
 
 import msgspec
@@ -20,7 +19,7 @@ from pyspark.sql.pandas.types import from_arrow_type
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
 from sluicemq.pipeline.jobs.schemas import sql_list
-from sluicemq.pipeline.schema import TEXTS
+from sluicemq.pipeline.schema import TEXTS, text_of
 from sluicemq.protocols.java import (
     MAX_SIZE,
     Byte,
@@ -203,12 +202,6 @@ def _type(value: Value) -> str:
 
 def _text(value: Value, json_value: Any) -> str | None:
     """Return a value as text; `json_value` is its JSON form, for maps."""
-    if value is None:
-        return None
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
     if isinstance(value, dict):
         return msgspec.json.encode(json_value).decode()
-    return str(value)
+    return text_of(value)

@@ -29,17 +29,11 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import NO_COLUMNS, HadoopFiles, LakeTable
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
-    ANOMALY_KEYS,
     BRONZE,
-    BRONZE_PARTITIONS,
-    BRONZE_SEARCHED,
     GOLD,
     GOLD_KEYS,
-    GOLD_PARTITIONS,
     SILVER,
     SILVER_KEYS,
-    SILVER_PARTITIONS,
-    SILVER_SEARCHED,
 )
 
 NAMES: Final = ("gold", "bronze", "silver")
@@ -92,6 +86,38 @@ class Lake:
         self.location = str(self.directory) if self.directory is not None else text
         self.broker = broker
         self.catalog = catalog
+        # `searched`: columns that queries select rows by
+        self.bronze = self.table(
+            "bronze.events",
+            from_arrow_schema(BRONZE),
+            partitions=("broker", "day"),
+            feed=True,
+            searched=("sequence", "time", "event", "destination", "message_sequence"),
+        )
+        self.silver = self.table(
+            "silver.messages",
+            from_arrow_schema(SILVER),
+            SILVER_KEYS,
+            # the next batches have events of messages without an outcome, rarely of others: a merge
+            # of these events writes only the files of such messages again
+            ("broker", "outcome"),
+            searched=(
+                "message_sequence",
+                "destination",
+                "published",
+                "last_event",
+                "state",
+                "message_id",
+            ),
+        )
+        self.gold = self.table(
+            "gold.traffic",
+            from_arrow_schema(GOLD),
+            GOLD_KEYS,
+            ("broker", "day"),
+            searched=GOLD_KEYS[1:],
+        )
+        self.anomalies = self.table("gold.anomalies", from_arrow_schema(ANOMALIES), ("id",))
 
     def __str__(self) -> str:
         return self.location
@@ -99,35 +125,6 @@ class Lake:
     def path(self, name: str) -> str:
         """Return the location of a table, such as "silver.messages"."""
         return f"{self.location}/{name.replace('.', '/')}"
-
-    @property
-    def bronze(self) -> LakeTable:
-        columns = from_arrow_schema(BRONZE)
-        return self.table(
-            "bronze.events",
-            columns,
-            partitions=BRONZE_PARTITIONS,
-            feed=True,
-            searched=BRONZE_SEARCHED,
-        )
-
-    @property
-    def silver(self) -> LakeTable:
-        columns = from_arrow_schema(SILVER)
-        return self.table(
-            "silver.messages", columns, SILVER_KEYS, SILVER_PARTITIONS, searched=SILVER_SEARCHED
-        )
-
-    @property
-    def gold(self) -> LakeTable:
-        columns = from_arrow_schema(GOLD)
-        return self.table(
-            "gold.traffic", columns, GOLD_KEYS, GOLD_PARTITIONS, searched=GOLD_KEYS[1:]
-        )
-
-    @property
-    def anomalies(self) -> LakeTable:
-        return self.table("gold.anomalies", from_arrow_schema(ANOMALIES), ANOMALY_KEYS)
 
     def table(
         self,

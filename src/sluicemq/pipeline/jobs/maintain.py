@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from typing import Final
 
 from delta.tables import DeltaTable
-from pyspark.sql import SparkSession
+from pyspark.sql import SparkSession, Window
 from pyspark.sql import functions as f
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import HadoopFiles
-from sluicemq.pipeline.jobs.anomalies import USUAL, Thresholds, anomalies
+from sluicemq.pipeline.delta import HadoopFiles, configured
+from sluicemq.pipeline.jobs.anomalies import anomalies
 from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
@@ -24,15 +25,15 @@ _LOOKED_AT: Final = timedelta(days=1)
 """Time range of silver to examine: messages with an event in it."""
 KEPT: Final = timedelta(days=7)
 """Age of table versions that `maintain` retains."""
-_CHECK: Final = "spark.databricks.delta.retentionDurationCheck.enabled"
-"""Delta's refusal to remove files of versions younger than a week."""
+_UNCHECKED: Final = {"spark.databricks.delta.retentionDurationCheck.enabled": "false"}
+"""Otherwise Delta refuses to remove files of versions younger than a week."""
 _MADE: Final = ("gold", "silver")
 """Layers that `rebuild` makes from bronze."""
 _BLOCK: Final = 1024
 """Sequence numbers of a block: `rebuild` cuts ranges between blocks."""
 
 
-def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) -> int:
+def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     """Find anomalies in gold and silver, and store them in the table of anomalies.
 
     Return the number of anomalies found now, including those stored before."""
@@ -48,7 +49,7 @@ def find_anomalies(spark: SparkSession, lake: Lake, limits: Thresholds = USUAL) 
     since = newest - _COMPARED
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    found = anomalies(rates, lives, limits, timedelta(seconds=last - first)).persist()
+    found = anomalies(rates, lives, timedelta(seconds=last - first)).persist()
     try:
         # merging no rows costs seconds: Delta plans and compiles both of its queries
         if not lake.anomalies.exists(spark) or not found.isEmpty():
@@ -73,12 +74,8 @@ def maintain(
         before = table.state(spark).files
         delta = DeltaTable.forPath(spark, table.location)
         delta.optimize().executeCompaction()
-        checked = spark.conf.get(_CHECK, "true")
-        spark.conf.set(_CHECK, "false")
-        try:
+        with configured(spark, _UNCHECKED):
             delta.vacuum(older_than / timedelta(hours=1))
-        finally:
-            spark.conf.set(_CHECK, str(checked))
         on_progress(name, before, table.state(spark).files)
 
 
@@ -125,19 +122,11 @@ def _ranges(
     one ends with `end`."""
     numbers = lake.bronze.read(spark).where(f.col("broker") == lake.broker)
     # numbers have gaps and a record may have many events, so count blocks and cut between them
-    block = f.floor(f.col("sequence") / _BLOCK)
-    sums = (f.expr("count(1) AS rows"), f.expr("coalesce(sum(size), 0) AS bytes"))
-    blocks = numbers.groupBy(block.alias("block")).agg(*sums).orderBy("block").collect()
-    ranges: list[tuple[int, int]] = []
-    rows = volume = 0
-    for row in blocks:
-        first, last = row["block"] * _BLOCK, (row["block"] + 1) * _BLOCK - 1
-        rows, volume = rows + row["rows"], volume + row["bytes"]
-        if ranges and rows <= max_rows and volume <= max_bytes:
-            ranges[-1] = (ranges[-1][0], last)
-        else:
-            ranges.append((first, last))
-            rows, volume = row["rows"], row["bytes"]
-    if ranges:
-        ranges[-1] = (ranges[-1][0], end)
-    return ranges
+    block = f.floor(f.col("sequence") / _BLOCK).alias("block")
+    share = f"greatest(count(1) / {max_rows}, coalesce(sum(size), 0) / {max_bytes}) AS share"
+    blocks = numbers.groupBy(block).agg(f.expr(share))
+    before = f.sum("share").over(Window.orderBy("block")) - f.col("share")
+    batches = blocks.withColumn("batch", f.floor(before)).groupBy("batch")
+    found = batches.agg(f.min("block").alias("first")).orderBy("first").collect()
+    firsts = [row["first"] * _BLOCK for row in found]
+    return [(first, following - 1) for first, following in pairwise([*firsts, end + 1])]

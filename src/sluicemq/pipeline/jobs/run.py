@@ -37,7 +37,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from secrets import token_hex
-from typing import Any, Final
+from typing import Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -51,7 +51,7 @@ from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
-from sluicemq.pipeline.source.lag import LagCounter
+from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
@@ -131,18 +131,14 @@ class RunningQuery:
     """Running query of QUERIES, or of the typed tables.
 
     names    its layers; empty for the typed tables
-    slot     its retention slot, or ""
     rows     events written since the start
-    last     last record that all its tables have
     written  batches that were written and are possibly not committed yet
     fault    error of its batch, because the JVM passes on only its text
     """
 
     name: str
     names: list[str]
-    slot: str
     rows: int = 0
-    last: int = 0
     written: deque[tuple[int, BatchResult]] = field(default_factory=deque)
     fault: Exception | None = None
     handle: StreamingQuery | None = None
@@ -166,16 +162,10 @@ class Supervisor:
         self._job = job
         self._on_progress = on_progress
         self._stop = stop or threading.Event()
-        self._unread = LagCounter(connect(parse_options(job.source)))
-        self._queries = []
-        for name, tables in QUERIES.items():
-            names = [each for each in tables if each in job.tables]
-            slot = f"{job.slot}.gold" if job.slot and name == "gold" else job.slot
-            if names:
-                self._queries.append(RunningQuery(name, names, slot))
+        names = {name: [t for t in tables if t in job.tables] for name, tables in QUERIES.items()}
+        self._queries = [RunningQuery(name, tables) for name, tables in names.items() if tables]
         if job.definition.tables:
-            slot = f"{job.slot}.typed" if job.slot else ""
-            self._queries.append(RunningQuery(_typed_name(job.definition), [], slot))
+            self._queries.append(RunningQuery(_typed_name(job.definition), []))
 
     def run(self, interval: float | None = 1.0) -> int:
         """Run until stopped, with a batch every `interval` seconds if there are new records.
@@ -201,10 +191,9 @@ class Supervisor:
                 self._attempt(interval)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                fault = _explained(error)
+                kind, fault = _explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
-                kind = fault.kind if isinstance(fault, Failed) else type(fault).__name__
                 if kind not in _PASSING or tries > TRIES:
                     raise fault from error
                 pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
@@ -240,28 +229,24 @@ class Supervisor:
             options["destinations"] = ",".join(patterns)
             options["events"] = "published,relocated"
             options["columns"] = ",".join(NEEDED)
-        return {**options, "slot": query.slot} if query.slot else options
+        if job.slot:
+            options["slot"] = job.slot + {"gold": ".gold", "tables": ""}.get(query.name, ".typed")
+        return options
 
     def _start(self, interval: float | None) -> None:
-        lake = self._job.lake
         journal = identity(self._job.source)
-        lake.claim(self._spark, journal)
-        for query in self._queries:
-            self._check(journal, query)
-        for query in self._queries:
-            self._begin(query, journal, interval)
+        self._job.lake.claim(self._spark, journal)
+        writers = [self._writer(query, journal) for query in self._queries]
+        for query, writer in zip(self._queries, writers, strict=True):
+            self._begin(query, writer, interval)
 
-    def _begin(self, query: RunningQuery, journal: str, interval: float | None) -> None:
+    def _begin(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
         lake = self._job.lake
-        reached = lake.reached(self._spark, journal, query.names) if query.names else None
-        start = "earliest" if reached is None else str(reached + 1)
-        query.last = reached or 0
+        reached = min(writer.ends.values(), default=-1)
+        start = "earliest" if reached < 0 else str(reached + 1)
         query.fault = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
-        write_batch: Callable[[DataFrame, int, int], BatchResult] = self._write_typed
-        if query.names:
-            watermark = self._job.watermark
-            write_batch = LakeWriter(self._spark, lake, journal, query.names, watermark).write
+        write_batch = writer.write if query.names else self._write_typed
 
         def write(events: DataFrame, batch: int) -> None:
             try:
@@ -294,40 +279,37 @@ class Supervisor:
 
     def _write_typed(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write a batch to the typed tables; they read it several times."""
-        done = BatchResult(first, last)
+        done = BatchResult(last)
         before = time.perf_counter()
         cached = events.persist()
         try:
-            result = process(events.sparkSession, cached, self._job.definition, self._job.lake)
+            done.typed = process(events.sparkSession, cached, self._job.definition, self._job.lake)
         finally:
             cached.unpersist()
-        done.typed = result.counts
-        done.rows = sum(counts.messages for counts in result.counts.values())
+        done.rows = sum(counts.messages for counts in done.typed.values())
         done.seconds["typed"] = time.perf_counter() - before
         return done
 
-    def _check(self, journal: str, query: RunningQuery) -> None:
-        """Check the tables of a query, and remove its checkpoint if it is ahead of them.
+    def _writer(self, query: RunningQuery, journal: str) -> LakeWriter:
+        """Return the writer of a query's tables; remove the checkpoint if it is ahead of them.
 
         Raises ConfigurationError if the query would leave one of the tables incomplete."""
         lake = self._job.lake
+        writer = LakeWriter(self._spark, lake, journal, query.names, self._job.watermark)
+        ends = writer.ends
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         end = checkpoint.end()
-        if end is None:
-            # Spark refuses one that was interrupted before its first batch
-            checkpoint.remove()
-        if end is None or not query.names:
-            return  # the query starts where its tables end
-        ends = {name: lake.reached(self._spark, journal, [name]) for name in query.names}
-        empty = [name for name, reached in ends.items() if reached is None]
-        if empty and len(empty) < len(ends):
+        empty = [name for name, reached in ends.items() if reached < 0]
+        if end is not None and 0 < len(empty) < len(ends):
             raise ConfigurationError(
                 f"{' and '.join(empty)} in {lake} lack what other tables have already: make "
                 "silver and gold from bronze with sluicemq pipeline backfill --from-bronze, or "
                 f"remove {checkpoint.location} to read the journal from its start"
             )
-        if empty or any(reached is not None and reached + 1 < end for reached in ends.values()):
-            checkpoint.remove()  # tables have been removed or restored
+        # Spark refuses one without a batch; tables may have been removed or restored
+        if end is None or any(reached + 1 < end for reached in ends.values()):
+            checkpoint.remove()
+        return writer
 
     def _attempt(self, interval: float | None) -> None:
         """Start all queries, and wait until they have ended.
@@ -336,26 +318,16 @@ class Supervisor:
         """
         try:
             self._start(interval)
-            while [query for query in self._queries if not _has_ended(query)]:
+            while [q for q in self._queries if not _has_ended(q)] and not self._stop.is_set():
                 self._drain()
-                if self._stop.is_set():
-                    self._end()
-                    break
                 time.sleep(_LOOK_SECONDS)
+            deadline = time.monotonic() + _STOP_SECONDS
+            for query in self._queries:
+                _end(query, deadline)
         finally:
             for query in self._queries:
-                if query.handle is not None:
-                    query.handle.stop()
+                _end(query)
             self._drain(ended=True)
-
-    def _end(self) -> None:
-        """Stop the queries after their current batches."""
-        end = time.monotonic() + _STOP_SECONDS
-        for query in self._queries:
-            while _is_busy(query) and time.monotonic() < end:
-                time.sleep(_LOOK_SECONDS)
-            if query.handle is not None:
-                query.handle.stop()
 
     def _drain(self, ended: bool = False) -> None:
         """Report the committed batches; if the queries have `ended`, all written ones."""
@@ -367,19 +339,13 @@ class Supervisor:
                     break
                 query.written.popleft()
                 query.rows += done.rows
-                query.last = max(query.last, done.last)
                 self._on_progress(BatchProgress(self._rows, self._lag(), done))
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""
-        reports = [_offsets(query.handle) for query in self._queries]
-        known = [report for report in reports if report is not None]
-        if len(known) < len(reports):
-            return None
-        newest = max((latest for _, latest in known), key=lambda latest: int(latest["sequence"]))
-        with suppress(SluiceError):  # the journal may be out of reach for a moment
-            return max(self._unread.between(end, newest) for end, _ in known)
-        return None
+        unread = [_unread(query) for query in self._queries]
+        known = [records for records in unread if records is not None]
+        return max(known) if len(known) == len(unread) else None
 
 
 class Checkpoint:
@@ -392,7 +358,6 @@ class Checkpoint:
     def __init__(self, spark: SparkSession, location: str) -> None:
         self.location = location
         self._files = HadoopFiles(spark, location)
-        self._ends: dict[int, int] = {}
 
     def records(self, batch: int) -> tuple[int, int]:
         """Return the first and the last record of a batch that is running."""
@@ -411,24 +376,8 @@ class Checkpoint:
 
     def _end(self, batch: int) -> int:
         """Return the record after the last one of a batch."""
-        if batch not in self._ends:
-            line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
-            self._ends = {
-                **dict(list(self._ends.items())[-1:]),
-                batch: json.loads(line)["sequence"],
-            }
-        return self._ends[batch]
-
-
-class Failed(SluiceError):
-    """Error that the JVM passed on as text.
-
-    kind  name of its class, "" if it is not one of the project's
-    """
-
-    def __init__(self, kind: str, text: str) -> None:
-        super().__init__(text)
-        self.kind = kind
+        line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
+        return int(json.loads(line)["sequence"])
 
 
 def identity(source: dict[str, str]) -> str:
@@ -458,41 +407,38 @@ def _has_ended(query: RunningQuery) -> bool:
     handle = query.handle
     if handle is not None and handle.isActive:
         return False
-    if query.fault is not None:
-        raise query.fault
-    error = handle.exception() if handle is not None else None
-    if error is not None:
+    error = query.fault or (handle and handle.exception())
+    if error:
         raise error
     return True
 
 
-def _is_busy(query: RunningQuery) -> bool:
-    """Return True if the query is processing a batch."""
+def _end(query: RunningQuery, deadline: float = 0.0) -> None:
+    """Stop a query; after its current batch if that ends before `deadline` (monotonic time)."""
     handle = query.handle
-    return handle is not None and handle.isActive and bool(handle.status["isTriggerActive"])
+    if handle is not None:
+        while handle.isActive and handle.status["isTriggerActive"] and time.monotonic() < deadline:
+            time.sleep(_LOOK_SECONDS)
+        handle.stop()
 
 
-def _explained(error: Exception) -> SluiceError:
-    """Return the cause of a query's error."""
+def _explained(error: Exception) -> tuple[str, SluiceError]:
+    """Return the cause of a query's error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
-        return error
+        return type(error).__name__, error
     found = _RAISED.search(str(error))
     if found:
-        return Failed(found[1], found[2])
+        return found[1], SluiceError(found[2])
     first = str(error).strip().partition("\n")[0]
     kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
-    return Failed(kind, first.rpartition(_PREFACE)[2])
+    return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
 
-def _offsets(handle: StreamingQuery | None) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the end of a query's last batch and the end of the journal then; None if unknown."""
-    progress = handle.lastProgress if handle is not None else None
-    for source in progress["sources"] if progress is not None else ():
-        ends = [source["endOffset"], source["latestOffset"]]
-        end, latest = (json.loads(each) if isinstance(each, str) else each for each in ends)
-        if isinstance(end, dict) and isinstance(latest, dict):
-            return end, latest
-    return None
+def _unread(query: RunningQuery) -> int | None:
+    """Return the number of records after a query's last batch; None if unknown."""
+    progress = query.handle.lastProgress if query.handle is not None else None
+    report = lag_of(progress.sources[0].latestOffset) if progress is not None else None
+    return report.lag.records if report is not None else None
 
 
 # --- lease ---------------------------------------------------------------------------------------

@@ -131,22 +131,8 @@ BRONZE: Final = pa.schema(
         _required("day", pa.date32()),
     ]
 )
-BRONZE_PARTITIONS: Final = ("broker", "day")
-BRONZE_SEARCHED: Final = ("sequence", "time", "event", "destination", "message_sequence")
-"""Columns that queries select rows by (LakeTable.searched)."""
 
 SILVER_KEYS: Final = ("broker", "message_sequence")
-SILVER_PARTITIONS: Final = ("broker", "outcome")
-"""The next batches have events of messages without an outcome, and rarely of others: a merge of
-these events writes only the files of such messages again."""
-SILVER_SEARCHED: Final = (
-    "message_sequence",
-    "destination",
-    "published",
-    "last_event",
-    "state",
-    "message_id",
-)
 SILVER: Final = pa.schema(
     [
         _required("broker", pa.string()),
@@ -200,7 +186,6 @@ SILVER: Final = pa.schema(
 )
 
 GOLD_KEYS: Final = ("broker", "minute", "destination", "destination_kind", "protocol")
-GOLD_PARTITIONS: Final = ("broker", "day")
 COUNTED: Final = ("delivered", "redelivered", *OUTCOMES, "requeued")
 """Events that gold counts, each in the column of its name."""
 PERCENTILES: Final = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -237,7 +222,6 @@ GOLD: Final = pa.schema(
     ]
 )
 
-ANOMALY_KEYS: Final = ("id",)
 ANOMALIES: Final = pa.schema(
     [
         _required("id", pa.string()),

@@ -6,9 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any, Final, Self
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
@@ -59,8 +61,8 @@ MAX_EXAMPLES: Final = 3
 """Maximum number of examples of each reason."""
 MAX_ANOMALIES: Final = 50
 BODY_CHARACTERS: Final = 300
+"""Maximum number of characters of a body in an example."""
 NO_REASON: Final = "no reason known"
-OLDEST: Final = datetime.min.replace(tzinfo=UTC)
 
 
 def minute_of(time: datetime) -> int:
@@ -172,7 +174,7 @@ class DestinationFigures(Totals):
 class Reason:
     """Dead letters of one reason.
 
-    examples  rows of silver, with the `beginning` of the body as text
+    examples  dead letters, with the `beginning` of the body as text
     """
 
     text: str
@@ -247,8 +249,7 @@ def build(
 
     gold          rows of a gold table (pipeline/jobs/schemas.py) in any order
     anomalies     rows of the table of anomalies
-    dead_letters  rows of silver for the examples, of dead-lettered messages; columns may be
-                  missing
+    dead_letters  examples of dead letters (EXAMPLE_COLUMNS of report/lake.py) in any order
     since, until  limits of the period, to the minute, UTC if without a zone; `until` is
                   exclusive. None = all rows
     top           number of destinations with a row of their own
@@ -282,12 +283,8 @@ def build(
 def _between(table: pa.Table, since: int | None, until: int | None) -> pa.Table:
     """Return the rows of a period; `until` is exclusive, None = no limit."""
     minute = _minutes(table["minute"])
-    chosen = np.ones(len(minute), bool)
-    if since is not None:
-        chosen &= minute >= since
-    if until is not None:
-        chosen &= minute < until
-    return table.filter(pa.array(chosen))
+    has_begun = minute >= (-np.inf if since is None else since)
+    return table.filter(pa.array(has_begun & (minute < (np.inf if until is None else until))))
 
 
 def _minutes(column: pa.Array | pa.ChunkedArray) -> NDArray[np.int64]:
@@ -344,7 +341,8 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     report.latency = Percentiles.of(latency.sum(axis=0))
     latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
     arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
-    report.timeline = _timeline(report, gold, bins, at, latency, depths)
+    period = (report.since, report.until)
+    report.timeline = _timeline(period, gold, bins, at, latency, depths)
 
     def destination(members: list[int], row: int, names: list[str]) -> DestinationFigures:
         backlogs = [latest[each] for each in members if each in latest]
@@ -370,28 +368,23 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
 
 
 def _timeline(
-    report: ReportFigures,
+    period: tuple[int, int],
     gold: pa.RecordBatch,
     bins: Bins,
     at: Counts,
     latency: Counts,
     depths: Row,
 ) -> Timeline:
-    """Return the traffic of a period that is known. `at` is the bin of each row."""
-    assert report.since is not None
-    assert report.until is not None
-    names = gold["protocol"].to_pylist()
-    protocol = np.array([name if name in PROTOCOLS else "other" for name in names])
-    arrivals = {}
-    for name in PROTOCOLS:
-        mine = protocol == name
-        arrivals[name] = _sums(at[mine], np.asarray(gold["published"])[mine], bins.count)
-    starts = bins.start + bins.width * np.arange(bins.count)
-    covered = np.minimum(starts + bins.width, report.until) - np.maximum(starts, report.since)
+    """Return the traffic of a period in minutes, its end excluded. `at` is the bin of each row."""
+    known = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
+    protocol = np.asarray(known.fill_null(len(PROTOCOLS) - 1))  # the last one is "other"
+    arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
+    edges = bins.start + bins.width * np.arange(bins.count + 1)
+    covered = np.diff(edges.clip(*period))
     counted = ("acknowledged", "redelivered", "expired", "dead_lettered")
     return Timeline(
         bins=bins,
-        arrivals={name: line for name, line in arrivals.items() if line.any()},
+        arrivals={name: line for name, line in zip(PROTOCOLS, arrivals, strict=True) if line.any()},
         latency=latency,
         seconds=covered.astype(np.float64) * MINUTE,
         **{name: _sums(at, np.asarray(gold[name]), bins.count) for name in counted},
@@ -406,45 +399,26 @@ def _depths(
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
-    measured = np.flatnonzero(gold["backlog"].is_valid())
-    if not len(measured):
+    rows = pd.DataFrame({"owner": owner, "bin": at, "minute": minute})
+    rows = rows.assign(**{name: gold[name].to_pandas() for name in DEPTHS})
+    rows = rows.dropna(subset=["backlog"]).fillna(0).sort_values("minute", kind="stable")
+    if rows.empty:
         return dict.fromkeys(DEPTHS), {}
-    measured = measured[np.lexsort((minute[measured], owner[measured]))]
-    owner = owner[measured]
-    is_first = np.diff(owner, prepend=-1) != 0
-    is_last = np.diff(owner, append=-1) != 0
-    places = np.where(is_first, 0, at[measured])
-    values = {name: np.asarray(gold[name].fill_null(0))[measured] for name in DEPTHS}
-    lines = {}
-    for name, value in values.items():
-        change = np.where(is_first, value, np.diff(value, prepend=0))
-        lines[name] = np.cumsum(_sums(places, change, bins))
-    newest = values["backlog"][is_last].tolist()
-    return lines, dict(zip(owner[is_last].tolist(), newest, strict=True))
+    rows = pd.concat([rows.drop_duplicates("owner").assign(bin=0), rows])
+    latest = rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
+    latest = latest.reindex(range(bins)).ffill()
+    lines = {name: latest[name].sum(axis=1).to_numpy(np.int64) for name in DEPTHS}
+    return lines, latest["backlog"].iloc[-1].astype(int).to_dict()
 
 
 def _reasons(counts: dict[str, int], dead_letters: Sequence[Row]) -> tuple[Reason, ...]:
     """Return the reasons by descending frequency, each with its newest examples."""
     examples: dict[str, list[Row]] = {}
-    for row in sorted(
-        dead_letters, key=lambda row: row.get("dead_lettered") or OLDEST, reverse=True
-    ):
-        examples.setdefault(row.get("reason") or NO_REASON, []).append(row)
+    for row in sorted(dead_letters, key=itemgetter("dead_lettered"), reverse=True):
+        examples.setdefault(row["reason"] or NO_REASON, []).append(row)
     counts = {text: min(len(rows), MAX_EXAMPLES) for text, rows in examples.items()} | counts
     ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
     return tuple(
-        Reason(text, count, tuple(map(_example, examples.get(text, [])[:MAX_EXAMPLES])))
+        Reason(text, count, tuple(examples.get(text, [])[:MAX_EXAMPLES]))
         for text, count in ordered[:MAX_REASONS]
     )
-
-
-def _example(row: Row) -> Row:
-    """Return a dead letter with the beginning of its body as text; bytes in hexadecimal."""
-    text = row.get("text") or row.get("json")
-    if row.get("map"):
-        text = ", ".join(f"{key}: {value}" for key, value in row["map"])
-    if text is None and row.get("body") is not None:
-        text = bytes(row["body"][: BODY_CHARACTERS // 3]).hex(" ")
-    destination = row.get("original_destination") or row.get("destination") or ""
-    beginning = None if text is None else str(text)[: BODY_CHARACTERS + 1]
-    return row | {"destination": destination, "beginning": beginning}

@@ -17,6 +17,7 @@ from sluicemq.pipeline.jobs.lake import TABLES, Lake
 from sluicemq.pipeline.jobs.schemas import GOLD
 from sluicemq.pipeline.report.charts import write_pngs
 from sluicemq.pipeline.report.figures import (
+    BODY_CHARACTERS,
     COLUMNS,
     MAX_EXAMPLES,
     MAX_REASONS,
@@ -29,21 +30,22 @@ from sluicemq.pipeline.report.figures import (
 )
 from sluicemq.pipeline.report.page import write
 
-DEAD_LETTER_COLUMNS: Final = (
+BODY_BYTES: Final = 100
+"""Number of bytes of a body that is no text in an example, in hexadecimal."""
+_ENTRIES: Final = "transform(map_entries(`map`), each -> concat_ws(': ', each.key, each.value))"
+_BYTES: Final = f"lower(trim(regexp_replace(hex(left(body, {BODY_BYTES})), '..', '$0 ')))"
+EXAMPLE_COLUMNS: Final = (
     "broker",
     "message_sequence",
-    "destination",
-    "original_destination",
+    "coalesce(original_destination, destination, '') AS destination",
     "dead_lettered",
     "reason",
     "deliveries",
     "size",
-    "text",
-    "json",
-    "map",
-    "body",
+    f"left(coalesce(array_join({_ENTRIES}, ', '), text, json, {_BYTES}), {BODY_CHARACTERS})"
+    " AS beginning",
 )
-"""Columns of silver for the examples of dead letters."""
+"""Columns of the examples of dead letters, as SQL over silver."""
 
 
 def report_lake(
@@ -115,12 +117,9 @@ def _whole(time: datetime | None) -> datetime | None:
 
 def _within(column: str, since: datetime | None, until: datetime | None) -> Column:
     """Return a condition for rows with a value in that period."""
-    chosen = f.col(column).isNotNull()
-    if since is not None:
-        chosen &= f.col(column) >= f.lit(since)
-    if until is not None:
-        chosen &= f.col(column) < f.lit(until)
-    return chosen
+    time = f.col(column)
+    has_begun = time >= f.coalesce(f.lit(since), time)
+    return has_begun & ((time < f.lit(until)) | f.lit(until is None))
 
 
 def _examples(dead_letters: DataFrame) -> DataFrame:
@@ -129,9 +128,10 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
     counts = dead_letters.groupBy(reason.alias("frequent")).count()
     frequent = counts.orderBy(f.desc("count"), "frequent").limit(MAX_REASONS)
     newest = Window.partitionBy(reason).orderBy(f.desc("dead_lettered"), f.desc("message_sequence"))
-    ranked = dead_letters.select(*DEAD_LETTER_COLUMNS, f.row_number().over(newest).alias("rank"))
+    examples = dead_letters.selectExpr(*EXAMPLE_COLUMNS)
+    ranked = examples.withColumn("rank", f.row_number().over(newest))
     chosen = ranked.join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
-    return chosen.where(f.col("rank") <= MAX_EXAMPLES).select(*DEAD_LETTER_COLUMNS)
+    return chosen.where(f.col("rank") <= MAX_EXAMPLES).drop("rank")
 
 
 def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:

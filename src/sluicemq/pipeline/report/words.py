@@ -63,8 +63,7 @@ def _scaled(value: float | None, steps: Steps) -> str:
     step, unit = next((each for each in steps if abs(value) >= each[0] * 0.9995), steps[-1])
     scaled = value / step
     digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
-    text = f"{scaled:.{digits}f}"
-    return (text.rstrip("0").rstrip(".") if digits else text) + unit
+    return f"{round(scaled, digits):g}{unit}"
 
 
 def moment(seconds: float) -> str:

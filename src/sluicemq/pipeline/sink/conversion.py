@@ -1,7 +1,8 @@
 """Conversion of Arrow batches to the broker's rows, one column at a time.
 
-Invalid values are recorded as faults: they map the index of a row in the batch to a text, and only
-the first fault of a row is kept.
+Values that cannot be converted are recorded as faults: they map the index of a row in the batch to
+a text, and only the first fault of a row is kept. The broker rejects rows with a fault, as it
+rejects those that are invalid for other reasons, such as a body that is no JSON.
 
 The column `body` becomes body bytes and body kinds:
 
@@ -9,9 +10,6 @@ The column `body` becomes body bytes and body kinds:
     string               text, json          text
     binary               any                 bytes
     map<string,string>   map (MapMessage)    map
-
-The sink verifies that text and JSON are UTF-8 and that JSON is valid, because the broker delivers
-them unchanged to clients of other protocols. The broker does not decode maps, streams and objects.
 
 The columns `properties` and `property_types` become typed properties; those without a type are
 text:
@@ -29,18 +27,16 @@ from __future__ import annotations
 
 import base64
 import re
-from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
-from itertools import pairwise, repeat
-from typing import Any, Final, NamedTuple, TypeVar
+from itertools import islice, pairwise, repeat
+from typing import Any, Final, TypeVar
 
 import msgspec
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import (
     COMPRESSED_SIZE,
@@ -50,7 +46,7 @@ from sluicemq.model.message import (
     Durability,
     Property,
 )
-from sluicemq.model.rows import MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
+from sluicemq.model.rows import MAX_TIME, MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
 from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
 from sluicemq.protocols.java import SerialError, dumps_map, inflate
@@ -147,22 +143,14 @@ def _texts(column: pa.Array, faults: Faults) -> list[str]:
     return [text or "" for text in column.to_pylist()]
 
 
-def _times(column: pa.Array, faults: Faults, name: str) -> list[int]:
-    """Return timestamps in ms since 1970, 0 for null."""
-    moments = column.cast(pa.timestamp("us", tz="UTC")).cast(pa.int64()).fill_null(0).to_numpy()
-    return _not_negative(moments // 1000, f"{name} is before 1970", faults)
-
-
-def _durations(column: pa.Array, faults: Faults) -> list[int]:
-    """Return durations in ms, 0 for null."""
+def _milliseconds(column: pa.Array, faults: Faults, fault: str) -> list[int]:
+    """Return timestamps in ms since 1970, or durations in ms; 0 for null."""
+    if pa.types.is_timestamp(column.type):
+        column = column.cast(pa.timestamp("ms", tz="UTC"), safe=False)
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
-    return _not_negative(numbers, "ttl is negative", faults)
-
-
-def _not_negative(numbers: np.ndarray[Any, Any], fault: str, faults: Faults) -> list[int]:
-    for row in np.flatnonzero(numbers < 0).tolist():
+    for row in np.flatnonzero((numbers < 0) | (numbers > MAX_TIME)).tolist():
         faults.setdefault(row, fault)
-    found: list[int] = numbers.tolist()
+    found: list[int] = numbers.clip(0, MAX_TIME).tolist()
     return found
 
 
@@ -195,8 +183,7 @@ def read_bodies(
     column: pa.Array, kinds: pa.Array | None, faults: Faults
 ) -> tuple[list[bytes], list[int]]:
     """Return the bytes of each body (b"" for null) and its kind."""
-    usual, allowed = _fitting(column.type)
-    read = _bytes(column, faults)
+    read, usual, allowed = _bytes(column, faults)
     bodies = [body or b"" for body in read]
     if kinds is None and not column.null_count:
         found = [int(usual)] * len(bodies)
@@ -212,38 +199,27 @@ def read_bodies(
                 kind = BodyKind.NONE
             elif kind == _UNKNOWN:
                 kind = usual
-            elif kind == BodyKind.NONE:
-                if body:
-                    faults.setdefault(row, "there is a body, but body_kind is none")
-            elif kind not in allowed:
+            elif kind != BodyKind.NONE and kind not in allowed:
                 name = BodyKind(kind).name.lower()
                 fault = f"a body of type {column.type} cannot be of body_kind {name}"
                 faults.setdefault(row, fault)
             found.append(int(kind))
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        _check_text(column, bodies, found, faults)
-    _check_json(bodies, found, faults)
     return bodies, found
 
 
-def _fitting(kind: pa.DataType) -> tuple[BodyKind, frozenset[BodyKind]]:
-    if pa.types.is_map(kind):
-        return BodyKind.MAP, _OF_MAP
-    if pa.types.is_binary(kind) or pa.types.is_large_binary(kind):
-        return BodyKind.BYTES, _OF_BINARY
-    return BodyKind.TEXT, _OF_TEXT
+def _bytes(
+    column: pa.Array, faults: Faults
+) -> tuple[list[bytes | None], BodyKind, frozenset[BodyKind]]:
+    """Return the bytes of each body, None for null, with their default and their allowed kinds.
 
-
-def _bytes(column: pa.Array, faults: Faults) -> list[bytes | None]:
-    """Return the bytes of each body, None for null; a map is encoded as a MapMessage."""
+    A map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
-        return [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
-    if pa.types.is_large_string(column.type):
-        column = column.cast(pa.large_binary())
-    elif pa.types.is_string(column.type):
-        column = column.cast(pa.binary())
-    found: list[bytes | None] = column.to_pylist()
-    return found
+        maps = [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
+        return maps, BodyKind.MAP, _OF_MAP
+    raw = column.cast(pa.large_binary()).to_pylist()
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        return raw, BodyKind.TEXT, _OF_TEXT
+    return raw, BodyKind.BYTES, _OF_BINARY
 
 
 def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
@@ -254,28 +230,6 @@ def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> byt
     except SerialError as error:
         faults.setdefault(row, f"the body is no MapMessage: {error}")
         return b""
-
-
-def _check_text(column: pa.Array, bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
-    """Record a fault for each text or JSON body that is not UTF-8."""
-    with suppress(pa.ArrowInvalid):
-        column.cast(pa.large_string() if pa.types.is_large_binary(column.type) else pa.string())
-        return
-    for row, kind in enumerate(kinds):
-        if kind in _OF_TEXT:
-            try:
-                bodies[row].decode()
-            except UnicodeDecodeError as error:
-                faults.setdefault(row, f"the body is not UTF-8 from byte {error.start} on")
-
-
-def _check_json(bodies: list[bytes], kinds: list[int], faults: Faults) -> None:
-    for row, kind in enumerate(kinds):
-        if kind == BodyKind.JSON and row not in faults:
-            try:
-                _json.decode(bodies[row])
-            except msgspec.DecodeError as error:
-                faults[row] = f"the body is no JSON: {error}"
 
 
 # --- properties --------------------------------------------------------------------------------
@@ -293,72 +247,47 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
     "boolean": lambda text: {"true": True, "false": False}[text.lower()],
     "integer": _integer,
     "real": float,
+    "text": str,
     "bytes": lambda text: base64.b64decode(text, validate=True),
+    "null": lambda _: None,
 }
-
-
-class _Entries(NamedTuple):
-    """Entries of all maps of a column; row n has the entries from ends[n] to ends[n + 1]."""
-
-    names: pa.Array
-    texts: pa.Array
-    ends: list[int]
 
 
 def read_properties(
     column: pa.Array, types: pa.Array | None, faults: Faults
 ) -> list[Properties | None]:
     """Return the properties of each row; None if it has none."""
-    names, texts, ends = _entries(column)
-    keys: list[str] = names.to_pylist()
-    values: list[Property] = texts.to_pylist()
-    if types is not None:
-        for place, kind in enumerate(_aligned(keys, names, ends, _entries(types))):
-            if kind is not None and kind != "text":
+    found: list[Properties | None] = []
+    typed = repeat({}) if types is None else _maps(types)
+    for row, (properties, kinds) in enumerate(zip(_maps(column), typed, strict=False)):
+        for name, kind in kinds.items():
+            if name in properties:
                 try:
-                    values[place] = _value(keys[place], values[place], kind)
+                    properties[name] = _value(name, properties[name], kind)
                 except InvalidValue as fault:
-                    faults.setdefault(bisect_right(ends, place) - 1, str(fault))
-    return [
-        dict(zip(keys[start:end], values[start:end], strict=True)) if start < end else None
-        for start, end in pairwise(ends)
-    ]
-
-
-def _entries(column: pa.Array) -> _Entries:
-    """Return the entries of a map column, which may be a slice of another."""
-    ends = column.offsets.to_pylist()
-    first, count = ends[0], ends[-1] - ends[0]
-    if first:
-        ends = [end - first for end in ends]
-    return _Entries(column.keys.slice(first, count), column.items.slice(first, count), ends)
-
-
-def _aligned(
-    keys: list[str], names: pa.Array, ends: list[int], types: _Entries
-) -> list[str | None]:
-    """Return the type of each property, None if it has none."""
-    kinds: list[str | None] = types.texts.to_pylist()
-    if ends == types.ends and names.equals(types.names):
-        return kinds
-    named: list[str] = types.names.to_pylist()
-    found: list[str | None] = []
-    for (start, end), (first, last) in zip(pairwise(ends), pairwise(types.ends), strict=True):
-        by_name = dict(zip(named[first:last], kinds[first:last], strict=True))
-        found += map(by_name.get, keys[start:end])
+                    faults.setdefault(row, str(fault))
+        found.append(properties or None)
     return found
 
 
-def _value(name: str, text: Property, kind: str) -> Property:
-    if kind == "null" or text is None:
-        return None
+def _maps(column: pa.Array) -> Iterator[dict[str, Any]]:
+    """Yield the map of each row; the column may be a slice of another."""
+    ends = column.offsets.to_pylist()
+    used = slice(ends[0], ends[-1])
+    entries = zip(column.keys[used].to_pylist(), column.items[used].to_pylist(), strict=True)
+    return (dict(islice(entries, end - start)) for start, end in pairwise(ends))
+
+
+def _value(name: str, text: str | None, kind: str | None) -> Property:
+    if text is None or kind is None:
+        return text
     reader = _READERS.get(kind)
     if reader is None:
         raise InvalidValue(
             f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
         )
     try:
-        return reader(str(text))
+        return reader(text)
     except (ValueError, LookupError):
         raise InvalidValue(
             f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
@@ -374,26 +303,15 @@ _BEGINNING: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
     "priority": partial(by_value, read=_priority, missing=DEFAULT_PRIORITY),
-    "ttl": _durations,
-    "expiration": partial(_times, name="expiration"),
-    "deliver_at": partial(_times, name="deliver_at"),
+    "ttl": partial(_milliseconds, fault="ttl is negative or far too long"),
+    "expiration": partial(_milliseconds, fault="expiration is before 1970 or after 9999"),
+    "deliver_at": partial(_milliseconds, fault="deliver_at is before 1970 or after 9999"),
     "message_id": _texts,
     "correlation_id": _texts,
     "type": _texts,
     "durability": partial(by_value, read=_durability, missing=int(Durability.SYNC)),
 }
 """Conversion of each column that becomes the field of the same name."""
-
-
-class Converted(NamedTuple):
-    """Rows of a batch. Rows with a fault are included, with the fields that could be converted.
-
-    sizes  bytes of each row's body
-    """
-
-    rows: list[Values]
-    sizes: list[int]
-    faults: Faults
 
 
 class Converter:
@@ -408,13 +326,15 @@ class Converter:
             present.add("reply_topic")
         self._fields = _FIELDS[: 1 + max(map(_FIELDS.index, present & set(_FIELDS)))]
 
-    def convert(self, batch: pa.RecordBatch) -> Converted:
-        """Return the rows in the batch's order."""
+    def convert(self, batch: pa.RecordBatch) -> list[Values]:
+        """Return the rows in the batch's order.
+
+        A row with a fault has the fields that could be converted, and its reason (`name_of`)."""
         columns = {name: batch.column(place) for name, place in self._places.items()}
         count = batch.num_rows
         faults: Faults = {}
         found: dict[str, Iterable[object]] = {}
-        found["destination"], found["topic"] = self._destinations(columns, faults)
+        found["destination"], found["topic"] = self._destinations(columns, count, faults)
         body = columns.get("body", pa.nulls(count, pa.binary()))
         bodies, kinds = read_bodies(body, columns.get("body_kind"), faults)
         properties = columns.get("properties")
@@ -431,90 +351,47 @@ class Converter:
             replies = list(by_value(columns["reply_to"], faults, _reply, _NO_REPLY))
             found["reply_to"] = [name for name, _ in replies]
             found["reply_topic"] = [topic for _, topic in replies]
-        sizes = list(map(len, bodies))
-        if count and max(sizes) > MOST_BODY_BYTES:
-            _check_bodies(bodies, sizes, faults)
+        if count and max(map(len, bodies)) > MOST_BODY_BYTES:
+            _check_bodies(bodies, faults)
         fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
-        return Converted(rows, sizes, faults)
+        for row, reason in faults.items():
+            rows[row] = ([rows[row][0], reason], *rows[row][1:])
+        return rows
 
     def _destinations(
-        self, columns: Mapping[str, pa.Array], faults: Faults
+        self, columns: Mapping[str, pa.Array], count: int, faults: Faults
     ) -> tuple[Iterable[object], Iterable[object]]:
-        options = self._options
-        usual: str | bytes = _name(options.destination) if options.destination else ""
-        named = columns.get("destination")
-        if named is None:
-            names: Iterable[object] = repeat(usual)
-        else:
-            if named.null_count and not usual:
-                for place, valid in enumerate(named.is_valid().to_pylist()):
-                    if not valid:
-                        faults[place] = "the row names no destination"
-            names = by_value(named, faults, _name, usual)
+        named = columns.get("destination", pa.nulls(count, pa.string()))
+        spelled = named.fill_null(self._options.destination)
+        names: Iterable[str | bytes] = by_value(spelled, faults, _name, "")
         kinds = columns.get("destination_kind")
         if kinds is not None:
             return names, by_value(kinds, faults, _topic, False)
-        if named is None or not options.topic:
-            return names, repeat(options.topic)
         # the option's topic applies only to rows without a destination
-        return names, [not valid for valid in named.is_valid().to_pylist()]
-
-
-def dead_letter(values: Values, reason: str, options: SinkOptions) -> Values:
-    """Return the dead letter of a row with a fault.
-
-    It has the reason and the body, as far as it could be converted."""
-    given = dict(zip(_FIELDS, values, strict=False))
-    properties: Properties = dict(given.get("properties") or {})
-    name = given["destination"]
-    if isinstance(name, bytes):
-        name = name.decode(errors="backslashreplace")
-    properties[ORIGIN] = f"topic:{name}" if given["topic"] else name
-    properties[REASON] = reason
-    kind = given["body_kind"]
-    if kind in (BodyKind.TEXT, BodyKind.JSON):
-        kind = BodyKind.TEXT if _is_text(given["body"]) else BodyKind.BYTES
-    elif kind == BodyKind.NONE and given["body"]:
-        kind = BodyKind.BYTES
-    return row_of(
-        _name(options.dead_letters),
-        given["body"],
-        body_kind=int(kind),
-        message_id=given.get("message_id", ""),
-        correlation_id=given.get("correlation_id", ""),
-        type=given.get("type", ""),
-        properties=properties,
-    )
-
-
-def _is_text(body: bytes) -> bool:
-    try:
-        body.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+        return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
 
 
 def _reply(name: str) -> tuple[str | None, bool]:
     return name.removeprefix("topic:"), name.startswith("topic:")
 
 
-def _check_bodies(bodies: list[bytes], sizes: list[int], faults: Faults) -> None:
+def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
     """Record a fault for each body over the limit and truncate it for the dead letter."""
-    for place, size in enumerate(sizes):
+    for place, size in enumerate(map(len, bodies)):
         if size > MOST_BODY_BYTES:
             faults.setdefault(place, f"the body has {size} bytes, {MOST_BODY_BYTES} are the most")
             bodies[place] = bodies[place][:_BEGINNING]
-            sizes[place] = _BEGINNING
 
 
 def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
+    """Record a fault for properties over the limit and omit them: a part has a limit, too."""
     if column.nbytes <= MOST_PROPERTIES_BYTES:
         return
     for place, each in enumerate(properties):
         if each and (size := len(msgspec.msgpack.encode(each))) > MOST_PROPERTIES_BYTES:
             faults.setdefault(place, f"the properties have {size} bytes")
+            properties[place] = None
 
 
 def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:

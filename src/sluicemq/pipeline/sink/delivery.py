@@ -27,27 +27,18 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Final
-from urllib.parse import urlencode
+from typing import Any, Final
 
-import msgspec
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 
-from sluicemq.clients.http import HttpClient, HttpRefusal
-from sluicemq.management.journal import BatchPartResult
-from sluicemq.model.errors import ConnectionLost, ProtocolError, RequestRefused
+from sluicemq.clients.http import HttpClient, HttpRefusal, answer_in, request_of
+from sluicemq.management.journal import WRITE_BATCH_PART, BatchQuery
+from sluicemq.model.errors import ConnectionLost, RequestRefused
 from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
-from sluicemq.pipeline.sink.conversion import (
-    Converter,
-    Faults,
-    Values,
-    abbreviated,
-    dead_letter,
-)
-from sluicemq.pipeline.sink.options import BadRows, SinkOptions
+from sluicemq.pipeline.sink.conversion import Converter, Values
+from sluicemq.pipeline.sink.options import SinkOptions
 
-PATH: Final = "/api/v1/batches"
 MOST_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
@@ -182,18 +173,22 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self.written = SinkCommitMessage()
         self._options = options
         self._converter = converter
-        self._identity = {"writer": writer, "batch": batch, "partition": partition}
+        self._query: dict[str, Any] = {
+            "writer": writer,
+            "batch": batch,
+            "partition": partition,
+            "bad_rows": options.bad_rows,
+            "dead_letter_queue": options.dead_letters,
+        }
         self._parts = Parts(options.part_rows, options.part_bytes)
         self._remote = HttpClient(options.target, options.patience)
         self._waiting: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Add rows. Raises BadRow, and as `Remote.request`."""
-        rows, sizes, faults = self._converter.convert(batch)
+        """Add rows. Raises BadRow, and as `HttpClient.request`."""
+        rows = self._converter.convert(batch)
         self.written.rows += len(rows)
-        if faults:
-            rows, sizes = self._sound(rows, sizes, faults)
-        for part in self._parts.add(rows, sizes):
+        for part in self._parts.add(rows, [len(values[2]) for values in rows]):
             self._send(part, final=False)
 
     def flush(self) -> None:
@@ -211,40 +206,12 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         self._settle()
         return self.written
 
-    def _sound(
-        self, rows: list[Values], sizes: list[int], faults: Faults
-    ) -> tuple[list[Values], list[int]]:
-        """Return the rows with faulty ones removed or replaced by dead letters."""
-        written, options = self.written, self._options
-        if options.bad_rows is BadRows.FAIL:
-            row, reason = min(faults.items())
-            raise BadRow(
-                f"row {written.rows - len(rows) + row} of partition {self._identity['partition']}, "
-                f"for {abbreviated(rows[row][0])}, is no message: {reason}. The option badRows can "
-                f"be {BadRows.DROP} or {BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
-            )
-        for reason in faults.values():
-            written.count(reason)
-        if options.bad_rows is BadRows.DROP:
-            written.dropped += len(faults)
-            kept = [row for row in range(len(rows)) if row not in faults]
-            return [rows[row] for row in kept], [sizes[row] for row in kept]
-        written.dead_lettered += len(faults)
-        for row, reason in faults.items():
-            rows[row] = dead_letter(rows[row], reason, options)
-        return rows, sizes
-
     def _send(self, part: EncodedPart, final: bool) -> None:
         self._settle()
-        query = {
-            **self._identity,
-            "part": part.number,
-            "final": "true" if final else "false",
-            "bad_rows": self._options.bad_rows.value,
-            "dead_letter_queue": self._options.dead_letters,
-        }
+        query = BatchQuery(**self._query, part=part.number, final=final)
         self._waiting = part
-        self._remote.send("POST", f"{PATH}?{urlencode(query)}", part.frames)
+        method, path, _, _ = request_of(WRITE_BATCH_PART, query)
+        self._remote.send(method, path, part.frames)
 
     def _settle(self) -> None:
         """Wait for the response to the part sent last."""
@@ -252,14 +219,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         if part is None:
             return
         try:
-            answer = msgspec.json.decode(self._remote.receive().body, type=BatchPartResult)
+            response = self._remote.receive()
         except HttpRefusal as refusal:
             raise self._refusal(refusal, part) from None
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(
-                f"the broker at {self._options.target} answered a batch with an unexpected "
-                f"response: {error}"
-            ) from None
+        answer = answer_in(WRITE_BATCH_PART, self._options.target, response)
         written = self.written
         if answer.duplicate:
             written.already += part.rows
@@ -274,10 +237,10 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             written.count(OTHER_REASONS, answer.rejected_rows - len(answer.rejected))
 
     def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
-        location = f"part {part.number} of partition {self._identity['partition']}"
+        location = f"part {part.number} of partition {self._query['partition']}"
         if refusal.code == _CONFLICT:
             return RequestRefused(
-                f"{location} of batch {self._identity['batch']} has been written with other rows "
+                f"{location} of batch {self._query['batch']} has been written with other rows "
                 f"before ({refusal}). A batch that is written again has to have the same rows in "
                 "the same partitions: other rows need another writeId or batchId, a query with "
                 "rand(), uuid() or the like needs a table between, and transactionRows and "
@@ -285,8 +248,8 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             )
         if refusal.code == _REFUSED:
             return BadRow(
-                f"{refusal} ({location}). The option badRows can be {BadRows.DROP} or "
-                f"{BadRows.DEAD_LETTER} instead of {BadRows.FAIL}"
+                f"{refusal} ({location}). The option badRows can be drop or dead-letter instead "
+                "of fail"
             )
         return refusal
 

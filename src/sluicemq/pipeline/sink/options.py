@@ -23,24 +23,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Set
-from enum import StrEnum
 from typing import Final, NamedTuple
 
 from pyspark.sql.types import (
-    BinaryType,
-    ByteType,
-    CharType,
     DataType,
     IntegerType,
     LongType,
     MapType,
     NullType,
-    ShortType,
     StringType,
     StructField,
     StructType,
     TimestampType,
-    VarcharType,
 )
 
 from sluicemq.clients.http import PATIENCE, HttpTarget, target
@@ -77,17 +71,8 @@ _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
-class BadRows(StrEnum):
-    """Handling of rows that are not valid messages.
-
-    FAIL         the write fails at the first bad row
-    DROP         bad rows are dropped and counted
-    DEAD_LETTER  bad rows go to the dead-letter queue with the reason, in the same transaction
-    """
-
-    FAIL = "fail"
-    DROP = "drop"
-    DEAD_LETTER = "dead-letter"
+BAD_ROWS: Final = ("fail", "drop", "dead-letter")
+"""Values of badRows: handling of rows that are not valid messages, by the broker."""
 
 
 class SinkOptions(NamedTuple):
@@ -104,7 +89,7 @@ class SinkOptions(NamedTuple):
     target: HttpTarget
     destination: str = ""
     topic: bool = False
-    bad_rows: BadRows = BadRows.FAIL
+    bad_rows: str = BAD_ROWS[0]
     dead_letters: str = DEAD_LETTERS
     part_bytes: int = PART_BYTES
     part_rows: int = PART_ROWS
@@ -134,12 +119,11 @@ def read(options: Mapping[str, str]) -> SinkOptions:
         )
     destination = options_by_name.get("destination", "")
     topic = destination.startswith("topic:")
-    try:
-        bad_rows = BadRows(options_by_name.get("badrows", BadRows.FAIL).lower())
-    except ValueError:
+    bad_rows = options_by_name.get("badrows", BAD_ROWS[0]).lower()
+    if bad_rows not in BAD_ROWS:
         raise ConfigurationError(
-            f"badRows is {', '.join(BadRows)}, not {options_by_name['badrows']!r}"
-        ) from None
+            f"badRows is {', '.join(BAD_ROWS)}, not {options_by_name['badrows']!r}"
+        )
     if not options_by_name.get("deadletterqueue", DEAD_LETTERS):
         raise ConfigurationError("deadLetterQueue names a queue")
     write_id = options_by_name.get("writeid", "")
@@ -201,15 +185,20 @@ DEFAULT_SCHEMA: Final = StructType(
 """Default columns of a view or table created without columns; bodies are text."""
 
 
+_SORTS: Final = {
+    "char": _TEXT,
+    "varchar": _TEXT,
+    "byte": "integer",
+    "short": "integer",
+    "long": "integer",
+}
+
+
 def _sort(kind: DataType) -> str:
-    """Return the type without its width; "" for types that no column has."""
-    if isinstance(kind, (StringType, CharType, VarcharType)):
-        return _TEXT
-    if isinstance(kind, (ByteType, ShortType, IntegerType, LongType)):
-        return "integer"
+    """Return the name of the type without its width."""
     if isinstance(kind, MapType):
-        return _TEXTS if _sort(kind.keyType) == _sort(kind.valueType) == _TEXT else ""
-    return kind.simpleString() if isinstance(kind, (BinaryType, TimestampType)) else ""
+        return f"map<{_sort(kind.keyType)},{_sort(kind.valueType)}>"
+    return _SORTS.get(kind.typeName(), kind.typeName())
 
 
 def places(schema: StructType, destination: str) -> dict[str, int]:

@@ -32,11 +32,14 @@ from sluicemq.pipeline.sink.delivery import (
     expect_whole,
     open_sockets,
 )
-from sluicemq.pipeline.sink.options import SinkOptions, places, read
+from sluicemq.pipeline.sink.options import places, read
 
 _QUERY: Final = "sql.streaming.queryId"
 _BATCH: Final = "streaming.sql.batchId"
-_APPEND: Final = "messages are added to what waits in a queue: write with mode append"
+_APPEND: Final = (
+    "messages are added to what waits in a queue: write with mode append, a stream with output "
+    "mode append"
+)
 
 _log: Final = logging.getLogger(__name__)
 
@@ -44,9 +47,11 @@ _log: Final = logging.getLogger(__name__)
 class _Writer:
     """Base of both writers."""
 
-    def __init__(self, options: SinkOptions, schema: StructType) -> None:
-        self._options = options
-        self._places = places(schema, options.destination)
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        if overwrite:
+            raise ConfigurationError(_APPEND)
+        self._options = read(options)
+        self._places = places(schema, self._options.destination)
 
     def _deliver(
         self, writer: str, batch: int, partition: int, batches: Iterator[pa.RecordBatch]
@@ -93,9 +98,7 @@ class BatchWriter(_Writer, DataSourceArrowWriter):
     """Writer of df.write. Raises ConfigurationError for invalid options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        if overwrite:
-            raise ConfigurationError(_APPEND)
-        super().__init__(read(options), schema)
+        super().__init__(options, schema, overwrite)
         self._write_id = self._options.write_id or uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> SinkCommitMessage:
@@ -131,9 +134,7 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writer of df.writeStream. Raises ConfigurationError for invalid options and columns."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        if overwrite:
-            raise ConfigurationError(_APPEND.replace("mode", "output mode"))
-        super().__init__(read(options), schema)
+        super().__init__(options, schema, overwrite)
         if self._options.write_id:
             raise ConfigurationError(
                 "writeId is for df.write: a stream's batches are identified by the query's id in "

@@ -49,13 +49,16 @@ _BODIED: Final = flags(BODIED)
 _LISTS: Final = flags(LISTS)
 _CONCERNED: Final = flags((*LISTS, _REQUEUED))
 
-_OF_LISTS: Final = frozenset(
-    ("message_sequence", "published", "protocol", "subscription", "attempts")
-)
-_OF_REQUEUED: Final = frozenset(("subscription", "attempts"))
-_OF_DEPTH: Final = frozenset(("ready", "unacked", "consumers"))
 _HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
-_BODIES: Final = frozenset(("body", "value"))
+_NEEDS: Final = {
+    **dict.fromkeys(BODIED, frozenset(("body", "value"))),
+    **dict.fromkeys(
+        LISTS, frozenset(("message_sequence", "published", "protocol", "subscription", "attempts"))
+    ),
+    _REQUEUED: frozenset(("subscription", "attempts")),
+    _DEPTH: frozenset(("ready", "unacked", "consumers")),
+}
+"""Columns that need the bytes of an event's record."""
 
 
 def _words(words: dict[int, str]) -> tuple[list[str | None], Column]:
@@ -76,15 +79,8 @@ _DURABILITIES: Final = _words({int(level): level.name.lower() for level in Durab
 
 def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
     """Return the mask of records whose bytes are needed for these columns."""
-    needed = np.zeros(256, np.bool_)
-    bodies = not columns.isdisjoint(_BODIES)
-    needed[list(BODIED)] = bodies
-    if columns & _OF_LISTS:
-        needed[list(LISTS)] = True
-    needed[_REQUEUED] = bool(columns & _OF_REQUEUED)
-    needed[_DEPTH] = bool(columns & _OF_DEPTH)
-    mask = needed[codes] if needed.any() else np.zeros(heads.count, np.bool_)
-    if not bodies and columns & _HEADERS:
+    mask: Mask = flags(code for code, names in _NEEDS.items() if columns & names)[codes]
+    if columns & _HEADERS:
         mask |= _BODIED[codes] & (heads["body"] > HEADER_BYTES)
     return mask
 
@@ -159,12 +155,7 @@ class BatchRecords:
         self._names = names
         self._journal = journal
         self._failed = failed
-        self._code = int(codes[0]) if len(codes) and bool((codes == codes[0]).all()) else 0
-        """Event code of all records; 0 = they differ."""
-        if self._code:
-            self._plain = not _LISTS[self._code]
-        else:
-            self._plain = bool((counts == 1).all()) and not _LISTS[codes].any()
+        self._plain = bool((counts == 1).all()) and not _LISTS[codes].any()
         self.rows = heads.count if self._plain else int(counts.sum())
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
@@ -200,8 +191,6 @@ class BatchRecords:
     @cached_property
     def _bodied(self) -> Mask:
         """Rows with a body."""
-        if self._code:
-            return np.full(self.rows, _BODIED[self._code])
         return _BODIED[self._row_codes]
 
     def _masked(self, type: pa.DataType, values: Column, valid: Mask | None = None) -> pa.Array:
@@ -412,6 +401,9 @@ class BatchRecords:
             return array
         return self._placed(array.slice(0, own), self._header_rows)
 
+    def _header_moments(self, name: str) -> pa.Array:
+        return self._of_headers(self._moment(self._headers.moments(name)))
+
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
@@ -448,10 +440,8 @@ class BatchRecords:
         "correlation_id": lambda self: self._of_headers(self._headers.text("correlation_id")),
         "reply_to": lambda self: self._of_headers(self._headers.reply_to()),
         "type": lambda self: self._of_headers(self._headers.text("type")),
-        "deliver_at": lambda self: self._of_headers(self._moment(self._headers.deliver_at())),
-        "client_timestamp": lambda self: self._of_headers(
-            self._moment(self._headers.client_timestamp())
-        ),
+        "deliver_at": lambda self: self._header_moments("deliver_at"),
+        "client_timestamp": lambda self: self._header_moments("client_timestamp"),
         "properties": lambda self: self._properties[0],
         "property_types": lambda self: self._properties[1],
         # Kafka's columns

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import repeat
 from typing import Any, Final
 
 import msgspec
@@ -110,13 +109,13 @@ class Headers:
             ]
         )
 
-    def deliver_at(self) -> Integers:
-        """Return the delivery times in ms; 0 = deliverable at once."""
-        return _milliseconds(self._columns["deliver_at"])
-
-    def client_timestamp(self) -> Integers:
-        """Return the client's timestamps in ms; 0 where the client set none."""
-        return _milliseconds([stamp or 0 for stamp in self._columns["client_timestamp"]])
+    def moments(self, name: str) -> Integers:
+        """Return the column deliver_at or client_timestamp in ms; 0 where the message has none."""
+        moments = [ms or 0 for ms in self._columns[name]]
+        try:
+            return np.array(moments, np.int64)
+        except OverflowError:
+            return np.array([min(ms, (1 << 63) - 1) for ms in moments], np.int64)
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
         """Return the columns `properties` and `property_types`."""
@@ -125,12 +124,8 @@ class Headers:
             empty = pa.nulls(len(given), TEXTS)
             return empty, empty
         offsets, names, values = self._pairs()
-        types = set(map(type, values))
-        if types == {str}:
-            texts, kinds = _texts(values), pa.array(list(repeat("text", len(values))), pa.string())
-        else:
-            texts = _texts([text_of(value) for value in values])
-            kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
+        texts = _texts([text_of(value) for value in values])
+        kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
         keys = _texts(names)
         starts = pa.array(offsets, pa.int32())
         return (
@@ -167,24 +162,12 @@ class Headers:
         return offsets, names, values
 
 
-def _milliseconds(values: Sequence[int]) -> Integers:
-    try:
-        return np.array(values, np.int64)
-    except OverflowError:
-        return np.array([min(value, (1 << 63) - 1) for value in values], np.int64)
-
-
 def _header_bytes(value: object) -> bytes | None:
     """Return a property's value as the bytes of a Kafka header: text as UTF-8."""
     if type(value) is bytes:
         return value
     text = text_of(value)
-    if text is None:
-        return None
-    try:
-        return text.encode("utf-8", "surrogateescape")
-    except UnicodeEncodeError:
-        return spelled(text).encode()
+    return None if text is None else spelled(text).encode()
 
 
 def _texts(values: Iterable[str | None]) -> pa.Array:

@@ -35,11 +35,17 @@ from sluicemq.management.journal import (
     LIST_JOURNAL_DESTINATIONS,
     PUT_SLOT,
     DestinationNamesQuery,
-    PutSlot,
     SlotRequest,
     SlotView,
 )
-from sluicemq.management.operation import AnswerT, ApiOperation, NamePath, NoParameters, ParametersT
+from sluicemq.management.operation import (
+    AnswerT,
+    ApiOperation,
+    NamedBody,
+    NamePath,
+    NoParameters,
+    ParametersT,
+)
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import (
     JournalDamaged,
@@ -170,9 +176,6 @@ class HttpStorage(JournalStorage):
             ),
         )
 
-    def durable(self) -> DurableEnd | None:
-        return self.state().durable
-
     def header(self, first: int) -> SegmentHeader:
         return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
 
@@ -183,9 +186,8 @@ class HttpStorage(JournalStorage):
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
 
-    def count(self, first: int) -> int | None:
-        trailer = decode_trailer(self.last(first, TRAILER_BYTES)[1])
-        return None if trailer is None else trailer[1]
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
+        return decode_trailer(self.last(first, TRAILER_BYTES)[1])
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)
@@ -221,11 +223,11 @@ class HttpStorage(JournalStorage):
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
         body = SlotRequest(BEYOND, holder=holder, lease_ms=lease)
-        self._call(PUT_SLOT, PutSlot(name=slot, body=body))
+        self._call(PUT_SLOT, NamedBody(name=slot, body=body))
 
     def _put(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
         body = SlotRequest(position, limit_bytes)
-        return _slot(self._call(PUT_SLOT, PutSlot(name=slot, body=body)))
+        return _slot(self._call(PUT_SLOT, NamedBody(name=slot, body=body)))
 
 
 def _slot(view: SlotView) -> Slot:
@@ -307,7 +309,7 @@ class RemoteSegment(StoredSegment):
         ]
         return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
 
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received
 
     def damage(self, offset: int, what: str) -> JournalDamaged:

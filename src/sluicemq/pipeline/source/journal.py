@@ -5,6 +5,8 @@ All caches are bounded. Process-wide caches hold only records, which never chang
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from functools import cached_property
 from typing import Final
 
@@ -43,49 +45,36 @@ _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 
 class UnindexedTail:
-    """Messages and destinations of a segment without an index, up to the offset `at`."""
+    """Messages and destinations of a segment without an index, up to the offset `at`.
 
-    __slots__ = ("_parts", "_table", "addresses", "at")
+    messages  columns of the messages, including messages moved to this segment
+    """
+
+    __slots__ = ("addresses", "at", "messages")
 
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}
-        self._parts: list[Heads] = []
-        self._table: Heads | None = None
+        self.messages = Heads(dict.fromkeys(_REMEMBERED, np.zeros(0, np.uint8)), 0)
 
     def extend(self, segment: StoredSegment, end: int) -> None:
         """Add the records up to `end`, without those that are damaged."""
         if self.at >= end:
             return
-        for heads, data, base, stop in scan_segment(segment, self.at, end, ignore_damage):
+        parts = []
+        for heads, data, base, _ in scan_segment(segment, self.at, end, ignore_damage):
             types = heads["type"]
             named = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)
                 | (types == RecordType.DESTINATION_DELETED)
             )
             for row in named.tolist():
-                start = int(heads["offset"][row]) - base
-                body = bytes(
-                    data[start + int(heads["body"][row]) : start + int(heads["size"][row])]
-                )
-                self.addresses[int(heads["destination"][row])] = decode_address(body)
-            kept = _messages(heads).with_only(*_REMEMBERED)
-            if kept.count:
-                self._parts.append(kept)
-                self._table = None
-            self.at = stop
+                start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
+                address = decode_address(bytes(data[start - base + body : start - base + size]))
+                self.addresses[int(heads["destination"][row])] = address
+            parts.append(_messages(heads).with_only(*_REMEMBERED))
+        self.messages = Heads.joined((self.messages, *parts), _REMEMBERED)
         self.at = end
-
-    @property
-    def messages(self) -> Heads | None:
-        """Columns of the messages, including messages moved to this segment; None = no message."""
-        if self._table is None and self._parts:
-            columns = {
-                name: np.concatenate([part[name] for part in self._parts]) for name in _REMEMBERED
-            }
-            self._table = Heads(columns, len(columns["sequence"]))
-            self._parts = [self._table]
-        return self._table
 
 
 def _messages(heads: Heads) -> Heads:
@@ -155,84 +144,72 @@ class SourceJournal:
         refers to destinations declared earlier: the latest snapshot or a later segment has them.
         The process looks up each of them once.
         """
+        if segment.index is not None:
+            return
         missing = names.missing(numbers)
-        if len(missing) > MANY_NAMES and segment.index is None:
+        if len(missing) > MANY_NAMES:
             # one call for all: repeated additions would take quadratic time
             names.add(self.tail(segment).addresses)
             missing = names.missing(numbers)
-        if not missing:
-            return
-        found: dict[int, Address | None] = {}
-        for number in missing:
-            key = (self.identity, number)
-            if key in _names:
-                found[number] = _names[key]
-        asked = missing - found.keys()
-        if asked:
-            found.update(self._find(asked, segment))
-            for number in asked:
-                _names[self.identity, number] = found.get(number)
+        keys = {number: (self.identity, number) for number in missing}
+        found = {number: _names[key] for number, key in keys.items() if key in _names}
+        missing -= found.keys()
+        sources = self._sources(segment, missing)
+        while missing and (known := next(sources, None)) is not None:
+            found.update((number, known[number]) for number in missing & known.keys())
+            missing -= found.keys()
+        for number, key in keys.items():
+            _names[key] = found.get(number)
         names.add({number: address for number, address in found.items() if address is not None})
 
-    def _find(self, numbers: set[int], segment: StoredSegment) -> dict[int, Address]:
-        found: dict[int, Address] = {}
+    def _sources(self, segment: StoredSegment, missing: set[int]) -> Iterator[dict[int, Address]]:
+        """Yield known destinations by number, first those that `segment` creates.
 
-        def look(known: dict[int, Address]) -> bool:
-            found.update((number, known[number]) for number in numbers & known.keys())
-            return found.keys() == numbers
-
-        if segment.index is None and look(self.tail(segment).addresses):
-            return found
-        if look(self.place.addresses(numbers - found.keys())):
-            return found
+        `missing` are the numbers that are still to be found.
+        """
+        yield self.tail(segment).addresses
+        yield self.place.addresses(missing)
         for place in reversed(range(len(self.state.firsts))):
-            try:
+            with suppress(RecordNotFound, JournalDamaged):
                 other = self.segment(place)
-            except (RecordNotFound, JournalDamaged):
-                continue
-            if other.index is None:
-                known = self.tail(other).addresses
-            else:
-                known = Names.of_summary(other.index.summary).addresses
-            if look(known):
-                break
-        return found
+                yield (self.tail(other) if other.index is None else self.names(other)).addresses
 
     # --- messages ---------------------------------------------------------
 
     def origins(self, messages: Integers) -> tuple[Integers, Column, Column]:
         """Return publishing time (µs) and model.Origin of messages, and which are known."""
-        times = np.zeros(len(messages), np.int64)
-        origins = np.zeros(len(messages), np.uint8)
-        known = np.zeros(len(messages), np.bool_)
-        if not len(messages):
-            return times, origins, known
         unique, back = np.unique(messages, return_inverse=True)
         firsts = np.array(self.state.firsts, np.int64)
         places = np.searchsorted(firsts, unique, side="right") - 1
-        at = np.zeros(len(unique), np.int64)
-        by = np.zeros(len(unique), np.uint8)
-        has = np.zeros(len(unique), np.bool_)
+        times = np.zeros(len(unique), np.int64)
+        origins = np.zeros(len(unique), np.uint8)
+        known = np.zeros(len(unique), np.bool_)
+
+        def match(table: Heads | None, by_column: str, type: int, rows: Integers) -> None:
+            if table is None or not table.count:
+                return
+            numbers = table[by_column]
+            found = np.searchsorted(numbers, unique[rows])
+            found[found == table.count] = 0
+            good = (numbers[found] == unique[rows]) & (table["type"][found] == type)
+            rows, found = rows[good], found[good]
+            times[rows] = table["time"][found]
+            origins[rows] = table["origin"][found]
+            known[rows] = True
+
         for place in np.unique(places[places >= 0]).tolist():
-            try:
+            with suppress(RecordNotFound, JournalDamaged):
                 table = self._table(self.segment(place))
-            except (RecordNotFound, JournalDamaged):
-                continue
-            rows = np.flatnonzero(places == place)
-            self._match(table, "sequence", RecordType.MESSAGE, unique, rows, at, by, has)
+                match(table, "sequence", RecordType.MESSAGE, np.flatnonzero(places == place))
         for place in reversed(range(len(firsts))):
             # a moved message is in a later segment than the original
-            rows = np.flatnonzero(~has & (places < place))
-            if not len(rows):
-                continue
-            try:
-                moved = self._moved(place)
-            except (RecordNotFound, JournalDamaged):
-                continue
-            self._match(moved, "reference", RecordType.RELOCATED, unique, rows, at, by, has)
-        return at[back], by[back], has[back]
+            rows = np.flatnonzero(~known & (places < place))
+            if len(rows):
+                with suppress(RecordNotFound, JournalDamaged):
+                    match(self._moved(place), "reference", RecordType.RELOCATED, rows)
+        return times[back], origins[back], known[back]
 
-    def _table(self, segment: StoredSegment) -> Heads | None:
+    def _table(self, segment: StoredSegment) -> Heads:
         if segment.index is None:
             return self.tail(segment).messages
         return index_heads(segment.index)
@@ -240,45 +217,18 @@ class SourceJournal:
     def _moved(self, place: int) -> Heads | None:
         """Return the messages moved to a segment, ordered by their original sequence numbers."""
         key = (self.identity, self.state.firsts[place])
-        if key in _without:
-            return None
-        known = _relocated.find(key)
-        if known is not None:
-            return known
+        table = _relocated.find(key)
+        if table is not None or key in _without:
+            return table
         segment = self.segment(place)
-        table = None
         relocated = str(int(RecordType.RELOCATED))
         if segment.index is None or relocated in segment.index.summary["types"]:
             everything = self._table(segment)
-            if everything is not None:
-                moved = everything.take(everything["type"] == RecordType.RELOCATED)
-                if moved.count:
-                    ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
-                    table = ordered.with_only(*_REMEMBERED)
-        if segment.index is not None and table is not None:
+            moved = everything.take(everything["type"] == RecordType.RELOCATED)
+            table = moved.take(np.argsort(moved["reference"], kind="stable"))
+            table = table.with_only(*_REMEMBERED)
+        if segment.index is not None and table is not None and table.count:
             _relocated[key] = table
         elif segment.index is not None:
             _without[key] = None
         return table
-
-    @staticmethod
-    def _match(
-        table: Heads | None,
-        by_column: str,
-        type: int,
-        messages: Integers,
-        rows: Integers,
-        times: Integers,
-        origins: Column,
-        known: Column,
-    ) -> None:
-        if table is None or not table.count:
-            return
-        numbers = table[by_column]
-        found = np.searchsorted(numbers, messages[rows])
-        found[found == table.count] = 0
-        good = (numbers[found] == messages[rows]) & (table["type"][found] == type)
-        rows, found = rows[good], found[good]
-        times[rows] = table["time"][found]
-        origins[rows] = table["origin"][found]
-        known[rows] = True

@@ -124,10 +124,11 @@ class StoredSegment(ABC):
         """Return bytes from `start` on: at least `least`, or all before `end` if fewer."""
 
     @abstractmethod
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         """Return True if the sealed segment matches its CRC.
 
-        Return None if that check costs more than checks of single records."""
+        Return None if that check costs more than checks of single records. With `strict`, raise
+        JournalDamaged for a segment that does not match."""
 
     @abstractmethod
     def damage(self, offset: int, what: str) -> JournalDamaged:
@@ -140,10 +141,6 @@ class JournalStorage(ABC):
     @abstractmethod
     def state(self) -> JournalState:
         """Return the current state. Raises JournalError, ClientError."""
-
-    @abstractmethod
-    def durable(self) -> DurableEnd | None:
-        """Return only the durable end, which is faster than `state`."""
 
     @abstractmethod
     def open(self, first: int, end: int = 0) -> StoredSegment:
@@ -161,8 +158,8 @@ class JournalStorage(ABC):
         """Return the header of a segment. Raises as `open`."""
 
     @abstractmethod
-    def count(self, first: int) -> int | None:
-        """Return the number of records of a sealed segment, None if it is not sealed.
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
+        """Return the trailer of a sealed segment as `decode_trailer`, None if it is not sealed.
 
         Raises as `open`.
         """
@@ -217,12 +214,14 @@ class Mapped(StoredSegment):
     def damage(self, offset: int, what: str) -> JournalDamaged:
         return damaged(self._view.path, offset, what)
 
-    def is_intact(self) -> bool | None:
+    def is_intact(self, strict: bool) -> bool | None:
         known = _verified.find(self.key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
             known = _verified[self.key] = zlib_ng.crc32(covered) == self._view.crc
+        if strict and not known:
+            self._view.verify()
         return known
 
 
@@ -246,7 +245,7 @@ class DirectoryStorage(JournalStorage):
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed
-        durable = self.durable()
+        durable = read_durable(self.path)
         identity = read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
@@ -254,9 +253,6 @@ class DirectoryStorage(JournalStorage):
         firsts = tuple(first for first in list_segments(self.path) if first <= durable.segment)
         ends = tuple(durable.offset if first == durable.segment else 0 for first in firsts)
         return JournalState(text, durable, firsts, ends)
-
-    def durable(self) -> DurableEnd | None:
-        return read_durable(self.path)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         path = segment_path(self.path, first)
@@ -284,14 +280,13 @@ class DirectoryStorage(JournalStorage):
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
 
-    def count(self, first: int) -> int | None:
+    def trailer(self, first: int) -> tuple[int, int, int] | None:
         try:
             with segment_path(self.path, first).open("rb") as file:
                 file.seek(-min(TRAILER_BYTES, os.fstat(file.fileno()).st_size), os.SEEK_END)
-                trailer = decode_trailer(file.read())
+                return decode_trailer(file.read())
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {first} has been removed") from None
-        return None if trailer is None else trailer[1]
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         snapshot = newest_snapshot(self.path)

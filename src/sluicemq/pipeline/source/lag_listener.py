@@ -11,10 +11,8 @@ Python data source reports.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from threading import Lock
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator
+from typing import Any, Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -25,7 +23,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
-from sluicemq.pipeline.source.lag import Lag
+from sluicemq.pipeline.source.lag import LagReport, lag_of
 
 _METRICS: Final = {
     "records": "Records that the query has not read.",
@@ -35,33 +33,6 @@ _METRICS: Final = {
 """Fields of Lag and their help texts."""
 
 
-class QueryLag(NamedTuple):
-    """Lag of one source of a query. `query` is its name, or its id if it has none."""
-
-    query: str
-    journal: str
-    lag: Lag
-
-
-def lag_of(latest: object) -> tuple[str, Lag] | None:
-    """Return the journal and the lag in `latestOffset` of a source's progress.
-
-    Return None if the source is of another kind, or its lag is unknown.
-    """
-    report = latest
-    if isinstance(latest, str):
-        try:
-            report = json.loads(latest)
-        except ValueError:
-            return None
-    if not isinstance(report, Mapping) or not isinstance(report.get("lag"), Mapping):
-        return None
-    lag: Mapping[str, Any] = report["lag"]
-    return str(report.get("journal", "")), Lag(
-        int(lag.get("records", 0)), int(lag.get("bytes", 0)), float(lag.get("seconds", 0))
-    )
-
-
 class LagListener(StreamingQueryListener, Collector):
     """Keeps the lag of each query from its latest progress; drops it when the query ends.
 
@@ -69,13 +40,14 @@ class LagListener(StreamingQueryListener, Collector):
     """
 
     def __init__(self) -> None:
-        self._lock = Lock()
-        self._lags: dict[str, list[QueryLag]] = {}
+        self._lags: dict[str, list[tuple[str, LagReport]]] = {}
 
-    def lags(self) -> list[QueryLag]:
-        """Return the lags of all sources of all running queries."""
-        with self._lock:
-            return [lag for lags in self._lags.values() for lag in lags]
+    def lags(self) -> list[tuple[str, LagReport]]:
+        """Return the lags of all sources of all running queries.
+
+        Each is with the name of the query, or its id if it has none.
+        """
+        return [lag for lags in list(self._lags.values()) for lag in lags]
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yield the metrics, when Prometheus asks for them."""
@@ -84,8 +56,8 @@ class LagListener(StreamingQueryListener, Collector):
             family = GaugeMetricFamily(
                 f"sluicemq_source_lag_{field}", help_text, labels=("query", "journal")
             )
-            for query, journal, lag in lags:
-                family.add_metric((query, journal), getattr(lag, field))
+            for query, report in lags:
+                family.add_metric((query, report.journal), getattr(report.lag, field))
             yield family
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802
@@ -95,15 +67,12 @@ class LagListener(StreamingQueryListener, Collector):
         """Keep the lag."""
         progress = event.progress
         query = progress.name or str(progress.id)
-        found = [lag_of(source.latestOffset) for source in progress.sources]
-        lags = [QueryLag(query, *item) for item in found if item is not None]
-        with self._lock:
-            self._lags[str(progress.runId)] = lags
+        reports = [lag_of(source.latestOffset) for source in progress.sources]
+        self._lags[str(progress.runId)] = [(query, report) for report in reports if report]
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802
         """Do nothing: Spark reports no offsets of an idle query, whose last progress is valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Drop the lag."""
-        with self._lock:
-            self._lags.pop(str(event.runId), None)
+        self._lags.pop(str(event.runId), None)

@@ -16,7 +16,6 @@ In offsets, -2 is earliest and -1 latest; timestamps are ms since 1970.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Callable, Mapping, Set
@@ -24,8 +23,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import Any, Final, NamedTuple, TypeGuard
+from typing import Annotated, Any, Final, Literal, NamedTuple
 
+import msgspec
 import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
@@ -160,6 +160,21 @@ class SourceOptions:
 
 # --- values -----------------------------------------------------------------------------------
 
+_Sequence = Annotated[int, msgspec.Meta(ge=0)]
+_NOT_EMPTY: Final = msgspec.Meta(min_length=1)
+
+
+class _CheckpointOffset(msgspec.Struct):
+    """Offset of a stream, of which only the sequence number counts."""
+
+    sequence: _Sequence
+
+
+class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
+    """Number for the only partition of a destination."""
+
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET)] = msgspec.field(name=str(PARTITION))
+
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
@@ -206,18 +221,15 @@ def _position(text: str) -> Position:
     stripped = text.strip()
     if stripped.lower() in (EARLIEST, LATEST):
         return stripped.lower()
-    value = None
-    with suppress(ValueError):
-        value = json.loads(stripped)
-    if _is_offset_json(value):
-        return _offsets_by_destination(value)
-    if isinstance(value, dict):
-        value = value.get("sequence")
-    if _is_offset(value) and value >= 0:
-        return int(value)
-    raise ValueError(
-        f"{text!r} is neither earliest, latest, a sequence number, JSON such as "
-        '{"sequence": 1000}, nor JSON with destinations and offsets such as {"orders":{"0":1000}}'
+    with suppress(msgspec.MsgspecError):
+        found = msgspec.json.decode(stripped, type=_Sequence | _CheckpointOffset)
+        return found.sequence if isinstance(found, _CheckpointOffset) else found
+    return _by_destination(
+        stripped,
+        "neither earliest, latest, a sequence number, JSON such as "
+        '{"sequence": 1000}, nor JSON with destinations and offsets such as {"orders":{"0":1000}}. '
+        "A destination has the partition 0 only; its offset must be a whole number, where -2 is "
+        "earliest and -1 latest",
     )
 
 
@@ -264,66 +276,36 @@ def _regular_expression(text: str) -> str:
 
 def _assigned(text: str) -> tuple[str, ...]:
     """Return the destinations of `{"orders":[0]}`. Raises ValueError."""
-    value = _json(text)
-    if not isinstance(value, dict) or not value:
-        raise ValueError(f'{text!r} is no JSON such as {{"orders":[0],"topic:news":[0]}}')
-    for destination, partitions in value.items():
-        if partitions != [PARTITION] or isinstance(partitions[0], bool):
-            raise ValueError(
-                f"the partitions of {destination} must be [0], because a "
-                f"destination has the partition 0 only, not {json.dumps(partitions)}"
-            )
-    return tuple(value)
-
-
-def _is_offset(value: object) -> TypeGuard[int]:
-    """Return True for an integer; JSON's true and false are none."""
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _is_offset_json(value: object) -> TypeGuard[dict[str, Any]]:
-    """Return True if the value may be offsets by destination: `{"orders":{"0":1000}}`."""
-    return isinstance(value, dict) and any(isinstance(item, dict) for item in value.values())
-
-
-def _offsets_by_destination(value: dict[str, Any]) -> dict[str, int]:
-    """Return the offset of each destination. Raises ValueError."""
-    offsets = _by_destination(value, "offset")
-    for destination, offset in offsets.items():
-        if offset < EARLIEST_OFFSET:
-            raise ValueError(
-                f"the offset {offset} of {destination} is none: give a sequence "
-                "number, -2 for earliest, or -1 for latest"
-            )
-    return offsets
+    rule = (
+        'no JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
+        "be [0], because it has the partition 0 only"
+    )
+    return tuple(_decoded(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
 
 
 def _timestamps_by_destination(text: str) -> dict[str, int]:
     """Return the time of each destination, in µs. Raises ValueError."""
-    value = _json(text)
-    if not _is_offset_json(value):
-        raise ValueError(
-            f"{text!r} is no JSON with destinations and milliseconds since 1970, "
-            'such as {"orders":{"0":1767225600000}}'
-        )
-    return {to: ms * 1000 for to, ms in _by_destination(value, "timestamp").items()}
+    milliseconds = _by_destination(
+        text,
+        "no JSON with destinations and milliseconds since 1970, such as "
+        '{"orders":{"0":1767225600000}}. A destination has the partition 0 only; its timestamp '
+        "must be a whole number",
+    )
+    return {destination: ms * 1000 for destination, ms in milliseconds.items()}
 
 
-def _by_destination(value: dict[str, Any], what: str) -> dict[str, int]:
-    numbers = {}
-    for destination, partitions in value.items():
-        if not isinstance(partitions, dict) or list(partitions) != [str(PARTITION)]:
-            raise ValueError(
-                f"give {destination} one {what} for the partition 0, which is its "
-                f'only one: {{"{destination}":{{"0":...}}}}, not {json.dumps(partitions)}'
-            )
-        number = partitions[str(PARTITION)]
-        if not _is_offset(number):
-            raise ValueError(
-                f"the {what} of {destination} must be a whole number, not {json.dumps(number)}"
-            )
-        numbers[destination] = number
-    return numbers
+def _by_destination(text: str, rule: str) -> dict[str, int]:
+    """Return the number of each destination. Raises ValueError."""
+    partitions = _decoded(text, Annotated[dict[str, _Partitions], _NOT_EMPTY], rule)
+    return {destination: item.number for destination, item in partitions.items()}
+
+
+def _decoded(text: str, type: Any, rule: str) -> Any:
+    """Return a JSON text as an object of a type. Raises ValueError: the text is `rule`."""
+    try:
+        return msgspec.json.decode(text, type=type)
+    except msgspec.MsgspecError:
+        raise ValueError(f"{text!r} is {rule}") from None
 
 
 def _duration_ms(text: str) -> int:
@@ -334,13 +316,6 @@ def _duration_ms(text: str) -> int:
     if found is None or found[2] not in _UNITS_MS:
         raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m, 2h or 1d")
     return int(int(found[1]) * _UNITS_MS[found[2]])
-
-
-def _json(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(f"{text!r} is no JSON: {error}") from None
 
 
 def _no_counterpart(name: str) -> str:

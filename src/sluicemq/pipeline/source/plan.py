@@ -162,10 +162,11 @@ def admit(
     most_rows: int,
     most_bytes: int,
     strict: bool,
-) -> Offset:
+) -> tuple[Offset, int, int]:
     """Return the position from `start` up to `end` at which the micro-batch reaches a limit.
 
-    Its first record is admitted even if it exceeds the limits.
+    Its first record is admitted even if it exceeds the limits. Also return the rows and the bytes
+    of the records that were counted: all up to `end`, or more than a limit.
 
     Raises RecordNotFound or JournalDamaged if `strict`. Otherwise removed and damaged segments
     count as empty, because the tasks report them.
@@ -185,33 +186,11 @@ def admit(
         rows_before += int(rows[-1])
         bytes_before += int(volume[-1])
         if beyond < chosen.count:
-            sequence = int(chosen["sequence"][beyond])
-            if segment.index is not None:
-                return Offset(end.journal, sequence)
-            return Offset(end.journal, sequence, segment.first, int(chosen["offset"][beyond]))
-    return end
-
-
-def count(
-    journal: SourceJournal,
-    selection: Selection,
-    start: Offset,
-    end: Offset,
-    enough_rows: int,
-    enough_bytes: int,
-    strict: bool,
-) -> tuple[int, int]:
-    """Return the rows from `start` up to `end`, and the bytes of their records.
-
-    It stops counting when one of them is enough. Raises as `admit`.
-    """
-    rows = volume = 0
-    for _, chosen, counts in _selected(journal, selection, start, end, strict):
-        rows += int(counts.sum())
-        volume += int(chosen["size"].sum(dtype=np.int64))
-        if rows >= enough_rows or volume >= enough_bytes:
-            break
-    return rows, volume
+            cut = Offset(end.journal, int(chosen["sequence"][beyond]))
+            if segment.index is None:
+                cut = cut._replace(segment=segment.first, offset=int(chosen["offset"][beyond]))
+            return cut, rows_before, bytes_before
+    return end, rows_before, bytes_before
 
 
 def _selected(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from typing import Any
 
@@ -43,7 +43,6 @@ from sluicemq.pipeline.source.plan import (
     NO_LIMIT,
     admit,
     between,
-    count,
     segment_ranges,
     share,
 )
@@ -146,21 +145,15 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises RecordNotFound if records behind `start` were removed, ConfigurationError if `start`
         is an offset of another journal.
         """
-        durable = self._place.durable()
-        begin = read_offset(start, "")
-        self._planned = begin
-        self._hold(begin)
-        self._acknowledge(start)
-        if durable is None or durable.sequence < begin.sequence:
-            return start
         journal = SourceJournal(self._place)
-        begin = self._checked(journal, start)
+        begin = self._planned = read_offset(start, journal.identity)
+        self._hold(begin)
+        self._acknowledge(begin)
+        begin = self._checked(journal, begin)
         end = _end(journal.state)
         if self._target is not None and self._target.sequence < end.sequence:
             end = self._target
-        if end.sequence <= begin.sequence:
-            return start
-        if self._waits(journal, begin, end, limit):
+        if end.sequence <= begin.sequence or self._waits(journal, begin, end, limit):
             return start
         rows = volume = NO_LIMIT
         if isinstance(limit, ReadMaxBytes):
@@ -170,10 +163,9 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             volume = self._options.max_bytes_per_trigger or NO_LIMIT
         if min(rows, volume) < NO_LIMIT:
             selection = self._reading.selection.bounded(begin.starts, {})
-            end = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
+            end, _, _ = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
-        end = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
-        self._planned = end
+        end = self._planned = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
         return end.as_json()
 
     def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:
@@ -194,7 +186,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 _, counted_to, rows, volume = self._counted
             if counted_to.sequence < end.sequence:
                 selection = self._reading.selection.bounded(begin.starts, {})
-                more_rows, more_bytes = count(
+                _, more_rows, more_bytes = admit(
                     journal,
                     selection,
                     counted_to,
@@ -222,18 +214,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         the records cannot be read.
         """
         state = self._place.state()
-        end = _end(state)
-        report = end.as_json()
+        report = _end(state).as_json()
         if self._planned is not None:
             try:
-                report["lag"] = self._lag.lag(self._planned, end)._asdict()
+                report["lag"] = asdict(self._lag.lag(self._planned, state))
             except (RecordNotFound, JournalDamaged) as error:
                 log.warning("The lag is unknown: %s", error)
         return report
 
-    def _checked(self, journal: SourceJournal, start: dict[str, Any]) -> Offset:
-        """Return the offset `start`, or the first remaining one if records were removed."""
-        offset = read_offset(start, journal.identity)
+    def _checked(self, journal: SourceJournal, offset: Offset) -> Offset:
+        """Return the offset, or the first remaining one if records were removed."""
         left = lost_before(journal, offset)
         if not left:
             return offset
@@ -253,18 +243,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._report_lost_slot(slot.describe_loss(options.slot))
         self._held = True
 
-    def _acknowledge(self, start: dict[str, Any]) -> None:
+    def _acknowledge(self, start: Offset) -> None:
         """Move the slot to `start`, unless it is there already.
 
-        If the broker does not answer, the next batch tries again. Raises ConfigurationError if
-        `start` is an offset of another journal, JournalError if the slot is lost.
+        If the broker does not answer, the next batch tries again. Raises JournalError if the slot
+        is lost.
         """
         slot = self._options.slot
-        if not slot or read_offset(start, "").sequence <= self._acknowledged:
+        if not slot or start.sequence <= self._acknowledged:
             return
-        sequence = read_offset(start, self._place.state().identity).sequence
         try:
-            self._place.advance(slot, sequence - 1)
+            self._place.advance(slot, start.sequence - 1)
         except RecordNotFound:
             self._report_lost_slot("the slot has been dropped")
         except JournalError as error:
@@ -272,7 +261,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         except ClientError as error:
             log.warning("The slot %s was not moved: %s", slot, error)
             return
-        self._acknowledged = sequence
+        self._acknowledged = start.sequence
 
     def _report_lost_slot(self, why: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
@@ -301,10 +290,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""
         journal = SourceJournal(self._place)
-        self._hold(read_offset(start, ""))
-        begin = self._checked(journal, start)
+        begin = read_offset(start, journal.identity)
+        self._hold(begin)
+        first = begin.sequence
+        begin = self._checked(journal, begin)
         stop = read_offset(end, journal.identity)
-        first = read_offset(start, journal.identity).sequence
         bounds = [first, *(cut for cut in stop.cuts if first < cut < stop.sequence), stop.sequence]
         tasks = [
             between(journal, max(low, begin.sequence), high, begin)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import Final, NamedTuple
@@ -24,7 +24,14 @@ from sluicemq.pipeline.source.build import (
     slices,
     touched,
 )
-from sluicemq.pipeline.source.heads import Column, Heads, ignore_damage, index_heads, scan_segment
+from sluicemq.pipeline.source.heads import (
+    PLACING,
+    Column,
+    Heads,
+    ignore_damage,
+    index_heads,
+    scan_segment,
+)
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers, JournalStorage, StoredSegment
 from sluicemq.pipeline.source.selection import (
@@ -44,6 +51,9 @@ FEW: Final = 8
 
 _NAMED: Final = frozenset(("destination", "destination_kind", "topic"))
 _PROPERTIES: Final = frozenset(("properties", "property_types"))
+
+Gather = Callable[[Integers, Integers], tuple[pa.Buffer, Integers]]
+"""A function as StoredSegment.gather."""
 
 log = logging.getLogger("sluicemq.pipeline.source")
 
@@ -152,29 +162,52 @@ class _RangeReader:
         )
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        segment_range = self._range
-        if self._segment.index is not None:
-            yield from self._read_indexed()
-            return
-        report = None if self._reading.strict else self._report
+        segment, strict = self._segment, self._reading.strict
         last: Heads | None = None
-        for heads, data, base, _ in scan_segment(
-            self._segment, segment_range.start, segment_range.end, report
-        ):
-            if int(heads["sequence"][0]) >= segment_range.high:
-                return
+        for heads, gather in self._stretches():
             rows, codes = self._choose(heads)
             chosen = heads.only(rows)
             counts = row_counts(chosen, codes)
+            touch = touched(self._columns, codes, chosen)
+            sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
+            # a scan has checked each record
+            checked = segment.index is None or (
+                int(sizes.sum()) * FEW > segment.end and bool(segment.is_intact(strict))
+            )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
-                last = self._before(segment_range.start)
-            for part in _cut(chosen["offset"], chosen["size"], counts):
+                last = self._before(self._range.start)
+            for part in _cut(chosen["offset"], sizes, counts):
                 some = chosen.take(part)
-                dead_letters = self._dead_letters(heads, rows[part], codes[part], last)
-                yield self._build(
-                    some, codes[part], counts[part], data, some["offset"] - base, dead_letters
+                data, places, good = self._fetch(gather, some, touch[part], checked)
+                intact = some.take(good)
+                intact_codes = codes[part][good]
+                batch = BatchRecords(
+                    intact,
+                    intact_codes,
+                    counts[part][good],
+                    data,
+                    places[good],
+                    self._dead_letters(heads, rows[part][good], intact_codes, last),
+                    self._names,
+                    self._journal,
+                    partial(self._failed, intact),
                 )
+                yield batch.record_batch(self._reading.schema)
             last = heads.take(slice(heads.count - 1, None))
+
+    def _stretches(self) -> Iterator[tuple[Heads, Gather]]:
+        """Yield consecutive records, and the function that returns their bytes."""
+        index, part = self._segment.index, self._range
+        if index is None:
+            report = None if self._reading.strict else self._report
+            for heads, data, base, _ in scan_segment(self._segment, part.start, part.end, report):
+                if int(heads["sequence"][0]) >= part.high:
+                    return
+                yield heads, partial(_scanned, data, base)
+        elif self._selection.may_be_in(index.summary):
+            # start one record earlier, which may be the dead letter of the first one
+            low = max(0, index.row(part.low) - 1)
+            yield index_heads(index).take(slice(low, index.row(part.high))), self._segment.gather
 
     def _before(self, start: int) -> Heads | None:
         """Return the record that ends at `start`: the dead letter of the first event."""
@@ -196,13 +229,11 @@ class _RangeReader:
         if not self._wants_dead_letters or not (codes == DEAD_LETTERED).any():
             return NO_DEAD_LETTERS
         if last is not None:
-            heads, rows = last.followed_by(heads), rows + 1
+            heads, rows = Heads.joined((last, heads), PLACING), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
         kept = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
         dead, before = dead[kept], before.take(kept)
-        if not len(dead):
-            return NO_DEAD_LETTERS
         sizes = before["size"].astype(np.int64)
         data, places = self._segment.gather(before["offset"], sizes)
         good = np.array(_intact(data, places, sizes), np.bool_)
@@ -214,48 +245,16 @@ class _RangeReader:
             self._journal.complete(self._names, self._segment, heads["destination"])
         return self._selection.rows(heads, self._names)
 
-    def _read_indexed(self) -> Iterator[pa.RecordBatch]:
-        segment = self._segment
-        index = segment.index
-        assert index is not None
-        if not self._selection.may_be_in(index.summary):
-            return
-        # start one record earlier, which may be the dead letter of the first one
-        low = max(0, index.row(self._range.low) - 1)
-        heads = index_heads(index).take(slice(low, index.row(self._range.high)))
-        rows, codes = self._choose(heads)
-        chosen = heads.only(rows)
-        counts = row_counts(chosen, codes)
-        touch = touched(self._columns, codes, chosen)
-        sizes = np.zeros(chosen.count, np.int64)
-        if touch.any():
-            sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
-        intact = segment.is_intact() if int(sizes.sum()) * FEW > segment.end else None
-        if intact is False and self._reading.strict:
-            self._find_damage(index_heads(index))
-        for part in _cut(chosen["offset"], sizes, counts):
-            some = chosen.take(part)
-            data, places, good = self._fetch(some, touch[part], intact is True)
-            dead_letters = self._dead_letters(heads, rows[part][good], codes[part][good], None)
-            yield self._build(
-                some.take(good),
-                codes[part][good],
-                counts[part][good],
-                data,
-                places[good],
-                dead_letters,
-            )
-
     def _fetch(
-        self, heads: Heads, touch: Mask, checked: bool
+        self, gather: Gather, heads: Heads, touch: Mask, checked: bool
     ) -> tuple[pa.Buffer, Integers, Mask | slice]:
-        """Fetch the touched records of a sealed segment.
+        """Fetch the touched records.
 
         Return their bytes, the position of each record in them, and the mask of intact records."""
         rows = np.flatnonzero(touch)
         offsets = heads["offset"][rows]
         sizes = heads["size"][rows].astype(np.int64)
-        data, record_starts = self._segment.gather(offsets, sizes)
+        data, record_starts = gather(offsets, sizes)
         places = np.full(heads.count, -1, np.int64)
         places[rows] = record_starts
         if checked or not len(rows):
@@ -267,39 +266,6 @@ class _RangeReader:
                 self._failed(heads, row, "the record is not intact")
         return data, places, slice(None) if good.all() else good
 
-    def _find_damage(self, heads: Heads) -> None:
-        """Report the damaged records of a segment that does not match its CRC."""
-        offsets = heads["offset"]
-        sizes = heads["size"].astype(np.int64)
-        for part in _cut(offsets, sizes, np.ones(heads.count, np.int64)):
-            data, places = self._segment.gather(offsets[part], sizes[part])
-            for place, intact in enumerate(_intact(data, places, sizes[part])):
-                if not intact:
-                    self._failed(heads.take(part), place, "the record is not intact")
-        raise self._segment.damage(0, "the segment does not match its CRC")
-
-    def _build(
-        self,
-        heads: Heads,
-        codes: Column,
-        counts: Integers,
-        data: pa.Buffer,
-        places: Integers,
-        dead_letters: DeadLetterMetas,
-    ) -> pa.RecordBatch:
-        batch = BatchRecords(
-            heads,
-            codes,
-            counts,
-            data,
-            places,
-            dead_letters,
-            self._names,
-            self._journal,
-            partial(self._failed, heads),
-        )
-        return batch.record_batch(self._reading.schema)
-
     def _failed(self, heads: Heads, row: int, what: str) -> None:
         sequence = int(heads["sequence"][row])
         error = self._segment.damage(int(heads["offset"][row]), f"{what} (record {sequence})")
@@ -310,6 +276,13 @@ class _RangeReader:
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")
         log.warning("Skipped %d bytes: %s", stop - start, error)
+
+
+def _scanned(
+    data: pa.Buffer, base: int, offsets: Integers, sizes: Integers
+) -> tuple[pa.Buffer, Integers]:
+    """Return the bytes of a scan, as StoredSegment.gather; `base` is their offset."""
+    return data, offsets - base
 
 
 def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:

@@ -14,14 +14,13 @@ serialisation.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
-    DataType,
     DoubleType,
     FloatType,
     MapType,
@@ -166,15 +165,15 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         }
     )
     frame = frame.select(
-        *_kept(frame, "_object", "_keys"),
-        *_flat(columns, "_object"),
+        "*",
+        "_object.*",
         f.coalesce(unknown, f.lit(0)).alias("_unknown"),
         twice.alias("_twice"),
         f.expr(f"_object IS NOT NULL AND _object.{_CORRUPT} IS NULL").alias("_valid"),
         f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
-    )
+    ).drop("_object", "_keys", _CORRUPT)
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
-    good = valid & ~f.col("_twice") & _finite(columns) & _utf8(columns)
+    good = valid & ~f.col("_twice") & ~f.expr(_infinite(columns)) & _utf8(columns)
     frame = frame.withColumn("_good", f.coalesce(good, f.lit(False)))
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     frame = frame.withColumn("_raw", raw)
@@ -235,7 +234,7 @@ def _xml(frame: DataFrame, columns: StructType) -> DataFrame:
 def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
     (column,) = columns
     return frame.select(
-        *_kept(frame),
+        "*",
         f.expr("if(_error IS NULL, try_validate_utf8(_text), NULL)").alias(
             column.name, metadata=column.metadata
         ),
@@ -268,12 +267,12 @@ def _strings(
         invalid = invalid | f.expr(condition)
     good = f.col("_parsed")[_CORRUPT].isNull() & f.col("_error").isNull() & ~invalid
     frame = frame.select(
-        *_kept(frame, "_parsed"),
-        *_flat(columns, "_parsed"),
+        "*",
+        "_parsed.*",
         f.coalesce(good & f.is_valid_utf8("_text"), f.lit(False)).alias("_good"),
         f.lit(0).alias("_unknown"),
-    )
-    frame = frame.withColumn("_good", f.col("_good") & _finite(columns))
+    ).drop("_parsed", _CORRUPT)
+    frame = frame.withColumn("_good", f.col("_good") & ~f.expr(_infinite(columns)))
     frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(texts)))
     reason = (
         f.when(f.col("_good"), None)
@@ -290,30 +289,18 @@ def _strings(
 # --- helpers of the formats ----------------------------------------------------------------------
 
 
-def _kept(frame: DataFrame, *without: str) -> list[Column]:
-    return [f.col(quoted(name)) for name in frame.columns if name not in without]
-
-
 def _literals(names: Sequence[str]) -> Column:
     return f.array(*(f.lit(name) for name in names))
 
 
-def _flat(columns: StructType, struct: str) -> list[Column]:
-    return [f.col(struct)[field.name].alias(field.name) for field in columns]
-
-
-def _finite(columns: StructType) -> Column:
-    """Return the condition that no number is beyond the range of its type."""
-    condition = f.lit(True)
-    for field in columns:
-        if isinstance(field.dataType, (DoubleType, FloatType)):
-            condition = condition & ~_infinite(field)
-    return condition
-
-
-def _infinite(field: StructField) -> Column:
-    column = f.col(quoted(field.name))
-    return f.coalesce(f.isnan(column) | (f.abs(column) == float("inf")), f.lit(False))
+def _infinite(fields: Iterable[StructField]) -> str:
+    """Return the SQL condition that a number is beyond the range of its type, or NaN, which is
+    greater than any number."""
+    kinds = (DoubleType, FloatType)
+    names = [quoted(field.name) for field in fields if isinstance(field.dataType, kinds)]
+    return " OR ".join(
+        ["false", *(f"coalesce(abs({name}) >= double('Infinity'), false)" for name in names)]
+    )
 
 
 def _utf8(columns: StructType) -> Column:
@@ -324,32 +311,18 @@ def _utf8(columns: StructType) -> Column:
     suspect = f.lit(False)
     for field in columns:
         column = f.col(quoted(field.name))
-        if isinstance(field.dataType, StringType):
+        if "string" in field.dataType.simpleString():
+            if not isinstance(field.dataType, StringType):
+                column = f.to_json(f.struct(column))
             suspect = suspect | f.coalesce(f.contains(column, f.lit(_REPLACED)), f.lit(False))
-        elif _has_text(field.dataType):
-            suspect = suspect | f.coalesce(
-                f.contains(f.to_json(f.struct(column)), f.lit(_REPLACED)), f.lit(False)
-            )
     return ~suspect | f.is_valid_utf8("_text")
-
-
-def _has_text(kind: DataType) -> bool:
-    if isinstance(kind, ArrayType):
-        return _has_text(kind.elementType)
-    if isinstance(kind, MapType):
-        return True
-    if isinstance(kind, StructType):
-        return any(_has_text(field.dataType) for field in kind)
-    return isinstance(kind, StringType)
 
 
 def _wrong(field: StructField, raw: Column) -> Column:
     """Return the reason why a value is not of its column's type; null if it is."""
-    wrong = raw.isNotNull() & f.col(quoted(field.name)).isNull()
+    wrong = (raw.isNotNull() & f.col(quoted(field.name)).isNull()) | f.expr(_infinite([field]))
     if isinstance(field.dataType, StringType):
         wrong = f.lit(False)
-    elif isinstance(field.dataType, (DoubleType, FloatType)):
-        wrong = wrong | _infinite(field)
     kind = field.dataType.simpleString().upper()
     value = f.substring(raw, 1, MAX_REASON_VALUE)
     return f.when(wrong, f.concat(f.lit(f"{field.name}: "), value, f.lit(f" is no {kind}")))
@@ -358,9 +331,7 @@ def _wrong(field: StructField, raw: Column) -> Column:
 def _wrong_inside(field: StructField) -> Column:
     """Return the reason why a nested JSON value is not of its column's type; null if it is."""
     alone = StructType([field, StructField(_CORRUPT, StringType())])
-    kind = field.dataType.simpleString()
-    if len(kind) > MAX_REASON_VALUE:
-        kind = f"{kind[:MAX_REASON_VALUE]}…"
+    kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
         f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull(),
         f.lit(f"{field.name}: the value is no {kind}"),

@@ -12,18 +12,19 @@ session. All errors of a file are reported at once, each with its line.
 from __future__ import annotations
 
 import difflib
-import re
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
 
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
-from sluicemq.pipeline.typed.json_schema import JsonSchemaError, ddl_of_json_schema
+from sluicemq.pipeline.typed.json_schema import ddl_of_json_schema
 
 DEFAULT_FILE: Final = "pipeline.toml"
 INFER: Final = "infer"
@@ -34,11 +35,8 @@ RESERVED_TABLES: Final = frozenset({"messages"})
 """Tables of silver that the pipeline itself writes."""
 RESERVED_GOLD: Final = frozenset({"traffic", "anomalies", "typed_counts"})
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _DLQ_SUFFIX: Final = ".dlq"
 _JMS_DLQ: Final = "mq.sys.dmq"
-
-ChoiceT = TypeVar("ChoiceT", bound=StrEnum)
 
 
 class Format(StrEnum):
@@ -153,7 +151,7 @@ class GoldTable:
 
     name: str
     sql: str
-    keys: tuple[str, ...]
+    keys: tuple[str, ...] = ()
     refresh: Refresh = Refresh.FULL
     line: int = 0
 
@@ -195,9 +193,7 @@ def parse_definition(text: str, path: Path = Path(DEFAULT_FILE)) -> Definition:
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        found = re.search(r"line (\d+)", str(error))
-        line = int(found[1]) if found else text.count("\n") + 1
-        raise DefinitionError(str(path), [Problem(line, f"this is not TOML: {error}")]) from None
+        raise DefinitionError(str(path), [Problem(0, f"this is not TOML: {error}")]) from None
     reader = _Reader(TomlLines(text), path)
     definition = reader.definition(tree)
     if reader.problems:
@@ -205,85 +201,92 @@ def parse_definition(text: str, path: Path = Path(DEFAULT_FILE)) -> Definition:
     return definition
 
 
+# --- keys of the file ----------------------------------------------------------------------------
+
+_TEXT: Final = Annotated[str, msgspec.Meta(pattern=r"\S")]
+_NAME: Final = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,62}\Z")]
+_NAMES: Final = tuple[str, ...]
+_SECTIONS: Final = list[dict[str, Any]]
+_MISFITS: Final[dict[Any, str]] = {
+    _TEXT: "is empty, or no text in quotes",
+    _NAME: "is no text of up to 63 letters a-z, digits and _ that begins with a letter",
+    _NAMES: 'is no list of different texts such as ["id"]',
+    _SECTIONS: "is no array of tables: write it as [[{path}]]",
+}
+"""Error of a value that is not of its kind."""
+
+_FILE: Final = {"table": _SECTIONS, "gold": _SECTIONS}
+_TABLE: Final = {
+    "name": _NAME,
+    "destination": _TEXT,
+    "format": Format,
+    "schema": _TEXT,
+    "schema_file": _TEXT,
+    "key": _NAMES,
+    "delete": _TEXT,
+    "partition_by": _NAMES,
+    "expect": _SECTIONS,
+}
+_EXPECTATION: Final = {"name": _TEXT, "check": _TEXT, "action": Action}
+_GOLD: Final = {"name": _NAME, "sql": _TEXT, "keys": _NAMES, "refresh": Refresh}
+
+
 class _Section:
-    """One table of the TOML file, whose keys are taken one after the other."""
+    """One table of the TOML file. Keys that it must not have, and values that are not of their
+    kind, are reported; `values` has the others, and "" for a key that is required."""
 
     def __init__(
-        self, reader: _Reader, tree: Mapping[str, Any], path: tuple[str | int, ...], title: str
+        self,
+        reader: _Reader,
+        title: str,
+        tree: Mapping[str, Any],
+        kinds: Mapping[str, Any],
+        required: Iterable[str],
+        path: tuple[str | int, ...],
     ) -> None:
         self._reader = reader
-        self._tree = tree
-        self._known: list[str] = []
+        self.tree = tree
         self.path = path
         self.title = title
         self.line = reader.lines.number(path)
+        self.values: dict[str, Any] = dict.fromkeys(required, "")
+        for key in self.values:
+            if key not in tree:
+                self.problem(key, f'{key} is missing: add {key} = "..."')
+        for key, value in tree.items():
+            if key not in kinds:
+                hint = _guess(key, kinds) or f"; there are {', '.join(kinds)}"
+                self.problem(key, f"there is no key {key!r}{hint}")
+                continue
+            kind = kinds[key]
+            try:
+                self.values[key] = msgspec.convert(value, kind)
+                if kind is _NAMES and len(set(value)) < len(value):
+                    raise msgspec.ValidationError
+            except msgspec.ValidationError:
+                self.problem(key, self._misfit(key, value, kind))
+
+    def _misfit(self, key: str, value: object, kind: Any) -> str:
+        """Return the error of a value that is not of its kind."""
+        if kind not in _MISFITS:
+            words = [str(word) for word in kind]
+            return f"{key} {value!r} is none of {', '.join(words)}{_guess(str(value), words)}"
+        path = ".".join(part for part in (*self.path, key) if isinstance(part, str))
+        return f"{key} {_MISFITS[kind].format(path=path)}"
 
     def problem(self, key: str, text: str) -> None:
         """Report an error at a key, or at the section's header if the key is missing."""
-        path = (*self.path, key) if key in self._tree else self.path
+        path = (*self.path, key) if key in self.tree else self.path
         line = self._reader.lines.number(path) or self.line
         self._reader.problems.append(Problem(line, f"{self.title}: {text}"))
 
-    def has(self, key: str, example: str = "") -> bool:
-        """Return whether there is a key. One with an `example` is required."""
-        self._known.append(key)
-        if example and key not in self._tree:
-            self.problem(key, f"{key} is missing: add {key} = {example}")
-        return key in self._tree
-
-    def text(self, key: str, *, required: bool = False, default: str = "") -> str:
-        """Return a text that is not empty, or the default."""
-        if not self.has(key, '"..."' if required else ""):
-            return default
-        value = self._tree[key]
-        if isinstance(value, str) and value.strip():
-            return value
-        wrong = "empty" if isinstance(value, str) else f"{_kind(value)}, not a text in quotes"
-        self.problem(key, f"{key} is {wrong}")
-        return default
-
-    def texts(self, key: str, *, required: bool = False) -> tuple[str, ...]:
-        """Return a list of different texts."""
-        if not self.has(key, '["..."]' if required else ""):
-            return ()
-        value = self._tree[key]
-        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            self.problem(key, f'{key} is no list of texts such as ["id"]')
-            return ()
-        for item in sorted({item for item in value if value.count(item) > 1}):
-            self.problem(key, f"{key} names {item!r} twice")
-        return tuple(dict.fromkeys(value))
-
-    def choice(self, key: str, choices: type[ChoiceT], default: ChoiceT) -> ChoiceT:
-        value = self.text(key, default=default)
-        try:
-            return choices(value)
-        except ValueError:
-            self.problem(
-                key, f"{key} {value!r} is none of {', '.join(choices)}{_guess(value, choices)}"
-            )
-            return default
-
-    def sections(self, key: str, title: str) -> Iterator[_Section]:
-        """Yield the elements of an array of tables; the user takes the keys of each."""
-        if not self.has(key):
-            return
-        value = self._tree[key]
-        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
-            name = ".".join(str(part) for part in (*self.path, key) if isinstance(part, str))
-            self.problem(key, f"{key} is {_kind(value)}: write it as [[{name}]]")
-            return
-        for index, item in enumerate(value):
-            section = _Section(self._reader, item, (*self.path, key, index), f"{title} {index + 1}")
-            yield section
-            section.end()
-
-    def end(self) -> None:
-        """Report the keys that have not been taken."""
-        for key in self._tree:
-            if key not in self._known:
-                hint = _guess(key, self._known) or f"; there are {', '.join(self._known)}"
-                self.problem(key, f"there is no key {key!r}{hint}")
+    def sections(
+        self, key: str, title: str, kinds: Mapping[str, Any], required: Iterable[str]
+    ) -> Iterator[_Section]:
+        """Yield the elements of an array of tables, and remove it from `values`."""
+        for index, tree in enumerate(self.values.pop(key, ())):
+            name = f"{title} {tree.get('name', index + 1)!r}"
+            yield _Section(self._reader, name, tree, kinds, required, (*self.path, key, index))
 
 
 class _Reader:
@@ -295,114 +298,80 @@ class _Reader:
         self.problems: list[Problem] = []
 
     def definition(self, tree: Mapping[str, Any]) -> Definition:
-        root = _Section(self, tree, (), self._path.name)
-        tables = tuple(self._table(section) for section in root.sections("table", "table"))
-        gold = tuple(self._gold(section) for section in root.sections("gold", "gold table"))
-        root.end()
-        self._unique("table", tables)
-        self._unique("gold table", gold)
-        return Definition(tables=tables, gold=gold, path=str(self._path))
+        root = _Section(self, self._path.name, tree, _FILE, (), ())
+        tables = root.sections("table", "table", _TABLE, ("name", "destination"))
+        gold = root.sections("gold", "gold table", _GOLD, ("name", "sql"))
+        definition = Definition(
+            tables=tuple(map(self._table, tables)),
+            gold=tuple(map(self._gold, gold)),
+            path=str(self._path),
+        )
+        self._unique("table", definition.tables)
+        self._unique("gold table", definition.gold)
+        return definition
 
-    def _unique(self, title: str, named: Iterable[TypedTable | GoldTable | Expectation]) -> None:
-        first: dict[str, int] = {}
+    def _unique(self, title: str, named: Sequence[TypedTable | GoldTable | Expectation]) -> None:
+        names = [item.name for item in named if item.name]
         for item in named:
-            if item.name in first:
-                text = f"{title} {item.name!r} is defined twice, first in line {first[item.name]}"
+            if names.count(item.name) > 1:
+                text = f"{title} {item.name!r} is defined more than once"
                 self.problems.append(Problem(item.line, text))
-            elif item.name:
-                first[item.name] = item.line
 
     def _table(self, section: _Section) -> TypedTable:
-        name = self._name(section, RESERVED_TABLES, (QUARANTINE, TOMBSTONES))
-        destination = section.text("destination", required=True)
+        self._check_name(section, RESERVED_TABLES, (QUARANTINE, TOMBSTONES))
+        destination = section.values["destination"]
         if destination and not is_pattern(destination.removeprefix("topic:")):
             section.problem("destination", "the pattern is longer than 256 characters")
-        format = section.choice("format", Format, Format.JSON)
-        table = TypedTable(
-            name=name,
-            destination=destination,
-            format=format,
-            schema=self._schema(section, format),
-            key=section.texts("key"),
-            delete=section.text("delete"),
-            partition_by=section.texts("partition_by"),
-            expectations=tuple(
-                Expectation(
-                    name=item.text("name", required=True),
-                    check=item.text("check", required=True),
-                    action=item.choice("action", Action, Action.WARN),
-                    line=item.line,
-                )
-                for item in section.sections("expect", f"{section.title}, expectation")
-            ),
-            line=section.line,
+        checks = section.sections(
+            "expect", f"{section.title}, expectation", _EXPECTATION, ("name", "check")
         )
+        expectations = tuple(Expectation(**check.values, line=check.line) for check in checks)
+        self._unique(f"{section.title}: expectation", expectations)
+        section.values["schema"] = self._schema(section)
+        table = TypedTable(**section.values, expectations=expectations, line=section.line)
         if table.delete and not table.key:
             section.problem("delete", "delete needs a key: without one no row is ever replaced")
-        self._unique(f"{section.title}: expectation", table.expectations)
         return table
 
-    def _name(
+    def _check_name(
         self, section: _Section, reserved: Iterable[str], suffixes: tuple[str, ...] = ()
-    ) -> str:
-        """Return the name of a table, and set the section's title to it."""
-        name = section.text("name", required=True)
-        if not name:
-            return ""
-        section.title = f"{section.title.rpartition(' ')[0]} {name!r}"
-        if not _NAME.fullmatch(name):
-            section.problem(
-                "name", "a name has up to 63 letters a-z, digits and _, and begins with a letter"
-            )
-        elif name in reserved:
+    ) -> None:
+        name = section.values["name"]
+        if name in reserved:
             section.problem("name", "the pipeline itself writes a table of this name")
         elif name.endswith(suffixes):
             section.problem("name", f"names that end in {' or '.join(suffixes)} are reserved")
-        return name
 
-    def _schema(self, section: _Section, format: Format) -> str:
-        declared, has_file = section.text("schema"), section.has("schema_file")
-        if not has_file:
-            if not section.has("schema"):
-                section.problem(
-                    "schema",
-                    'there is no schema: add schema = "id BIGINT, ...", schema_file = "FILE.json", '
-                    'or schema = "infer"',
-                )
-            return declared
-        name = section.text("schema_file")
-        if declared:
-            section.problem("schema_file", "schema and schema_file are both given: remove one")
-            return declared
-        if format is not Format.JSON:
+    def _schema(self, section: _Section) -> str:
+        """Return the columns of `schema` or `schema_file`, which is removed from `values`."""
+        declared = str(section.values.get("schema", ""))
+        name = section.values.pop("schema_file", "")
+        if ("schema" in section.tree) == ("schema_file" in section.tree):
+            section.problem(
+                "schema_file",
+                'a table has either schema = "id BIGINT, ...", or schema = "infer", '
+                'or schema_file = "FILE.json"',
+            )
+        elif name and section.values.get("format", Format.JSON) is not Format.JSON:
             section.problem("schema_file", "a JSON Schema describes messages of format json only")
-        if not name:
-            return ""
-        file = self._path.parent / name
-        try:
-            return ddl_of_json_schema(file.read_text("utf-8"))
-        except JsonSchemaError as error:
-            for text in error.problems:
-                section.problem("schema_file", f"{file}: {text}")
-        except (OSError, UnicodeDecodeError) as error:
-            section.problem("schema_file", f"{file} cannot be read: {error}")
-        return ""
+        elif name:
+            file = self._path.parent / name
+            try:
+                return ddl_of_json_schema(file.read_text("utf-8"))
+            except (ConfigurationError, OSError, UnicodeDecodeError) as error:
+                for text in str(error).split("\n"):
+                    section.problem("schema_file", f"{file}: {text}")
+        return declared
 
     def _gold(self, section: _Section) -> GoldTable:
-        name = self._name(section, RESERVED_GOLD)
-        sql = section.text("sql", required=True)
-        refresh = section.choice("refresh", Refresh, Refresh.FULL)
-        keys = section.texts("keys", required=refresh is Refresh.INCREMENTAL)
-        return GoldTable(name=name, sql=sql, keys=keys, refresh=refresh, line=section.line)
+        self._check_name(section, RESERVED_GOLD)
+        gold = GoldTable(**section.values, line=section.line)
+        if gold.refresh is Refresh.INCREMENTAL and "keys" not in section.tree:
+            section.problem("keys", 'keys is missing: add keys = ["..."]')
+        return gold
 
 
 def _guess(word: str, known: Iterable[str]) -> str:
     """Return a suggestion for a mistyped word, or ""."""
-    found = difflib.get_close_matches(word, [str(item) for item in known], n=1, cutoff=0.6)
+    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
     return f"; did you mean {found[0]!r}?" if found else ""
-
-
-def _kind(value: object) -> str:
-    """Return the TOML type of a value, with its article."""
-    names = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list"}
-    return next((name for kind, name in names.items() if isinstance(value, kind)), "a table")

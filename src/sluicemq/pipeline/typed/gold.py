@@ -1,7 +1,7 @@
 """Gold tables from the user's SQL: full and incremental refresh.
 
 In a query `silver.NAME` means the table of this lake, whatever the session's catalog has by that
-name: each such name is replaced by a temporary view of its own, bound to one version of the table.
+name: each such name is replaced by a parameter, a DataFrame of one version of the table.
 
 Incremental refresh of a query of the form SELECT ... FROM silver.NAME WHERE ... GROUP BY keys:
 
@@ -19,11 +19,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
-from uuid import uuid4
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -55,23 +53,20 @@ _PRESENT: Final = "_present"
 _log: Final = logging.getLogger(__name__)
 
 
-def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> list[str]:
-    """Bring all gold tables of the definition up to date, and return those that were written.
+def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> None:
+    """Bring all gold tables of the definition up to date.
 
     A table whose sources do not exist yet is left out. Raises ConfigurationError for a query that
     Spark rejects.
     """
-    written = []
     for gold in definition.gold:
         try:
-            if _GoldWriter(spark, gold, lake).refresh():
-                written.append(gold.name)
+            _GoldWriter(spark, gold, lake).refresh()
         except PySparkException as error:
             place = definition.place(gold.line)
             raise ConfigurationError(
                 f"{place}: gold table {gold.name!r}: {first_line(error)}"
             ) from error
-    return written
 
 
 def first_line(error: Exception) -> str:
@@ -91,27 +86,16 @@ def _name(match: re.Match[str]) -> str:
 
 def query(spark: SparkSession, sql: str, tables: Mapping[str, DataFrame]) -> DataFrame:
     """Return the result of a query in which the names of `tables` mean these DataFrames."""
-    with _views(spark, tables) as views:
 
-        def view(match: re.Match[str]) -> str:
-            known = views.get(_name(match)) if match["layer"] else None
-            return match[0] if known is None else known
+    def parameter(match: re.Match[str]) -> str:
+        if not match["layer"] or _name(match) not in tables:
+            return match[0]
+        return f"{{{_name(match).replace('.', '_')}}}"
 
-        return spark.sql(_REFERENCES.sub(view, sql))
-
-
-@contextmanager
-def _views(spark: SparkSession, tables: Mapping[str, DataFrame]) -> Iterator[dict[str, str]]:
-    """Create a temporary view of each table. A DataFrame keeps working after its view is dropped,
-    and names that occur once only keep concurrent refreshes of one session apart."""
-    views = {name: f"sluicemq_{uuid4().hex}" for name in tables}
-    try:
-        for name, frame in tables.items():
-            frame.createOrReplaceTempView(views[name])
-        yield views
-    finally:
-        for view in views.values():
-            spark.catalog.dropTempView(view)
+    text = _REFERENCES.sub(parameter, sql.replace("{", "{{").replace("}", "}}"))
+    frames: dict[str, Any] = {name.replace(".", "_"): frame for name, frame in tables.items()}
+    # Spark replaces no braces if there are no parameters.
+    return spark.sql(text if frames else sql, **frames)
 
 
 def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
@@ -172,20 +156,19 @@ class _GoldWriter:
         self._sources = {name: table for name, table in tables.items() if table.exists(spark)}
         self._missing = tables.keys() - self._sources
 
-    def refresh(self) -> bool:
-        """Refresh the table, and return whether it was written."""
+    def refresh(self) -> None:
         if any(name.startswith("silver.") for name in self._missing):
-            return False
+            return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
         reached = sum(versions.values())
         application, last = self._application()
         if last is not None and last >= reached:
-            return False
+            return
         if last is not None and self._gold.refresh is Refresh.INCREMENTAL:
             ((name, version),) = versions.items()
             try:
                 self._increment(name, last, Tag(application, version))
-                return True
+                return
             except PySparkException as error:
                 if not (error.getCondition() or "").startswith(("DELTA_", "FAILED_READ_FILE")):
                     raise
@@ -197,7 +180,6 @@ class _GoldWriter:
                     first_line(error),
                 )
         self._recompute(versions, Tag(application, reached))
-        return True
 
     def _application(self) -> tuple[str, int | None]:
         """Return the query's application, and the version it has reached; None for a new one.
@@ -207,16 +189,16 @@ class _GoldWriter:
         ids = [f"{name}={table.identity(self._spark)}" for name, table in self._sources.items()]
         identity = [self._gold.sql, *self._gold.keys, *ids]
         digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
-        prefix = f"sluicemq/{self._table.name}"
-        queries: list[tuple[int, str, int | None]] = [(0, "", None)]
-        for application, version in self._table.progress(self._spark).items():
-            if application.startswith(f"{prefix}/"):
-                _, _, number, known = application.split("/")
-                queries.append((int(number), known, version))
-        latest, known, reached = max(queries, key=lambda query: query[0])
-        if known == digest:
-            return f"{prefix}/{latest}/{digest}", reached
-        return f"{prefix}/{latest + 1}/{digest}", None
+        prefix = f"sluicemq/{self._table.name}/"
+        reached = {
+            application: version
+            for application, version in self._table.progress(self._spark).items()
+            if application.startswith(prefix)
+        }
+        latest = max(reached, key=_number, default=f"{prefix}0/")
+        if latest.endswith(f"/{digest}"):
+            return latest, reached[latest]
+        return f"{prefix}{_number(latest) + 1}/{digest}", None
 
     def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
         return query(self._spark, self._gold.sql, tables)
@@ -253,3 +235,8 @@ class _GoldWriter:
             table.merge(updates, tag=tag, removed=f"NOT new.{_PRESENT}", null_keys=True)
         finally:
             affected.unpersist()
+
+
+def _number(application: str) -> int:
+    """Return the number of the query in the name of its application."""
+    return int(application.split("/")[2])

@@ -7,24 +7,16 @@ little: decimals get room for larger numbers, and columns without any value are 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import (
-    ArrayType,
-    DataType,
-    DecimalType,
-    NullType,
-    StringType,
-    StructField,
-    StructType,
-)
+from pyspark.sql.types import StringType, StructField, StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.schema import quoted
-from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, with_text
+from sluicemq.pipeline.typed.bodies import with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
 from sluicemq.pipeline.typed.rows import published
 
@@ -37,6 +29,8 @@ _MORE_DIGITS: Final = 4
 _INTEGER_DIGITS: Final = 20
 """Digits that Spark reserves for BIGINT in a decimal."""
 _MAX_PRECISION: Final = 38
+_DECIMAL: Final = re.compile(r'(?<=ype":")decimal\((\d+),(\d+)\)')
+"""Type of a column, or of the elements of one, in the JSON of a schema."""
 INFERRED_SUFFIX: Final = ".inferred"
 
 _OPTIONS: Final = {
@@ -77,33 +71,32 @@ def infer_schema(
     Raises ConfigurationError if there are no messages, or none of the format.
     """
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
-    messages = published(events, probe).limit(sample).persist()
+    texts = with_text(published(events, probe).limit(sample), probe.format, java=True)
+    texts = texts.selectExpr("if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text")
+    texts.persist()
     try:
-        java = bool(messages.where(MAY_NEED_JAVA).limit(1).count())
-        texts = with_text(messages, probe.format, java)
-        texts = texts.where("_error IS NULL AND is_valid_utf8(_text)").select("_text").persist()
-        try:
-            return _infer(messages.count(), texts, destination, format)
-        finally:
-            texts.unpersist()
+        return _infer(texts, destination, format)
     finally:
-        messages.unpersist()
+        texts.unpersist()
 
 
-def _infer(sampled: int, texts: DataFrame, destination: str, format: Format | None) -> Inferred:
-    if not sampled:
-        raise ConfigurationError(
-            f"there are no messages of {destination!r} in the journal: check the name (topics are "
-            "topic:NAME), or publish some"
-        )
+def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferred:
+    """Infer a schema from the column `_text`, which is NULL for messages without text."""
     (counts,) = texts.selectExpr(
-        "count(1) AS text",
+        "count(1) AS sampled",
+        "count(_text) AS text",
         # json_object_keys accepts objects only, and does not read them to their end
         "count_if(json_object_keys(_text) IS NOT NULL "
         "AND try_parse_json(_text) IS NOT NULL) AS json",
         "count_if(_text RLIKE '^\\\\s*<') AS xml",
         "count_if(_text LIKE '%,%') AS csv",
     ).collect()
+    sampled = int(counts["sampled"])
+    if not sampled:
+        raise ConfigurationError(
+            f"there are no messages of {destination!r} in the journal: check the name (topics are "
+            "topic:NAME), or publish some"
+        )
     if format is None:
         format = next(
             (each for each in (Format.JSON, Format.XML) if 2 * counts[str(each)] > sampled),
@@ -118,12 +111,13 @@ def _infer(sampled: int, texts: DataFrame, destination: str, format: Format | No
     if format is Format.TEXT:
         columns = StructType([StructField("body", StringType())])
     else:
-        columns = _widened(_sampled_schema(texts, format))
+        columns = _sampled_schema(texts.where("_text IS NOT NULL"), format)
     return Inferred(format, columns, sampled, readable)
 
 
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
-    """Return what Spark infers. Only its Java interface infers from a DataFrame of texts."""
+    """Return what Spark infers, with wider decimals. Only its Java interface infers from a
+    DataFrame of texts."""
     java: Any = texts
     reader = java.sparkSession._jsparkSession.read()
     for name, value in _OPTIONS[format].items():
@@ -131,35 +125,22 @@ def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
     jvm = java.sparkSession._jvm
     dataset = getattr(java._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
     schema = getattr(reader, str(format))(dataset).schema()
-    return StructType.fromJson(json.loads(schema.json()))
+    return StructType.fromJson(json.loads(_DECIMAL.sub(_wider, schema.json())))
 
 
-def _widened(columns: StructType) -> StructType:
-    return StructType([StructField(item.name, _wide(item.dataType)) for item in columns])
-
-
-def _wide(kind: DataType) -> DataType:
+def _wider(decimal: re.Match[str]) -> str:
     """Return a type that holds the values of messages outside the sample, too."""
-    if isinstance(kind, DecimalType):
-        whole = kind.precision - kind.scale
-        if whole == _INTEGER_DIGITS:  # some values have no fraction, which Spark infers as BIGINT
-            whole = PRECISION - kind.scale - _MORE_DIGITS
-        precision = max(PRECISION, whole + kind.scale + _MORE_DIGITS)
-        return DecimalType(min(_MAX_PRECISION, precision), kind.scale)
-    if isinstance(kind, NullType):
-        return StringType()
-    if isinstance(kind, ArrayType):
-        return ArrayType(_wide(kind.elementType))
-    if isinstance(kind, StructType):
-        return _widened(kind)
-    return kind
+    precision, scale = int(decimal[1]), int(decimal[2])
+    whole = precision - scale
+    if whole == _INTEGER_DIGITS:  # some values have no fraction, which Spark infers as BIGINT
+        whole = PRECISION - scale - _MORE_DIGITS
+    precision = max(PRECISION, whole + scale + _MORE_DIGITS)
+    return f"decimal({min(_MAX_PRECISION, precision)},{scale})"
 
 
 def block(inferred: Inferred, destination: str, name: str) -> str:
-    """Return a [[table]] of the definition file with an inferred schema."""
-    columns = ",\n".join(
-        f"    {_identifier(item.name)} {_ddl(item.dataType)}" for item in inferred.columns
-    )
+    """Return a [[table]] of the definition file with an inferred schema; needs a Spark session."""
+    columns = ",\n".join(f"    {StructType([item]).toDDL()}" for item in inferred.columns)
     lines = [
         f"# inferred from {inferred.readable:,} of {inferred.sampled:,} messages:",
         "# review the types, and name the columns that identify a row",
@@ -206,17 +187,3 @@ def read_published(spark: SparkSession, source: dict[str, str], destination: str
     locate it."""
     reader = spark.read.format("sluicemq").options(**source)
     return reader.option("destinations", destination).option("includeHeaders", "true").load()
-
-
-def _identifier(name: str) -> str:
-    return name if name.isascii() and name.isidentifier() else quoted(name)
-
-
-def _ddl(kind: DataType) -> str:
-    """Return a type as DDL with upper-case keywords and quoted names where needed."""
-    if isinstance(kind, ArrayType):
-        return f"ARRAY<{_ddl(kind.elementType)}>"
-    if isinstance(kind, StructType):
-        fields = (f"{_identifier(item.name)}: {_ddl(item.dataType)}" for item in kind)
-        return f"STRUCT<{', '.join(fields)}>"
-    return kind.simpleString().upper()

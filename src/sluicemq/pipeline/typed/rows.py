@@ -22,13 +22,12 @@ A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, cast
+from typing import Final, cast
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
@@ -41,7 +40,7 @@ from pyspark.sql.types import (
 )
 
 from sluicemq.model.dead_letters import REASON
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import parse, with_text
 from sluicemq.pipeline.typed.definition import Action, TypedTable
@@ -75,6 +74,17 @@ QUARANTINE_COLUMNS: Final = StructType(
         StructField("body", BinaryType()),
     ]
 )
+
+
+_LIKE: Final = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
+"""Translation of a pattern of destinations into one of LIKE."""
+
+
+LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
+"""Settings for the analysis of the user's SQL.
+
+A message for which a check divides by zero then fails the check (NULL) instead of the job: one
+message must not stop the pipeline."""
 
 
 class Outcome(StrEnum):
@@ -115,16 +125,6 @@ def declared_columns(table: TypedTable) -> StructType:
     return cast(StructType, StructType.fromDDL(table.schema))
 
 
-def check_columns(events: DataFrame) -> None:
-    """Raise ConfigurationError if events lack columns that typed tables need."""
-    missing = [name for name in NEEDED if name not in events.columns]
-    if missing:
-        raise ConfigurationError(
-            f"typed tables need the columns {', '.join(missing)} of the source: read it with the "
-            "option includeHeaders = true"
-        )
-
-
 def published(events: DataFrame, table: TypedTable) -> DataFrame:
     """Return the published messages of the table's destinations.
 
@@ -135,14 +135,12 @@ def published(events: DataFrame, table: TypedTable) -> DataFrame:
 
 def selects(table: TypedTable) -> Column:
     """Return the condition of `published` on events."""
-    pattern = table.destination
-    for character in "\\%_":
-        pattern = pattern.replace(character, f"\\{character}")
+    pattern = table.destination.translate(_LIKE)
     name = f.expr("if(destination_kind = 'topic', concat('topic:', destination), destination)")
     selected = (
         f.col("event").isin(str(Event.PUBLISHED), str(Event.RELOCATED))
         & f.col("message_sequence").isNotNull()
-        & name.like(pattern.replace("*", "%"))
+        & name.like(pattern)
     )
     if not table.names_dead_letters:
         dead = f.expr(
@@ -180,7 +178,7 @@ def typed_rows(
         *("_text", "_error"),
     )
     frame = parse(frame, table.format, columns, usual)
-    with lenient_sql(messages.sparkSession):
+    with configured(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
 
 
@@ -195,21 +193,14 @@ def _with_key_reason(frame: DataFrame, table: TypedTable) -> DataFrame:
 
 def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
     deleted = f"_good AND coalesce(({table.delete}), false)" if table.delete else "false"
-    frame = frame.withColumn("_deleted", f.expr(deleted))
-    checks = {
-        f"_failed_{index}": f.expr(
-            f"_good AND NOT _deleted AND NOT coalesce(({item.check}), false)"
-        )
-        for index, item in enumerate(table.expectations)
-    }
-    if checks:
-        frame = frame.withColumns(checks)
+    checks = [
+        f.expr(f"_good AND NOT _deleted AND NOT coalesce(({item.check}), false)")
+        for item in table.expectations
+    ]
     names = [
         f.when(f.col(f"_failed_{index}"), f.lit(item.name))
         for index, item in enumerate(table.expectations)
     ]
-    failed = f.filter(f.array(*names), lambda name: name.isNotNull()) if names else f.array()
-    frame = frame.withColumn("_failed", failed.cast(ArrayType(StringType())))
     outcome = (
         f.when(~f.col("_good"), f.lit(str(Outcome.QUARANTINED)))
         .when(_any_failed(table, Action.FAIL), f.expr(_stop(table)))
@@ -217,26 +208,28 @@ def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
         .when(_any_failed(table, Action.DROP), f.lit(str(Outcome.DROPPED)))
         .otherwise(f.lit(str(Outcome.WRITTEN)))
     )
-    frame = frame.withColumn("_outcome", outcome)
+    # Each alias may refer to those before it.
+    frame = frame.select(
+        "*",
+        f.expr(deleted).alias("_deleted"),
+        *(check.alias(f"_failed_{index}") for index, check in enumerate(checks)),
+        f.array_compact(f.array(*names)).cast(ArrayType(StringType())).alias("_failed"),
+        outcome.alias("_outcome"),
+    )
     quarantined = f"_outcome = '{Outcome.QUARANTINED}'"
-    return frame.withColumns(
-        {
-            "_unparsed": f.expr("NOT _good"),
-            "_reason": f.expr(
-                f"if({quarantined}, coalesce(_reason, "
-                "concat('expectation failed: ', array_join(_failed, ', '))), NULL)"
-            ),
-            "_body": f.expr(f"if({quarantined}, _bytes, NULL)"),
-        }
-    ).drop("_bytes")
+    return frame.selectExpr(
+        "* EXCEPT (_reason, _bytes)",
+        "NOT _good AS _unparsed",
+        f"if({quarantined}, coalesce(_reason, "
+        "concat('expectation failed: ', array_join(_failed, ', '))), NULL) AS _reason",
+        f"if({quarantined}, _bytes, NULL) AS _body",
+    )
 
 
 def _any_failed(table: TypedTable, action: Action) -> Column:
-    failed = f.lit(False)
-    for index, item in enumerate(table.expectations):
-        if item.action is action:
-            failed = failed | f.col(f"_failed_{index}")
-    return failed
+    """Return the condition that an expectation with this action failed."""
+    names = [f"_failed_{i}" for i, item in enumerate(table.expectations) if item.action is action]
+    return f.expr(" OR ".join(["false", *names]))
 
 
 STOPPED: Final = "[expectation failed]"
@@ -263,22 +256,18 @@ def count_columns(table: TypedTable) -> list[Column]:
         "unknown_fields": "coalesce(sum(_unknown), 0)",
         "first_quarantined": f"min(if({quarantined}, _record, NULL))",
         "last_quarantined": f"max(if({quarantined}, _record, NULL))",
-        **{
-            f"failed_{index}": f"count_if(_failed_{index})"
-            for index in range(len(table.expectations))
-        },
     }
-    return [f.expr(sql).alias(name) for name, sql in named.items()]
-
-
-def counts_of(table: TypedTable, aggregated: Mapping[str, Any]) -> TableCounts:
-    """Return the values of `count_columns` as counts."""
-    failed = {
-        item.name: int(aggregated[f"failed_{index}"])
-        for index, item in enumerate(table.expectations)
-    }
-    plain = {name: value for name, value in aggregated.items() if not name.startswith("failed_")}
-    return TableCounts(**plain, failed=failed)
+    failed = f.create_map(
+        *(
+            column
+            for index, item in enumerate(table.expectations)
+            for column in (f.lit(item.name), f.expr(f"count_if(_failed_{index})"))
+        )
+    )
+    return [
+        *(f.expr(sql).alias(name) for name, sql in named.items()),
+        failed.cast("MAP<STRING, BIGINT>").alias("failed"),
+    ]
 
 
 def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
@@ -314,18 +303,3 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
         *(f.col("_newest")[name].alias(name) for name in names),
         f.col("_newest")["_deleted"].alias("_deleted"),
     )
-
-
-@contextmanager
-def lenient_sql(spark: SparkSession) -> Iterator[None]:
-    """Analyse the user's SQL without ANSI errors.
-
-    A message for which a check divides by zero then fails the check (NULL) instead of the job: one
-    message must not stop the pipeline."""
-    name = "spark.sql.ansi.enabled"
-    before = spark.conf.get(name)
-    spark.conf.set(name, "false")
-    try:
-        yield
-    finally:
-        spark.conf.set(name, str(before))

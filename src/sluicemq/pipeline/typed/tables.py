@@ -16,11 +16,10 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, Observation, Row, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     LongType,
@@ -49,9 +48,7 @@ from sluicemq.pipeline.typed.rows import (
     QUARANTINE_COLUMNS,
     STOPPED,
     TableCounts,
-    check_columns,
     count_columns,
-    counts_of,
     declared_columns,
     good_rows,
     newest_rows,
@@ -97,35 +94,12 @@ class ExpectationFailed(SluiceError):
     """An expectation with the action `fail` failed; nothing of the batch is in its table."""
 
 
-@dataclass(frozen=True)
-class Overview:
-    """Properties of a batch that decide how it is written.
-
-    first, last   sequence numbers of its first and last record
-    messages, relocated, java    for each table: its messages, those that the broker moved forward
-                  in its journal, and those whose body perhaps only Python can
-                  read
-    """
-
-    first: int
-    last: int
-    messages: Sequence[int]
-    relocated: Sequence[int]
-    java: Sequence[int]
-
-
-@dataclass(frozen=True)
-class Processed:
-    """Result of a batch: counts of each typed table, and gold tables that were refreshed."""
-
-    counts: Mapping[str, TableCounts]
-    refreshed: tuple[str, ...]
-
-
 def process(
     spark: SparkSession, events: DataFrame, definition: Definition, lake: Lake
-) -> Processed:
+) -> dict[str, TableCounts]:
     """Write a micro-batch to the typed tables, record its counts, and refresh the gold tables.
+
+    Returns the counts of each table with messages in the batch.
 
     `events` has the columns rows.NEEDED and all events between its first and its last record;
     `spark` is its session. The definition has been checked (validation.check). A repeated batch
@@ -134,12 +108,11 @@ def process(
     Raises ExpectationFailed, and ConfigurationError.
     """
     found = overview(events, definition)
-    counts: Mapping[str, TableCounts] = {}
-    if found is not None:
-        counts = write_typed(spark, events, definition, lake, found)
-        if counts:
-            _record(spark, found.last, counts, lake)
-    return Processed(counts, tuple(refresh_gold(spark, definition, lake)))
+    counts = write_typed(spark, events, definition, lake, found)
+    if counts:
+        _record(spark, found["_last"], counts, lake)
+    refresh_gold(spark, definition, lake)
+    return counts
 
 
 def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], lake: Lake) -> None:
@@ -160,26 +133,24 @@ def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], l
     table.append(spark.createDataFrame(rows, COUNTS_COLUMNS), tag)
 
 
-def overview(events: DataFrame, definition: Definition) -> Overview | None:
-    """Return the properties of a batch; None if it is empty.
+def overview(events: DataFrame, definition: Definition) -> Row:
+    """Return the properties of a batch that decide how it is written.
 
-    Raises ConfigurationError if it lacks columns.
+    `_last` is the sequence number of its last record, and each table's name a row: the number of
+    its `messages`, of those that the broker moved forward in its journal (`relocated`), and of
+    those whose body perhaps only Python can read (`java`).
     """
-    check_columns(events)
-    aggregates = [f.min("sequence").alias("first"), f.max("sequence").alias("last")]
+    aggregates = [f.max("sequence").alias("_last")]
     for table in definition.tables:
         selected = selects(table)
-        for condition in (
-            selected,
-            selected & (f.col("event") == str(Event.RELOCATED)),
-            selected & f.expr(MAY_NEED_JAVA),
-        ):
-            aggregates.append(f.count_if(condition))
-    values = list(events.agg(*aggregates).collect()[0])
-    if values[0] is None:
-        return None
-    counts = values[2:]
-    return Overview(values[0], values[1], counts[0::3], counts[1::3], counts[2::3])
+        conditions = {
+            "messages": selected,
+            "relocated": selected & (f.col("event") == str(Event.RELOCATED)),
+            "java": selected & f.expr(MAY_NEED_JAVA),
+        }
+        counts = [f.count_if(condition).alias(name) for name, condition in conditions.items()]
+        aggregates.append(f.struct(*counts).alias(table.name))
+    return events.agg(*aggregates).collect()[0]
 
 
 def write_typed(
@@ -187,7 +158,7 @@ def write_typed(
     batch: DataFrame,
     definition: Definition,
     lake: Lake,
-    found: Overview,
+    found: Row,
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
@@ -198,14 +169,13 @@ def write_typed(
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
     counts: dict[str, TableCounts] = {}
-    for index, table in enumerate(definition.tables):
-        if not found.messages[index]:
-            continue
-        writer = _TableWriter(spark, definition, index, lake, found)
-        try:
-            counts[table.name] = writer.write(published(batch, table))
-        except Exception as error:
-            raise _failure(definition, table, error) from error
+    for table in definition.tables:
+        if found[table.name].messages:
+            writer = _TableWriter(spark, definition, table, lake, found)
+            try:
+                counts[table.name] = writer.write(published(batch, table))
+            except Exception as error:
+                raise _failure(definition, table, error) from error
     return counts
 
 
@@ -233,17 +203,15 @@ class _TableWriter:
         self,
         spark: SparkSession,
         definition: Definition,
-        index: int,
+        table: TypedTable,
         lake: Lake,
-        found: Overview,
+        found: Row,
     ) -> None:
         self._spark = spark
-        self._table = table = definition.tables[index]
+        self._table = table
         self._broker = lake.broker
-        self._last = found.last
-        self._relocated = bool(found.relocated[index])
-        self._java = bool(found.java[index])
-        self._large = found.messages[index] >= LARGE_BATCH
+        self._last: int = found["_last"]
+        self._found = found[table.name]
         self._usual: Sequence[tuple[str, ...]] = ()
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
@@ -256,15 +224,16 @@ class _TableWriter:
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame) -> TableCounts:
-        if self._relocated and not self._table.key:
+        if self._found.relocated and not self._table.key:
             messages = self._without_repeated(messages)
-        if self._large and self._table.format is Format.JSON and not self._java:
+        large = self._found.messages >= LARGE_BATCH
+        if large and self._table.format is Format.JSON and not self._found.java:
             self._usual = usual_fields(messages)
         return self._merge(messages) if self._table.key else self._append(messages)
 
     def _typed(self, messages: DataFrame) -> DataFrame:
-        columns, broker = self._columns, self._broker
-        return typed_rows(messages, self._table, columns, broker, self._java, self._usual)
+        columns, broker, java = self._columns, self._broker, bool(self._found.java)
+        return typed_rows(messages, self._table, columns, broker, java, self._usual)
 
     def _append(self, messages: DataFrame) -> TableCounts:
         """Append, and count in the same pass.
@@ -273,16 +242,15 @@ class _TableWriter:
         again: keeping all parsed rows would cost more."""
         rows = self._typed(messages)
         end = self._end(self._rows)
-        if end is not None and end >= self._last:
+        if end >= self._last:
             counts = self._counted(rows)
         else:
             seen = Observation()
             # Conditions are not moved below an observation, which would parse each body twice.
             observed = rows.observe(seen, *count_columns(self._table))
-            if end is not None:
-                observed = observed.where(f.col("_record") > end)
+            observed = observed.where(f.col("_record") > end)
             self._rows.append(good_rows(observed, self._columns), self._tag(self._rows))
-            counts = counts_of(self._table, seen.get)
+            counts = TableCounts(**seen.get)
         if counts.quarantined:
             within = f.expr(
                 f"sequence BETWEEN {counts.first_quarantined} AND {counts.last_quarantined}"
@@ -320,21 +288,20 @@ class _TableWriter:
 
     def _write_quarantine(self, rows: DataFrame) -> None:
         end = self._end(self._quarantine)
-        if end is None or end < self._last:
-            if end is not None:
-                rows = rows.where(f.col("_record") > end)
+        if end < self._last:
+            rows = rows.where(f.col("_record") > end)
             self._quarantine.append(quarantined_rows(rows), self._tag(self._quarantine))
 
     def _tag(self, table: LakeTable) -> Tag:
         return Tag(application(self._broker, table), self._last)
 
-    def _end(self, table: LakeTable) -> int | None:
-        """Return the last sequence that this broker has written; None if there is none."""
-        return table.progress(self._spark).get(self._tag(table).application)
+    def _end(self, table: LakeTable) -> int:
+        """Return the last sequence that this broker has written; -1 if there is none."""
+        return table.progress(self._spark).get(self._tag(table).application, -1)
 
     def _counted(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
-        return counts_of(self._table, values.asDict())
+        return TableCounts(**values.asDict())
 
     def _without_repeated(self, messages: DataFrame) -> DataFrame:
         """Leave out relocated messages that are in the tables, or published in this batch."""

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import ArrayType, BooleanType, MapType, StringType, StructType, VariantType
 
+from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.typed.definition import (
     INFER,
     QUARANTINE,
@@ -24,7 +25,7 @@ from sluicemq.pipeline.typed.definition import (
     TypedTable,
 )
 from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query, references
-from sluicemq.pipeline.typed.rows import METADATA, QUARANTINE_COLUMNS, lenient_sql
+from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 
@@ -99,8 +100,6 @@ def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
                 yield f"{title} {name!r} is no column of {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
                 yield f"{title} {name!r} is nested, which cannot be compared"
-    if table.partition_by and set(table.partition_by) >= set(kinds):
-        yield "partition_by names every column: one at least is no partition"
 
 
 def _condition_faults(
@@ -114,7 +113,7 @@ def _condition_faults(
         conditions.append((table.line, "delete", table.delete))
     for line, title, sql in conditions:
         try:
-            with lenient_sql(spark):
+            with configured(spark, LENIENT):
                 (kind,) = rows.where(f"({sql}) IS NOT NULL").selectExpr(f"({sql}) AS c").schema
         except PySparkException as error:
             yield line, title, first_line(error)

@@ -53,7 +53,14 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
     encode_reply,
 )
-from sluicemq.protocols.transport import Background, Login, SessionInfo, Timer, Transport
+from sluicemq.protocols.transport import (
+    Background,
+    Login,
+    NoConsumers,
+    SessionInfo,
+    Timer,
+    Transport,
+)
 from sluicemq.security.access import Credentials
 
 ValueT = TypeVar("ValueT", bool, int, str)
@@ -417,7 +424,7 @@ def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Cre
 # --- port mapper ---------------------------------------------------------------------------------
 
 
-class PortMapperSession:
+class PortMapperSession(NoConsumers):
     """Session of one port mapper client. The content of the client's line is ignored.
 
     `rows` returns the answer; `patience` is the timeout for the client's line in seconds, 0 = none.
@@ -470,18 +477,6 @@ class PortMapperSession:
     def discard_input(self) -> None:
         """Do nothing: no input is buffered."""
 
-    def flushed(self) -> None:
-        """Do nothing: the session sends one answer."""
-
-    def pause_delivery(self) -> None:
-        """Do nothing: the session delivers no messages."""
-
-    resume_delivery = pause_delivery
-
     def session_info(self) -> SessionInfo:
         """Return the session's protocol and state."""
         return SessionInfo("jmq", state="closing" if self._answered else "connecting")
-
-    def consumers(self) -> tuple[()]:
-        """Return no consumers."""
-        return ()

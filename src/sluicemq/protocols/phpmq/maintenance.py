@@ -19,14 +19,22 @@ from heapq import nlargest
 from itertools import islice
 from typing import Final, Protocol
 
-from sluicemq.broker import Broker, Consumer, Destination
+from sluicemq.broker import Broker, Destination
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
-from sluicemq.protocols.transport import Login, Process, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import (
+    Login,
+    NoConsumers,
+    Process,
+    SessionInfo,
+    State,
+    Timer,
+    Transport,
+)
 from sluicemq.security.access import OPEN, Access
 
 REFRESH_SECONDS: Final = 0.5
@@ -43,7 +51,7 @@ class ServerInfo(Process, Protocol):
         """Return the seconds since the start."""
 
 
-class MaintenanceSession:
+class MaintenanceSession(NoConsumers):
     """Maintenance session. Implements `sluicemq.protocols.transport.Session`."""
 
     __slots__ = (
@@ -156,10 +164,6 @@ class MaintenanceSession:
         """Return the session info."""
         state: State = "closing" if self._channel.closed else "open"
         return SessionInfo("phpmq-maintenance", self._channel.identity.name, state=state)
-
-    def consumers(self) -> list[Consumer]:
-        """Return no consumers: the session only browses."""
-        return []
 
     # --- commands ----------------------------------------------------------------------------
 

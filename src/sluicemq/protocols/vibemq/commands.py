@@ -33,6 +33,7 @@ from typing import Final
 import msgspec
 
 from sluicemq.broker import Broker, Destination
+from sluicemq.management.users import UserRequest
 from sluicemq.model.access import MAX_USER, Identity, Operation, Permission, is_pattern
 from sluicemq.model.destination import CreatedBy, Overflow
 from sluicemq.model.errors import (
@@ -62,7 +63,9 @@ from sluicemq.protocols.vibemq.wire import (
     REVOKE_PERMISSION,
     Frame,
 )
-from sluicemq.security.access import Done, Users
+from sluicemq.security import records
+from sluicemq.security.access import Access, Done, UserDirectory
+from sluicemq.security.records import prepare_user, ready
 
 # --- queues --------------------------------------------------------------------------------------
 
@@ -232,8 +235,10 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     same response.
     """
     kind = frame.type
-    users, identity = connection.channel.access.users, connection.channel.identity
+    access, identity = connection.channel.access, connection.channel.identity
+    users = access.users
     assert users is not None
+    database = users.database
     if not identity.superuser and kind not in _OWN:
         raise _denied(connection, kind, "Superuser access required.")
     if kind == LIST_USERS:
@@ -243,7 +248,7 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
                 "isSuperuser": account.superuser,
                 "createdAt": account.created,
             }
-            for name, account in users.accounts().items()
+            for name, account in sorted(database.users.items())
         ]
         _answer(connection, frame, accounts)
         return
@@ -254,27 +259,32 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     if not identity.superuser and name != identity.name:
         raise _denied(connection, kind, _OWN[kind])
     if kind == GET_USER_PERMISSIONS:
-        _answer(connection, frame, [_permission(item) for item in users.permissions(name)])
+        _answer(connection, frame, [_permission(item) for item in database.rights(name)])
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
-            users.create(name, request.password or "", False, done)
+            new_user = UserRequest(password=request.password or "")
+            access.change(prepare_user(name, new_user, users.hash, users.now(), new=True), done)
         else:
             done(AccessError(_USER_NAME))
     elif kind == DELETE_USER:
-        account = users.accounts().get(name)
+        account = database.users.get(name)
         if account is not None and account.superuser:
             done(AccessDenied(_SUPERUSER_STAYS))
         else:
-            users.remove(name, done)
+            access.change(ready(records.remove_user, name), done)
     elif kind == CHANGE_PASSWORD:
-        users.set_password(name, request.new_password or "", done)
+        changed = UserRequest(password=request.new_password or "")
+        access.change(prepare_user(name, changed, users.hash, users.now(), new=False), done)
     elif kind == GRANT_PERMISSION:
-        _grant(request, users, response, done)
+        _grant(request, access, users, response, done)
     else:
         response["queuePattern"] = pattern
         # succeeds for an unknown user
-        users.revoke(name, pattern, lambda e: done(None if isinstance(e, UserNotFound) else e))
+        access.change(
+            ready(records.revoke, name, pattern, users.now()),
+            lambda error: done(None if isinstance(error, UserNotFound) else error),
+        )
 
 
 def _read_request(frame: Frame) -> CommandPayload:
@@ -313,12 +323,18 @@ def _read_operation(text: str) -> str | None:
     return _NAMES.get(text.lower())
 
 
-def _grant(request: CommandPayload, users: Users, response: dict[str, object], done: Done) -> None:
+def _grant(
+    request: CommandPayload,
+    access: Access,
+    users: UserDirectory,
+    response: dict[str, object],
+    done: Done,
+) -> None:
     name, pattern = request.username or "", request.queue_pattern or ""
     # unknown operations are skipped, as long as a known one is left
     found = map(_read_operation, filter(None, request.operations or ()))
     operations = list(dict.fromkeys(operation for operation in found if operation is not None))
-    if not operations and name not in users.accounts():
+    if not operations and name not in users.database.users:
         done(UserNotFound(name))
     elif not operations:
         done(AccessError("No valid operations specified."))
@@ -327,7 +343,8 @@ def _grant(request: CommandPayload, users: Users, response: dict[str, object], d
     else:
         response |= {"queuePattern": pattern, "operations": operations}
         granted = frozenset(OPERATIONS[operation] for operation in operations)
-        users.grant(name, Permission(pattern, granted, ignore_case=True), done)
+        permission = Permission(pattern, granted, ignore_case=True)
+        access.change(ready(records.grant, name, permission, users.now()), done)
 
 
 def _changed(

@@ -1,0 +1,559 @@
+"""Streams of a capture: from its segments to rows, in one pass.
+
+    Reassembler   segments of one direction to its bytes, in order
+    Flow          bytes of one direction to the rows of its frames
+    Connection    both directions; detection of the protocol
+
+A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
+begins another connection between the same endpoints.
+
+The protocol of a connection and its server side are detected from
+
+    1. a TLS record (RFC 8446, section 5.1) at the beginning of a side: TLS
+    2. the port of one side, if it is known; unless its codec reports an error at once and another
+       codec finds frames
+    3. the codecs: the one that finds frames without an error before in the first bytes
+
+Without a SYN and a known port, the side with the lower port is the server, unless the codec
+decides.
+
+Each direction is
+
+    in step       the codec receives all bytes
+    out of step   bytes are missing, the codec has reported an error, or the capture begins within
+                  the connection: a new codec tries each position that looks like the beginning of
+                  a frame. The first position at which it finds a frame without an error before it
+                  is the next beginning; the bytes between become one row with the reason
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
+from itertools import count, islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from sluicemq.pipeline.decode.captures import (
+    ACK,
+    FIN,
+    NO_TIME,
+    RST,
+    SYN,
+    CaptureError,
+    Segment,
+    Skipped,
+    endpoint_text,
+    find_segment,
+    read_packets,
+)
+from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions, HttpCodec
+from sluicemq.pipeline.decode.columns import Row, RowBuffer
+
+_MODULUS: Final = 1 << 32
+_WINDOW: Final = 1 << 30
+"""Largest TCP window in bytes (RFC 7323). Segments further away belong to another connection."""
+_LATE_SYN: Final = 1 << 20
+"""Bytes by which segments may precede the SYN of their side, if captured out of order."""
+_FIRST: Final = 64
+"""Number of segments among which the lowest is the first, if there is no SYN."""
+_MAX_WAITING: Final = 8 << 20
+"""Bytes that wait for earlier ones; beyond that, the earlier ones are missing in the capture."""
+
+_TRIAL: Final = 64 << 10
+"""Bytes without an error after which a beginning is accepted before a frame is complete."""
+_OVERLAP: Final = 64
+"""Overlap of searches in bytes, not less than the longest signature."""
+_MID_STREAM: Final = "the capture begins within the connection"
+
+_MAX_CONNECTIONS: Final = 20_000
+"""Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
+_RAW_PIECE: Final = 256 << 10
+"""Bytes read at once from a log of raw bytes."""
+_HEAD: Final = 16 << 10
+"""Number of bytes of a connection that are examined."""
+
+_FOUND: Final = [kind for kind in CODECS.values() if kind is not HttpCodec]
+"""Codecs in the order of trial, without HTTP, which other servers use, too."""
+_TLS: Final = re.compile(rb"[\x14-\x17]\x03[\0-\x04]")
+_MOST_TRIALS: Final = 256
+_FRAMES, _NOTHING, _FAULT = 4, 1, -1
+"""Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
+undecided side does not."""
+
+Heads = tuple[tuple[bytes, bool], tuple[bytes, bool]]
+
+
+class Chunk(NamedTuple):
+    """Next bytes of a direction, and those missing from the capture before them.
+
+    missing  number of missing bytes
+    cut      packets with missing bytes were captured in part
+    data     the bytes; empty only for missing bytes at the end
+    time     µs since the epoch or NO_TIME, at which the stream was complete up to their end
+    """
+
+    missing: int
+    cut: bool
+    data: bytes
+    time: int
+
+
+class Reassembler:
+    """Puts the segments of one direction of a connection in order.
+
+    Sequence numbers count modulo 2^32 and are unrolled to numbers that always grow. Of repeated
+    bytes, the first copy that could be passed on is used. Segments ahead of a missing one wait,
+    until _MAX_WAITING is exceeded or the capture ends: then the missing bytes are given up. Bytes
+    that were cut off from a captured packet are given up at once.
+    """
+
+    def __init__(self) -> None:
+        self._base: int | None = None
+        """Sequence number after the SYN, or of the first segment."""
+        self._started = False
+        """True if `_next` is known: after the SYN, or after _FIRST segments without it."""
+        self._next = 0
+        """Unrolled sequence number of the next byte."""
+        self._waiting: list[tuple[int, int, Segment]] = []
+        """Heap, by unrolled sequence number and then by time."""
+        self._waiting_bytes = 0
+        self._latest = NO_TIME
+        self._missing = 0
+        """Number of missing bytes before `_next`."""
+        self._cut = False
+        self.begins = False
+        """True if the first byte is the first of the connection, not only of the capture."""
+        self.closed = False
+        """True if FIN or RST was captured."""
+        self.foreign = 0
+        """Number of segments whose sequence numbers do not belong to this connection."""
+
+    def accepts(self, segment: Segment) -> bool:
+        """Return False if the segment is the SYN of another connection.
+
+        A SYN of this one repeats its SYN, or fits before its first segment."""
+        if not segment.flags & SYN or self._base is None:
+            return True
+        distance = (self._base - segment.sequence - 1) % _MODULUS
+        return distance == 0 if self.begins else distance <= _LATE_SYN
+
+    def add(self, segment: Segment) -> list[Chunk]:
+        """Add the next segment of the capture; return what is complete now."""
+        is_syn = bool(segment.flags & SYN)
+        sequence = segment.sequence + is_syn
+        if self._base is None:
+            self._base = self._next = sequence
+        # the number nearest to the next byte's that is this sequence number modulo 2^32
+        distance = (sequence - self._next + _MODULUS // 2) % _MODULUS - _MODULUS // 2
+        number = self._next + distance
+        size = len(segment.payload)
+        self.closed = self.closed or bool(segment.flags & (FIN | RST))
+        if abs(distance) >= _WINDOW:
+            self.foreign += size + segment.lost > 0
+            return []
+        if is_syn and not self._started:
+            self.begins = self._started = True
+            self._base = self._next = number
+        # a FIN without payload marks the end of the stream
+        if size or segment.lost or segment.flags & FIN:
+            self._waiting_bytes += size
+            heappush(self._waiting, (number, segment.time, segment))
+        return self._in_order(at_end=False)
+
+    def end(self) -> list[Chunk]:
+        """Return the rest at the end of the capture."""
+        chunks = self._in_order(at_end=True)
+        if self._missing:
+            chunks.append(Chunk(self._missing, self._cut, b"", self._latest))
+        return chunks
+
+    def _in_order(self, at_end: bool) -> list[Chunk]:
+        """Return what is complete; at the end, everything."""
+        chunks: list[Chunk] = []
+        waiting = self._waiting
+        if not self._started and (len(waiting) >= _FIRST or (at_end and waiting)):
+            self._started = True
+            self._next = waiting[0][0]
+        while (
+            self._started
+            and waiting
+            and (waiting[0][0] <= self._next or at_end or self._waiting_bytes > _MAX_WAITING)
+        ):
+            number, _, segment = heappop(waiting)
+            self._waiting_bytes -= len(segment.payload)
+            self._skip_to(number, cut=False)
+            data = segment.payload[self._next - number :]
+            if data:
+                self._next += len(data)
+                self._latest = max(self._latest, segment.time)
+                chunks.append(Chunk(self._missing, self._cut, data, self._latest))
+                self._missing, self._cut = 0, False
+            self._skip_to(number + len(segment.payload) + segment.lost, cut=True)
+        return chunks
+
+    def _skip_to(self, number: int, *, cut: bool) -> None:
+        """Count the bytes before `number` as missing."""
+        if number > self._next:
+            self._missing += number - self._next
+            self._cut = self._cut or cut
+            self._next = number
+
+
+class Flow:
+    """Bytes of one direction of a connection.
+
+    Without a codec, they are one row with the reason, if there is one.
+    """
+
+    def __init__(
+        self,
+        rows: RowBuffer,
+        place: Row,
+        kind: type[Codec] | None,
+        arguments: tuple[bool, DecodeOptions],
+        begins: bool,
+        reason: str | None,
+    ) -> None:
+        """Set the columns that all rows share, and how codecs are constructed.
+
+        `begins`: the first byte is the first of the connection; otherwise, `reason` is why the
+        bytes before the first frame are not decoded, None if that is no error."""
+        self._rows = rows
+        self._place = place
+        self._kind = kind
+        self._arguments = arguments
+        self._codec = kind(*arguments) if kind is not None and begins else None
+        """None: out of step."""
+        self._kept = bytearray()
+        """Bytes from `_begin` on; out of step, the last bytes, to search from index `_from` on."""
+        self._from = 0
+        self._begin = 0
+        """Position of the first byte that is not in a row yet."""
+        self._end = 0
+        """Position behind the last byte."""
+        self._reason = reason
+        self._since = NO_TIME
+        """Time at which synchronisation was lost."""
+        self._gaps = 0
+        """Number of gaps while out of step, except the one that is the reason."""
+        self._latest = NO_TIME
+
+    def emit(self, time: int, offset: int | None, length: int | None, columns: Row) -> None:
+        """Add a row."""
+        known = None if time == NO_TIME else time
+        self._rows.add(
+            {**self._place, "time": known, "offset": offset, "length": length, **columns}
+        )
+
+    def add(self, chunks: Iterable[Chunk]) -> None:
+        """Add the next bytes."""
+        for chunk in chunks:
+            if chunk.missing:
+                self._skip(chunk)
+            self._take(chunk)
+
+    def end(self, closed: bool) -> None:
+        """Handle the end of the stream; `closed`: the connection had ended."""
+        if self._codec is not None:
+            self._accept(self._codec, self._codec.end())
+        if self._codec is None:
+            self._report(self._end)
+        elif self._codec.incomplete and self._end > self._begin:
+            size = self._end - self._begin
+            what = "connection" if closed else "capture"
+            text = f"the {what} ends within a frame, of which {size} bytes have come"
+            self.emit(self._latest, self._begin, size, {"error": text})
+
+    def _take(self, chunk: Chunk) -> None:
+        self._end += len(chunk.data)
+        self._latest = chunk.time
+        self._kept += chunk.data
+        if self._codec is not None:
+            self._accept(self._codec, self._codec.feed(chunk.data))
+        while self._codec is None and (found := self._search()) is not None:
+            self._codec, frames = found
+            self._accept(self._codec, frames)
+
+    def _skip(self, chunk: Chunk) -> None:
+        if self._codec is None:
+            self._gaps += 1
+        else:
+            reason = f"{chunk.missing} bytes are missing in the capture at {self._end}"
+            if chunk.cut:
+                reason += ", as packets were captured in part only (tcpdump -s 0 takes all)"
+            self._fall_out(reason)
+        self._kept.clear()
+        self._from = 0
+        self._end += chunk.missing
+
+    def _accept(self, codec: Codec, frames: list[Any]) -> None:
+        """Emit rows for the frames that `codec` found in the kept bytes."""
+        at = 0
+        for frame in frames:
+            size = codec.size(self._kept, at, frame)
+            self.emit(self._latest, self._begin + at, size, codec.describe(frame))
+            at += size
+        if codec.error is None and not codec.incomplete:
+            # blank lines between frames belong to no frame
+            at = len(self._kept)
+        del self._kept[:at]
+        self._begin += at
+        if codec.error is not None:
+            self._fall_out(str(codec.error))
+            self._from = 1
+
+    def _fall_out(self, reason: str) -> None:
+        self._codec = None
+        self._reason = reason
+        self._since = self._latest
+
+    def _search(self) -> tuple[Codec, list[Any]] | None:
+        """Return the next codec in step, and the frames it found in the kept bytes.
+
+        Return None if more bytes are needed."""
+        kind, at = self._kind, self._from
+        while (
+            kind is not None
+            and kind.signature is not None
+            and (match := kind.signature.search(self._kept, at)) is not None
+        ):
+            at = match.start()
+            codec = kind(*self._arguments)
+            rest = bytes(memoryview(self._kept)[at:])
+            frames = codec.feed(rest)
+            if frames or (codec.error is None and len(rest) >= _TRIAL):
+                self._report(self._end - len(rest))
+                self._begin = self._end - len(rest)
+                self._kept = bytearray(rest)
+                return codec, frames
+            if codec.error is None:
+                break
+            at += 1
+        else:
+            at = max(at, len(self._kept) - _OVERLAP)
+        # no frame begins in the bytes before
+        del self._kept[:at]
+        self._from = 0
+        return None
+
+    def _report(self, until: int) -> None:
+        """Emit a row with the reason why the bytes before `until` were not decoded."""
+        size = until - self._begin
+        if size > 0:
+            more = f", and {self._gaps} more gaps" if self._gaps else ""
+            text = f"{self._reason}{more}; {size} bytes from {self._begin} on are not decoded"
+            time = self._latest if self._since == NO_TIME else self._since
+            error = None if self._reason is None else text
+            self.emit(time, self._begin, size, {"error": error})
+        self._gaps = 0
+
+
+class Connection:
+    """Both directions of a connection; side 0 has the lower address."""
+
+    def __init__(
+        self, number: int, endpoints: list[str], options: DecodeOptions, rows: RowBuffer
+    ) -> None:
+        self._number = number
+        self._endpoints = endpoints
+        self._options = options
+        self._rows = rows
+        self.sides = Reassembler(), Reassembler()
+        self._early: tuple[list[Chunk], list[Chunk]] = [], []
+        """Bytes of both sides before the protocol was detected."""
+        self._early_bytes = 0
+        self._client: int | None = None
+        """Side of the client, if known."""
+        self._flows: list[Flow] = []
+
+    def add(self, side: int, segment: Segment) -> None:
+        """Add a segment that this side sent."""
+        if self._client is None and segment.flags & SYN:
+            self._client = 1 - side if segment.flags & ACK else side
+        self._handle(side, self.sides[side].add(segment))
+
+    def end(self) -> None:
+        """Add the remaining rows after the last segment."""
+        for side in (0, 1):
+            self._handle(side, self.sides[side].end())
+        if not self._flows and any(self._early):
+            self._begin()
+        closed = any(reassembler.closed for reassembler in self.sides)
+        for flow, reassembler in zip(self._flows, self.sides, strict=False):
+            flow.end(closed)
+            if reassembler.foreign:
+                text = (
+                    f"{reassembler.foreign} packets have sequence numbers that do not belong to "
+                    "the connection, and were left out"
+                )
+                flow.emit(NO_TIME, None, None, {"error": text})
+
+    def _handle(self, side: int, chunks: list[Chunk]) -> None:
+        if self._flows:
+            self._flows[side].add(chunks)
+            return
+        self._early[side].extend(chunks)
+        self._early_bytes += sum(len(chunk.data) for chunk in chunks)
+        if self._early_bytes >= _HEAD:
+            self._begin()
+
+    def _begin(self) -> None:
+        """Detect the protocol, and pass the early bytes to its flows."""
+        one, other = (int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints)
+        heads = self._head(0), self._head(1)
+        protocol, server = _recognise(heads, (one, other), self._client, self._options)
+        ends = self._endpoints[1 - server], self._endpoints[server]
+        stream = self._rows.file if self._options.raw else " > ".join(ends)
+        codec = CODECS.get(protocol or "")
+        reason = _MID_STREAM if codec else None
+        if protocol is None:
+            reason = (
+                "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
+            )
+        for side, chunks in enumerate(self._early):
+            place: Row = {
+                "connection": self._number,
+                "stream": stream,
+                "direction": "to-client" if side == server else "to-server",
+                "protocol": protocol,
+            }
+            arguments = side != server, self._options
+            flow = Flow(self._rows, place, codec, arguments, self.sides[side].begins, reason)
+            self._flows.append(flow)
+            flow.add(chunks)
+            chunks.clear()
+
+    def _head(self, side: int) -> tuple[bytes, bool]:
+        """Return the first captured bytes of a side, and whether the connection begins with them.
+
+        They end at a gap."""
+        chunks = self._early[side]
+        begins = self.sides[side].begins and not (chunks and chunks[0].missing)
+        gap = next((n for n, chunk in enumerate(chunks) if n and chunk.missing), len(chunks))
+        return b"".join(chunk.data for chunk in chunks[:gap])[:_HEAD], begins
+
+
+def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of a file (columns.FRAMES). Errors in the file are rows, too."""
+    rows = RowBuffer(file)
+    skipped: Counter[Skipped] = Counter()
+    connections: dict[bytes, Connection] = {}
+    """By both endpoints, in the order of last activity."""
+    numbers = count()
+    try:
+        for segment in _segments(Path(file), options, skipped):
+            one, other = sorted((segment.source, segment.target))
+            side = int(segment.source != one)
+            connection = connections.pop(one + other, None)
+            if connection is not None and not connection.sides[side].accepts(segment):
+                connection.end()
+                connection = None
+            if connection is None:
+                endpoints = [endpoint_text(each) if each else "" for each in (one, other)]
+                connection = Connection(next(numbers), endpoints, options, rows)
+            connections[one + other] = connection
+            connection.add(side, segment)
+            if len(connections) > _MAX_CONNECTIONS:
+                connections.pop(next(iter(connections))).end()
+            if rows.is_full:
+                yield rows.take()
+    except CaptureError as error:
+        rows.add({"offset": error.offset, "error": str(error)})
+    except OSError as error:
+        rows.add({"error": f"the file cannot be read: {error.strerror}"})
+    for connection in connections.values():
+        connection.end()
+        if rows.is_full:
+            yield rows.take()
+    for reason, packets in skipped.items():
+        if reason is not Skipped.FOREIGN:
+            rows.add({"error": f"{packets} packets {reason}"})
+    yield rows.take()
+
+
+def _segments(path: Path, options: DecodeOptions, skipped: Counter[Skipped]) -> Iterator[Segment]:
+    """Yield the segments with payload or flags; count the packets that have none."""
+    if options.raw is not None:
+        yield from _raw_segments(path, SYN if options.raw.role == "client" else SYN | ACK)
+        return
+    for packet in read_packets(path):
+        segment = find_segment(packet)
+        if isinstance(segment, Skipped):
+            skipped[segment] += 1
+        elif segment.payload or segment.lost or segment.flags & (SYN | FIN | RST):
+            yield segment
+
+
+def _raw_segments(path: Path, flags: int) -> Iterator[Segment]:
+    """Yield a log of raw bytes as the segments of one direction; `flags` tell the sender."""
+    sequence = 0
+    yield Segment(b"", b"", (1 << 32) - 1, flags, b"", 0, NO_TIME)
+    with path.open("rb") as file:
+        while data := file.read(_RAW_PIECE):
+            yield Segment(b"", b"", sequence % (1 << 32), ACK, data, 0, NO_TIME)
+            sequence += len(data)
+
+
+# --- detection of the protocol ------------------------------------------------------------------
+
+
+def _recognise(
+    heads: Heads, ports: tuple[int, int], client: int | None, options: DecodeOptions
+) -> tuple[str | None, int]:
+    """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
+
+    `heads` has each side's first bytes, and whether the connection begins with them;
+    `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
+    # the more likely server first
+    known = [side for side in (0, 1) if ports[side] in options.ports]
+    servers = known if len(known) == 1 else [0, 1] if ports[0] < ports[1] else [1, 0]
+    if client is not None:
+        servers = [1 - client]
+    raw = None if options.raw is None else options.raw.protocol
+    if raw is not None or any(_TLS.match(data) for data, _ in heads):
+        return raw or "tls", servers[0]
+    named = [(options.ports[ports[side]], side) for side in servers if side in known]
+    expected, server = named[0] if named else (None, servers[0])
+    if expected in REPORTED or not any(data for data, _ in heads):
+        return expected, server
+    # the port of JMQ has both
+    likely = ("jmq", "jmq-portmapper") if expected == "jmq" else (expected,)
+    for kinds in ([kind for name, kind in CODECS.items() if name in likely], _FOUND):
+        trials = [
+            (_judge(kind, heads, side, options), kind.name, side)
+            for kind in kinds
+            for side in servers
+        ]
+        points, best, side = max(trials, key=lambda trial: trial[0], default=(0, "", 0))
+        if points > 0:
+            return best, side
+    return expected, server
+
+
+def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
+    """Return a score: more than 0 if the protocol is possible; higher is more likely."""
+    return sum(
+        _try(kind, side != server, data, begins, options)
+        for side, (data, begins) in enumerate(heads)
+        if data
+    )
+
+
+def _try(
+    kind: type[Codec], to_server: bool, data: bytes, begins: bool, options: DecodeOptions
+) -> int:
+    """Return the score of one side: what its codec finds first."""
+    matches = kind.signature.finditer(data) if kind.signature else ()
+    places = [0] if begins else [match.start() for match in islice(matches, _MOST_TRIALS)]
+    for place in places:
+        codec = kind(to_server, options)
+        if codec.feed(data[place:]) or codec.end():
+            return _FRAMES
+        if codec.error is None:
+            return _NOTHING
+    return _FAULT
