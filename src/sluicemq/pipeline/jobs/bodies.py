@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
@@ -137,27 +137,6 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     }
     kept = (f"`{name}`" for name in names if name not in columns)
     return frame.selectExpr(*kept, *(f"{made} AS `{name}`" for name, made in columns.items()))
-
-
-def original_body() -> Column:
-    """Return the body of a row of silver as it was published."""
-    return f.coalesce(f.col("body"), f.encode(f.coalesce("text", "json"), "UTF-8"))
-
-
-def variant(frame: DataFrame, name: str = "variant") -> DataFrame:
-    """Add the body as a VARIANT to rows of silver.
-
-    Null unless the body is JSON, a map, a stream, or text that is valid JSON.
-    `variant_get(variant, '$.order.id', 'long')` extracts a field.
-    """
-    return frame.withColumn(name, f.try_parse_json(f.coalesce("json", "text")))
-
-
-def typed_property(name: str, kind: str) -> Column:
-    """Return a property as Spark's type `kind` ("long", "double", "boolean", "string").
-
-    Null if the message has no such property or its value does not convert."""
-    return f.element_at("properties", f.lit(name)).try_cast(kind)
 
 
 @arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
