@@ -25,6 +25,8 @@ PROPERTIES: Final = {
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
 }
+MANY_ROWS: Final = 100_000
+"""Rows that an append on one machine writes without an exchange."""
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
 _SEARCHED: Final = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -170,14 +172,14 @@ class LakeTable:
         rows = reader.load(self.location)
         return (rows.where("_change_type = 'insert'") if inserted else rows).drop(*_FEED_COLUMNS)
 
-    def append(self, rows: DataFrame, tag: Tag | None, *, exchange: bool = True) -> None:
+    def append(self, rows: DataFrame, tag: Tag | None, *, size: int = 0) -> None:
         """Append rows, and create the table if it does not exist.
 
-        exchange  False if each of the rows' partitions is large enough for files of its own: an
-                  optimised write would exchange all rows first
+        size  about the number of rows, if each task has rows of few partitions of the table
         """
         writer = _writer(rows, "append", tag)
-        if not exchange:
+        if size >= MANY_ROWS and str(rows.sparkSession.sparkContext.master).startswith("local"):
+            # a few tasks have many rows each; an optimised write would exchange all of them first
             writer = writer.option("optimizeWrite", "false")
         if not self.exists(rows.sparkSession):
             # refuses another lake's table of this name before anything is written

@@ -19,9 +19,6 @@ from sluicemq.pipeline.jobs.schemas import BRONZE
 from sluicemq.pipeline.schema import EVENTS
 from sluicemq.pipeline.typed.rows import TableCounts
 
-LARGE_BATCH: Final = 100_000
-"""Records of a batch that is written without an exchange on one machine, where it has a partition
-for each 48 MB."""
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -76,7 +73,6 @@ class LakeWriter:
         if "silver" in self._layers:
             self._appended = lake.silver.progress(spark).get(lake.appended(journal), -1)
         self._newest: datetime | None = None
-        self._local = str(spark.sparkContext.master).startswith("local")
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write one batch: all events of the records from `first` to `last`.
@@ -112,7 +108,7 @@ class LakeWriter:
                 if layer == "gold":
                     self._gold(rows, done)
                 else:
-                    changed = self._bronze(rows, done)
+                    changed = self._bronze(rows, done, last - start + 1)
             self.ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
         facts = facts if seen is None else seen.get
@@ -128,10 +124,6 @@ class LakeWriter:
 
     def _tag(self, done: BatchResult) -> Tag:
         return Tag(self._application, done.last)
-
-    def _exchange(self, done: BatchResult) -> bool:
-        """Return False if the batch has a few large partitions (LakeTable.append)."""
-        return not self._local or done.last - done.first < LARGE_BATCH
 
     def _gold(self, events: DataFrame, done: BatchResult) -> None:
         sums = gold.sums(events, self._lake.broker).persist()
@@ -149,14 +141,13 @@ class LakeWriter:
             sums.unpersist()
         done.gold_committed = datetime.now(UTC)
 
-    def _bronze(self, events: DataFrame, done: BatchResult) -> tuple[int, int] | None:
-        """Append the events.
+    def _bronze(self, events: DataFrame, done: BatchResult, records: int) -> tuple[int, int] | None:
+        """Append the events of at most that many records.
 
         Returns the first and the last version that have all events silver lacks; None if others
         have some of them."""
         table = self._lake.bronze
-        rows = bronze(events, self._lake.broker)
-        table.append(rows, self._tag(done), exchange=self._exchange(done))
+        table.append(bronze(events, self._lake.broker), self._tag(done), size=records)
         version = table.version(events.sparkSession)
         before, self._version = self._version, version
         if version > before and self.ends["bronze"] == self.ends.get("silver"):
@@ -185,9 +176,7 @@ class LakeWriter:
             rows = silver.silver(new, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, done.last)
-            table.append(
-                rows if any_new else rows.where("false"), tag, exchange=self._exchange(done)
-            )
+            table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
             self._appended = done.last
         if any_late:
             late = _at_most(message, appended)

@@ -249,7 +249,9 @@ class _TableWriter:
             # Conditions are not moved below an observation, which would parse each body twice.
             observed = rows.observe(seen, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
-            self._rows.append(good_rows(observed, self._columns), self._tag(self._rows))
+            size = 0 if self._table.partition_by else self._found.messages
+            rows = good_rows(observed, self._columns)
+            self._rows.append(rows, self._tag(self._rows), size=size)
             counts = TableCounts(**seen.get)
         if counts.quarantined:
             within = f.expr(
