@@ -124,8 +124,12 @@ class Headers:
             empty = pa.nulls(len(given), TEXTS)
             return empty, empty
         offsets, names, values = self._pairs()
-        texts = _texts([text_of(value) for value in values])
-        kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
+        if set(map(type, values)) == {str}:
+            # usual, and saves a call for each property
+            texts, kinds = _texts(values), pa.repeat("text", len(values))
+        else:
+            texts = _texts([text_of(value) for value in values])
+            kinds = pa.array([_NAMES.get(type(value), "text") for value in values], pa.string())
         keys = _texts(names)
         starts = pa.array(offsets, pa.int32())
         return (
