@@ -120,6 +120,15 @@ class SourceJournal:
             segment = self._open[first] = self.place.open(first, end)
         return segment
 
+    def find(self, place: int, strict: bool) -> StoredSegment | None:
+        """Return a segment; None if it is removed or damaged, which `strict` raises."""
+        try:
+            return self.segment(place)
+        except (RecordNotFound, JournalDamaged):
+            if strict:
+                raise
+            return None
+
     def tail(self, segment: StoredSegment) -> UnindexedTail:
         """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)

@@ -111,11 +111,8 @@ class SourceOptions:
     events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
     ending_offsets           exclusive end of a batch
-    starting_timestamp       µs; a batch excludes earlier events, a stream starts at the first
-                             record with this time or a later one
-    ending_timestamp         exclusive end of a batch, in µs
-    starting_timestamps, ending_timestamps   µs by destination; a destination starts or ends at the
-                             first record of the journal with this time or a later one
+    starting_timestamps, ending_timestamps   µs, for all destinations or by destination, which start
+                             or end at the first record of the journal with this time or a later one
     min_offsets_per_trigger  a micro-batch waits for this number of rows; 0 = it does not wait
     max_trigger_delay_ms     longest wait for `min_offsets_per_trigger`
     max_offsets_per_trigger  rows of one micro-batch; 0 = no limit
@@ -142,10 +139,8 @@ class SourceOptions:
     events: tuple[Event, ...] = (Event.PUBLISHED,)
     starting_offsets: Position | None = None
     ending_offsets: Position | None = None
-    starting_timestamp: int | None = None
-    ending_timestamp: int | None = None
-    starting_timestamps: Mapping[str, int] | None = None
-    ending_timestamps: Mapping[str, int] | None = None
+    starting_timestamps: int | Mapping[str, int] | None = None
+    ending_timestamps: int | Mapping[str, int] | None = None
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 900_000
     max_offsets_per_trigger: int = 0
@@ -371,8 +366,8 @@ OPTIONS: Final = (
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),
     OptionSpec("endingOffsets", "ending_offsets", _position, "latest", only=READ),
-    OptionSpec("startingTimestamp", "starting_timestamp", _timestamp),
-    OptionSpec("endingTimestamp", "ending_timestamp", _timestamp, only=READ),
+    OptionSpec("startingTimestamp", "starting_timestamps", _timestamp),
+    OptionSpec("endingTimestamp", "ending_timestamps", _timestamp, only=READ),
     OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
     OptionSpec(
         "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
@@ -428,15 +423,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for name, option in _BY_NAME.items():
         if name in texts:
             try:
-                values[option.field] = option.parse(texts[name])
+                value = values[option.field] = option.parse(texts[name])
             except ValueError as fault:
                 raise ConfigurationError(f"option {option.name}: {fault}") from None
+            # the options of the destinations precede the offsets
+            if isinstance(value, Mapping) and "subscribe" in values:
+                _check_destinations(option.name, value.keys(), set(values["subscribe"]))
     options = SourceOptions(**values)
     _check(options)
-    for option in OPTIONS:
-        bounds = getattr(options, option.field)
-        if isinstance(bounds, Mapping) and options.subscribe:
-            _check_destinations(option.name, bounds.keys(), set(options.subscribe))
     return options
 
 
@@ -502,12 +496,12 @@ def _reject_offset(name: str, given: Position | None, word: str, number: int) ->
 
 def check_stream(options: SourceOptions) -> None:
     """Check the options of `spark.readStream`. Raises ConfigurationError."""
-    for option in OPTIONS:
-        if option.only == READ and getattr(options, option.field) is not None:
-            raise ConfigurationError(
-                f"option {option.name}: a stream has no end. Remove the option; the trigger "
-                "availableNow ends a query when it has read what exists"
-            )
+    if options.ending_offsets is not None or options.ending_timestamps is not None:
+        names = " or ".join(option.name for option in OPTIONS if option.only == READ)
+        raise ConfigurationError(
+            f"a stream has no end: remove the option {names}. The trigger availableNow ends a "
+            "query when it has read what exists"
+        )
 
 
 # --- columns -----------------------------------------------------------------------------------

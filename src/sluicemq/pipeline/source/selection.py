@@ -1,4 +1,4 @@
-"""Filter of a read: by event, destination, sequence number and time.
+"""Filter of a read: by event, destination and sequence number.
 
 The filter needs only index columns, and for whole segments only the summary of the index.
 """
@@ -36,8 +36,7 @@ _TYPE_OF: Final = {event: type for type, event in _TYPES.items()}
 """Type of the records of an event; others are COMPLETED."""
 
 END: Final = (1 << 63) - 1
-"""Upper bound of all sequence numbers and times."""
-START: Final = -(1 << 63)
+"""Upper bound of all sequence numbers."""
 
 ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
 LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
@@ -105,7 +104,6 @@ class Selection:
     names       names of destinations; empty = all destinations
     expression  regular expression of the names; "" = all destinations
     low, high   sequence numbers, `high` exclusive
-    since, until  µs, `until` exclusive
     lows, highs   the same as `low` and `high`, in addition, for single destinations
     """
 
@@ -115,8 +113,6 @@ class Selection:
     expression: str = ""
     low: int = 0
     high: int = END
-    since: int = START
-    until: int = END
     lows: Mapping[str, int] = field(default_factory=dict)
     highs: Mapping[str, int] = field(default_factory=dict)
 
@@ -165,8 +161,6 @@ class Selection:
             return False
         if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
             return False
-        if summary["last_time"] < self.since or summary["first_time"] >= self.until:
-            return False
         types = {int(type) for type in summary["types"]}
         return any(_TYPE_OF.get(event, RecordType.COMPLETED) in types for event in self.events)
 
@@ -177,9 +171,6 @@ class Selection:
         sequences = heads["sequence"]
         if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
-        if self.since != START or self.until != END:
-            times = heads["time"]
-            mask &= (times >= self.since) & (times < self.until)
         if self.by_destination:
             mask &= names.among(heads["destination"], self.allows)
         if self.lows:
