@@ -35,7 +35,6 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
 
-_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS: Final = re.compile(r"-?\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -175,17 +174,12 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _boolean(text: str) -> bool:
-    truth = _TRUTH.get(text.strip().lower())
-    if truth is None:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return truth
+def _boolean(text: str) -> Any:
+    return _decoded(text.lower(), bool, "neither true nor false")
 
 
-def _positive(text: str) -> int:
-    if _DIGITS.fullmatch(text.strip()) and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{text!r} is no number above 0")
+def _positive(text: str) -> Any:
+    return _decoded(text, Annotated[int, msgspec.Meta(gt=0)], "no number above 0")
 
 
 def _shape(text: str) -> Shape:
