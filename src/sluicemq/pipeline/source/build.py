@@ -263,14 +263,6 @@ class BatchRecords:
             times[rows], origins[rows], known[rows] = self._journal.origins(numbers[rows])
         return times, origins, known
 
-    def _published(self) -> pa.Array:
-        times, _, known = self._origins
-        return self._masked(TIME, times, known)
-
-    def _protocol(self) -> pa.Array:
-        _, origins, known = self._origins
-        return self._worded(_names_of(Origin), origins, known)
-
     @cached_property
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
         """Rows of requeued messages, with the subscription and attempts of each."""
@@ -390,9 +382,6 @@ class BatchRecords:
             return array
         return self._placed(array.slice(0, own), self._header_rows)
 
-    def _header_moments(self, name: str) -> pa.Array:
-        return self._of_headers(self._moment(self._headers.moments(name)))
-
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
@@ -409,8 +398,8 @@ class BatchRecords:
         "destination": lambda self: self._names.texts(self._destinations),
         "destination_kind": lambda self: self._names.kinds(self._destinations),
         "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
-        "published": _published,
-        "protocol": _protocol,
+        "published": lambda self: self._masked(TIME, self._origins[0], self._origins[2]),
+        "protocol": lambda self: self._worded(_names_of(Origin), *self._origins[1:]),
         "subscription": _subscription,
         "attempts": _attempts,
         "priority": lambda self: self._masked(pa.int32(), self._field("priority"), self._bodied),
@@ -431,8 +420,12 @@ class BatchRecords:
         "correlation_id": lambda self: self._of_headers(self._headers.text("correlation_id")),
         "reply_to": lambda self: self._of_headers(self._headers.reply_to()),
         "type": lambda self: self._of_headers(self._headers.text("type")),
-        "deliver_at": lambda self: self._header_moments("deliver_at"),
-        "client_timestamp": lambda self: self._header_moments("client_timestamp"),
+        "deliver_at": lambda self: self._of_headers(
+            self._moment(self._headers.moments("deliver_at"))
+        ),
+        "client_timestamp": lambda self: self._of_headers(
+            self._moment(self._headers.moments("client_timestamp"))
+        ),
         "properties": lambda self: self._properties[0],
         "property_types": lambda self: self._properties[1],
         # Kafka's columns
