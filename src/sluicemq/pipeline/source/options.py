@@ -30,7 +30,7 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sluicemq.model.access import is_pattern
+from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
@@ -103,10 +103,9 @@ class SourceOptions:
                              data directory or its journal; `url` is http(s)://host:7680
     user, password, token    credentials for `url`, which may contain them instead; never printed
     shape                    columns of the rows
-    destinations             globs (`*` = any run of characters); `topic:NAME` selects topics;
-                             () = all
+    destinations             patterns, of which one matches the whole name; that of a topic is
+                             `topic:NAME`; () = all
     subscribe                names of destinations, instead of `destinations`
-    subscribe_pattern        regular expression of such names; "" = none
     events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
     ending_offsets           exclusive end of a batch
@@ -132,9 +131,8 @@ class SourceOptions:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     shape: Shape = Shape.EVENTS
-    destinations: tuple[str, ...] = ()
+    destinations: tuple[re.Pattern[str], ...] = ()
     subscribe: tuple[str, ...] = ()
-    subscribe_pattern: str = ""
     events: tuple[Event, ...] = (Event.PUBLISHED,)
     starting_offsets: Position | None = None
     ending_offsets: Position | None = None
@@ -188,12 +186,12 @@ def _shape(text: str) -> Shape:
     return Shape(lowered)
 
 
-def _globs(text: str) -> tuple[str, ...]:
+def _globs(text: str) -> tuple[re.Pattern[str], ...]:
     patterns = _list(text)
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
             raise ValueError(f"{pattern!r} is no pattern")
-    return patterns
+    return tuple(map(matcher, patterns))
 
 
 def _events(text: str) -> tuple[Event, ...]:
@@ -252,15 +250,14 @@ def _subscribed(text: str) -> tuple[str, ...]:
     return names
 
 
-def _regular_expression(text: str) -> str:
+def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
     """Return the regular expression. Raises ValueError."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
     if not text:
         raise ValueError("it is empty; .* matches all destinations")
-    return text
+    try:
+        return (re.compile(text),)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 
 def _assigned(text: str) -> tuple[str, ...]:
@@ -355,7 +352,7 @@ OPTIONS: Final = (
     OptionSpec("shape", "shape", _shape, "events"),
     OptionSpec("destinations", "destinations", _globs),
     OptionSpec("subscribe", "subscribe", _subscribed),
-    OptionSpec("subscribePattern", "subscribe_pattern", _regular_expression),
+    OptionSpec("subscribePattern", "destinations", _regular_expression),
     OptionSpec("assign", "subscribe", _assigned),
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),

@@ -14,7 +14,6 @@ from typing import Any, Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
-from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event, spelled
 from sluicemq.pipeline.source.heads import Column, Heads, Names
@@ -100,17 +99,15 @@ class Selection:
     """Filter for records.
 
     events      event types
-    patterns    globs of which a destination matches at least one; () = all destinations
+    patterns    patterns of which a destination's name matches at least one; () = all destinations
     names       names of destinations; empty = all destinations
-    expression  regular expression of the names; "" = all destinations
     low, high   sequence numbers, `high` exclusive
     lows, highs   the same as `low` and `high`, in addition, for single destinations
     """
 
     events: frozenset[Event]
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
     names: frozenset[str] = frozenset()
-    expression: str = ""
     low: int = 0
     high: int = END
     lows: Mapping[str, int] = field(default_factory=dict)
@@ -119,12 +116,7 @@ class Selection:
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
         """Return the selection that the options of a read define."""
-        return cls(
-            frozenset(options.events),
-            options.destinations,
-            frozenset(options.subscribe),
-            options.subscribe_pattern,
-        )
+        return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
 
     def between(self, low: int, high: int) -> Selection:
         """Return this selection, limited to sequence numbers from `low` on and below `high`."""
@@ -141,18 +133,16 @@ class Selection:
     @property
     def by_destination(self) -> bool:
         """True if the selection depends on the destination."""
-        return bool(self.patterns or self.names or self.expression or self.lows or self.highs)
+        return bool(self.patterns or self.names or self.lows or self.highs)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Return for each destination True if the selection includes it."""
+        names = [spelled(str(address)) for address in addresses]
         if self.names:
-            return [spelled(str(address)) in self.names for address in addresses]
-        if self.expression:
-            matches = [re.compile(self.expression).fullmatch]
-        else:
-            matches = [matcher(pattern).match for pattern in self.patterns]
+            return [name in self.names for name in names]
         return [
-            not matches or any(match(str(address)) for match in matches) for address in addresses
+            not self.patterns or any(pattern.fullmatch(name) for pattern in self.patterns)
+            for name in names
         ]
 
     def may_be_in(self, summary: Mapping[str, Any]) -> bool:
