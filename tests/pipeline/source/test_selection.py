@@ -151,9 +151,12 @@ def test_names_of_small_and_large_numbers() -> None:
     for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
         known = heads.Names(dict(zip(numbers, addresses, strict=True)))
         column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
-        assert known.texts(column).to_pylist() == ["b", None, "a", None, None]
-        assert known.kinds(column).to_pylist() == ["topic", None, "queue", None, None]
-        assert known.addressed(column).to_pylist() == ["topic:b", None, "a", None, None]
+        for text, expected in (
+            (heads.name_of, ["b", None, "a", None, None]),
+            (heads.kind_of, ["topic", None, "queue", None, None]),
+            (heads.full_name, ["topic:b", None, "a", None, None]),
+        ):
+            assert known.texts(column, text).to_pylist() == expected
         assert known.missing(column) == {numbers[1] + 1, 5}
         bounds = known.bounds(column, {"topic:b": 9}, 1)
         assert bounds.tolist() == [9, 1, 1, 1, 1]

@@ -19,7 +19,7 @@ from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
-from sluicemq.pipeline.source.heads import Column, Heads, Names
+from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name, kind_of, name_of
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.options import PARTITION
@@ -395,8 +395,8 @@ class BatchRecords:
         "record_index": lambda self: self._masked(pa.int32(), self._items),
         "time": lambda self: self._masked(TIME, self._field("time")),
         "event": lambda self: self._worded(pa.array([None, *EVENT_CODES]), self._row_codes),
-        "destination": lambda self: self._names.texts(self._destinations),
-        "destination_kind": lambda self: self._names.kinds(self._destinations),
+        "destination": lambda self: self._names.texts(self._destinations, name_of),
+        "destination_kind": lambda self: self._names.texts(self._destinations, kind_of),
         "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
         "published": lambda self: self._masked(TIME, self._origins[0], self._origins[2]),
         "protocol": lambda self: self._worded(_names_of(Origin), *self._origins[1:]),
@@ -431,7 +431,7 @@ class BatchRecords:
         # Kafka's columns
         "key": lambda self: self._COLUMNS["correlation_id"](self).cast(pa.binary()),
         "value": _body,
-        "topic": lambda self: self._names.addressed(self._destinations),
+        "topic": lambda self: self._names.texts(self._destinations, full_name),
         "partition": lambda self: self._masked(pa.int32(), np.full(self.rows, PARTITION)),
         "offset": lambda self: self._COLUMNS["sequence"](self),
         "timestamp": lambda self: self._COLUMNS["time"](self),

@@ -15,8 +15,8 @@ import numpy as np
 
 from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
 from sluicemq.model.destination import Address
-from sluicemq.pipeline.schema import Event, spelled
-from sluicemq.pipeline.source.heads import Column, Heads, Names
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
@@ -137,7 +137,7 @@ class Selection:
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Return for each destination True if the selection includes it."""
-        names = [spelled(str(address)) for address in addresses]
+        names = [full_name(address) for address in addresses]
         if self.names:
             return [name in self.names for name in names]
         return [
