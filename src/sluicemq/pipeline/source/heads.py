@@ -19,7 +19,7 @@ from sluicemq.journal.format import (
     size_at,
 )
 from sluicemq.journal.segment import COLUMNS, SEGMENT_HEADER_BYTES, SegmentIndex
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import spelled
 from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 
@@ -278,13 +278,6 @@ class Names:
             self._table[ordered] = np.arange(len(ordered))
         self._asked: object = None
         self._allowed = np.zeros(0, np.bool_)
-
-    @classmethod
-    def of_summary(cls, summary: Mapping[str, Any]) -> Names:
-        """Return the destinations that a sealed segment's index names."""
-        return cls(
-            {number: Address(Kind(kind), name) for number, kind, name in summary["destinations"]}
-        )
 
     def add(self, addresses: Mapping[int, Address]) -> None:
         """Add destinations."""

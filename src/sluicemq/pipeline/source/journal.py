@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
-from sluicemq.model.destination import Address
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import (
     Column,
@@ -142,9 +142,8 @@ class SourceJournal:
 
     def names(self, segment: StoredSegment) -> Names:
         """Return the destination names in the segment's index; none if it has no index."""
-        if segment.index is None:
-            return Names({})
-        return Names.of_summary(segment.index.summary)
+        listed = () if segment.index is None else segment.index.summary["destinations"]
+        return Names({number: Address(Kind(kind), name) for number, kind, name in listed})
 
     def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.

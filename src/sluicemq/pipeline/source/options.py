@@ -304,11 +304,9 @@ def _duration_ms(text: str) -> int:
     return int(int(found[1]) * _UNITS_MS[found[2]])
 
 
-def _no_counterpart(name: str) -> str:
-    """Return what to do about an option of Spark's Kafka source that this source does not have.
-
-    Return "" for other names. `name` is in lower case.
-    """
+def _advice(name: str) -> str:
+    """Return what to do about an option that this source does not have, perhaps one of Spark's
+    Kafka source. `name` is in lower case."""
     if name == "kafka.bootstrap.servers":
         return (
             "the sluicemq source connects to a broker's HTTP address. Remove the option, and give "
@@ -316,7 +314,8 @@ def _no_counterpart(name: str) -> str:
         )
     if name.startswith("kafka.") or name in _KAFKA_ONLY:
         return "it belongs to Kafka and has no counterpart in the sluicemq source: remove it"
-    return ""
+    known = ", ".join(option.name for option in OPTIONS)
+    return f"the sluicemq source has none of that name, but {known}"
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -392,13 +391,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     texts = own_options(given, _BY_NAME)
     for name in texts:
         if name not in _BY_NAME:
-            known = ", ".join(option.name for option in OPTIONS)
-            reason = _no_counterpart(name)
-            raise ConfigurationError(
-                f"option {name!r}: {reason}"
-                if reason
-                else f"option {name!r}: the sluicemq source has none of that name, but {known}"
-            )
+            raise ConfigurationError(f"option {name!r}: {_advice(name)}")
     if bool(texts.get("path")) == bool(texts.get("url")):
         raise ConfigurationError(
             "options path and url: give one of them. path is a broker's data directory on this "
