@@ -255,14 +255,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_lost_slot(self, why: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
-        message = (
-            f"the slot {self._options.slot} protects nothing any more: {why}. Segments that this "
-            "query has not read may have been removed. Drop the slot; the query creates a new one "
-            "when it starts. If the query then reports removed records, follow that message."
+        self._reading.report(
+            JournalError(
+                f"the slot {self._options.slot} protects nothing any more: {why}. Segments that "
+                "this query has not read may have been removed. Drop the slot; the query creates a "
+                "new one when it starts. If the query then reports removed records, follow that "
+                "message."
+            )
         )
-        if self._reading.strict:
-            raise JournalError(message)
-        log.warning("%s", message)
 
     # --- tasks ---------------------------------------------------------
 
