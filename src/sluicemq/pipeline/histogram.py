@@ -24,18 +24,13 @@ LAST: Final = 600
 """Last bucket; its lower bound is 1.5 years."""
 
 
-def middle(bucket: int) -> float:
-    """Return the representative value of a bucket in ms."""
-    return float(FLOOR if bucket <= 0 else FLOOR * RATIO ** (bucket - 0.5))
-
-
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     """Return the latency (ms) that the share (0-1) does not exceed; None without values."""
     left = max(1, math.ceil(share * sum(histogram.values())))
     for bucket, count in sorted(histogram.items()):
         left -= count
         if left <= 0:
-            return middle(bucket)
+            return float(FLOOR if bucket <= 0 else FLOOR * RATIO ** (bucket - 0.5))
     return None
 
 

@@ -40,8 +40,7 @@ def find_java() -> Path:
         homes.append(Path(home))
     if java := shutil.which("java"):
         homes.append(Path(java).resolve().parent.parent)
-    if _INSTALLED.is_dir():
-        homes += sorted(_INSTALLED.iterdir())
+    homes += sorted(_INSTALLED.glob("*"))
     for candidate in homes:
         version = java_version(candidate / "bin" / "java")
         if version is not None and version >= JAVA:

@@ -271,7 +271,7 @@ def test_a_stream_has_no_end(name: str) -> None:
     text = '{"a":{"0":5}}' if name == "endingOffsetsByTimestamp" else "5"
     options = parsed(**{name: text})
     check_batch(options)
-    with pytest.raises(ConfigurationError, match=f"option {name}: a stream has no end"):
+    with pytest.raises(ConfigurationError, match=f"a stream has no end: .*{name}"):
         check_stream(options)
 
 

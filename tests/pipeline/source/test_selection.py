@@ -89,7 +89,7 @@ def tasks_open(reader: BatchReader, opened: list[int]) -> tuple[list[Row], int]:
         ({"destinations": "r*e, nothing"}, 1),
         ({"destinations": "q1"}, 6),
         ({"startingtimestamp": str(T0 + 5 * 3_600_000)}, 1),
-        ({"endingtimestamp": str(T0 + 3_600_000)}, 2),
+        ({"endingtimestamp": str(T0 + 3_600_000)}, 1),
         ({"startingtimestamp": "2023-11-15T01:13:20Z", "endingtimestamp": "2023-11-15T02"}, 1),
         ({"events": "acknowledged"}, 1),
         ({"events": "requeued,dropped"}, 1),
@@ -151,9 +151,12 @@ def test_names_of_small_and_large_numbers() -> None:
     for numbers in ([3, 7], [3, heads.TABLE_NUMBERS], [heads.TABLE_NUMBERS, 1 << 31]):
         known = heads.Names(dict(zip(numbers, addresses, strict=True)))
         column = np.array([numbers[1], 0, numbers[0], numbers[1] + 1, 5], np.uint32)
-        assert known.texts(column).to_pylist() == ["b", None, "a", None, None]
-        assert known.kinds(column).to_pylist() == ["topic", None, "queue", None, None]
-        assert known.addressed(column).to_pylist() == ["topic:b", None, "a", None, None]
+        for text, expected in (
+            (heads.name_of, ["b", None, "a", None, None]),
+            (heads.kind_of, ["topic", None, "queue", None, None]),
+            (heads.full_name, ["topic:b", None, "a", None, None]),
+        ):
+            assert known.texts(column, text).to_pylist() == expected
         assert known.missing(column) == {numbers[1] + 1, 5}
         bounds = known.bounds(column, {"topic:b": 9}, 1)
         assert bounds.tolist() == [9, 1, 1, 1, 1]
@@ -205,7 +208,13 @@ def test_a_directory_that_is_none(tmp_path: Path) -> None:
 
 
 def test_times(directory: Path) -> None:
-    start = str(T0 + 3_600_000 + 7)
-    rows = read(directory, startingtimestamp=start)
-    after = moment((T0 + 3_600_000 + 7) * 1000)
-    assert rows == naive_rows(directory, lambda row: row["time"] >= after)
+    everything = naive_rows(directory)
+    times = [(T0 + 3_600_000 + 7) * 1000, (T0 + 2 * 3_600_000) * 1000]
+    start, end = (
+        next(row["sequence"] for row in everything if row["time"] >= moment(time)) for time in times
+    )
+    given = {"startingtimestamp": str(times[0] // 1000), "endingtimestamp": str(times[1] // 1000)}
+    assert read(directory, startingtimestamp=given["startingtimestamp"]) == [
+        row for row in everything if row["sequence"] >= start
+    ]
+    assert read(directory, **given) == [row for row in everything if start <= row["sequence"] < end]

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
-from sluicemq.model.errors import ConfigurationError, ConnectionLost, FrameTooLarge, ProtocolError
+from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
 from sluicemq.pipeline.decode.columns import Pairs, Row
 from sluicemq.pipeline.schema import spelled, text_of
@@ -21,12 +21,11 @@ from sluicemq.protocols.jmq import wire as jmq
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, decode_blocks, sysid_text
 from sluicemq.protocols.jmq.packets import MAGIC, BodyType, DestType, PacketType, Q, Z
 from sluicemq.protocols.msglite import wire as msglite
-from sluicemq.protocols.msglite.http import RequestReader
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq_mapping
 from sluicemq.protocols.vibemq import wire as vibemq
 
-REPORTED: Final = ("tls", "phpmq-maintenance", "http")
+REPORTED: Final = ("tls", "phpmq-maintenance", "http", "msglite-http", "jmq-portmapper")
 """Protocols that are reported and not decoded."""
 
 PORTS: Final[Mapping[int, str]] = {
@@ -114,9 +113,8 @@ class Codec(ABC):
     """
 
     name: ClassVar[str]
-    signature: ClassVar[re.Pattern[bytes] | None] = None
-    """Pattern of the beginning of a frame, for resynchronisation. None: frames are found at the
-    beginning of a connection only."""
+    signature: ClassVar[re.Pattern[bytes]]
+    """Pattern of the beginning of a frame, for resynchronisation."""
 
     def __init__(self, to_server: bool, options: DecodeOptions) -> None:
         self.to_server = to_server
@@ -142,10 +140,6 @@ class Codec(ABC):
         """Add bytes and return the frames that are complete now. Never raises."""
         frames: list[Any] = self._decoder.feed(data)
         return frames
-
-    def end(self) -> list[Any]:
-        """Return the frames that the end of the stream completes."""
-        return []
 
     @abstractmethod
     def size(self, data: bytearray, at: int, frame: Any) -> int:
@@ -417,103 +411,8 @@ class JmqCodec(Codec):
         }
 
 
-class _ExchangeCodec(Codec):
-    """Codec of a protocol with one request and one response: each side is one frame."""
-
-    error: ProtocolError | None = None
-    incomplete = False
-
-    def _new_decoder(self) -> bytearray:
-        return bytearray()
-
-    def feed(self, data: bytes) -> list[bytes]:
-        """Collect bytes; `end` returns them."""
-        self._decoder += data
-        self.incomplete = True
-        if len(self._decoder) > self.options.max_frame_bytes:
-            self.error = FrameTooLarge(
-                f"a request or response is larger than {self.options.max_frame_bytes} bytes"
-            )
-        return []
-
-    def end(self) -> list[bytes]:
-        received, self._decoder, self.incomplete = bytes(self._decoder), bytearray(), False
-        return [received] if received and self.error is None else []
-
-    def size(self, data: bytearray, at: int, frame: bytes) -> int:
-        return len(frame)
-
-
-class PortMapperCodec(_ExchangeCodec):
-    """JMQ's port mapper: an optional line with the version, and a list of services."""
-
-    name = "jmq-portmapper"
-
-    _BEGINNINGS: ClassVar = {
-        True: re.compile(rb"\d{0,%d}\r?\n?" % jmq.MAX_LINE),
-        False: re.compile(rb"(1(0(1( .*)?)?)?)?", re.DOTALL),
-    }
-    """By `to_server`: what the bytes so far have to match. They are matched again after each
-    packet, so the duration must not grow with their number."""
-
-    def feed(self, data: bytes) -> list[bytes]:
-        super().feed(data)
-        if not self._BEGINNINGS[self.to_server].fullmatch(self._decoder):
-            what = "request" if self.to_server else "response"
-            self.error = ProtocolError(f"this is not a {what} of a port mapper")
-        return []
-
-    def describe(self, frame: bytes) -> Row:
-        if self.to_server:
-            return {"frame": "request", "body": frame}
-        columns: Row = {"frame": "services", "body": frame}
-        try:
-            services = jmq.read_services(frame)
-        except ConnectionLost as error:
-            return {**columns, "error": str(error)}
-        rows = ((row.name, f"{row.protocol} {row.type} {row.port}") for row in services)
-        return {**columns, "properties": _texts(rows)}
-
-
-class HttpCodec(_ExchangeCodec):
-    """Codec of msglite's HTTP gateway; a response is not decoded further."""
-
-    name = "msglite-http"
-
-    _SECRETS: ClassVar = ("Authorization", "Proxy-Authorization", "Cookie")
-
-    def describe(self, frame: bytes) -> Row:
-        if not self.to_server:
-            return {"frame": "response", "body": frame}
-        reader = RequestReader(self.options.max_frame_bytes)
-        reader.feed(frame)
-        reader.end()
-        request = reader.request
-        if request is None:
-            return {"frame": "request", "error": str(reader.error)}
-        headers = request.headers | {
-            name: self._hidden(request.headers[name])
-            for name in request.headers.keys() & self._SECRETS
-        }
-        return {
-            "frame": "request",
-            "destination": _printable(request.url.partition("?")[0]),
-            "properties": _texts(
-                [
-                    ("method", request.method),
-                    ("url", request.url),
-                    ("protocol", request.protocol),
-                    *headers.items(),
-                ]
-            ),
-            "body_kind": "bytes" if request.body else "none",
-            "body": request.body,
-        }
-
-
 CODECS: Final[dict[str, type[Codec]]] = {
-    kind.name: kind
-    for kind in (JmqCodec, PhpmqCodec, VibemqCodec, MsgliteCodec, PortMapperCodec, HttpCodec)
+    kind.name: kind for kind in (JmqCodec, PhpmqCodec, VibemqCodec, MsgliteCodec)
 }
 """By name, in the order in which they are tried with a connection of an unknown protocol."""
 

@@ -6,7 +6,7 @@ connection        number of the TCP connection in that file, from 0, in the orde
 stream            "client:port > server:port"; IPv6 addresses in brackets; the file name for a
                   log of raw bytes
 direction         "to-server" or "to-client"
-protocol          "phpmq", "msglite", "msglite-http", "vibemq", "jmq", "jmq-portmapper"; "tls" and
+protocol          "phpmq", "msglite", "vibemq", "jmq"; "tls", "msglite-http", "jmq-portmapper" and
                   others that are reported and not decoded; null if it was not recognised
 time              time of the packet that completed the frame; null in logs of raw bytes
 offset            position of its first byte in this direction, from 0, or from the first byte

@@ -28,18 +28,15 @@ def _files_in(paths: Iterable[str | Path]) -> list[str]:
     """Return absolute file names; a directory stands for its files except hidden ones.
 
     Raises ConfigurationError for a missing file."""
-    files: list[str] = []
+    found: list[Path] = []
     for path in map(Path, paths):
-        if path.is_dir():
-            inside = sorted(file for file in path.iterdir() if file.is_file())
-            files += [str(file.absolute()) for file in inside if not file.name.startswith(".")]
-        elif path.is_file():
-            files.append(str(path.absolute()))
-        else:
+        if not path.exists():
             raise ConfigurationError(f"{path}: there is no such file")
+        found += sorted(path.glob("[!.]*")) if path.is_dir() else [path]
+    files = dict.fromkeys(str(path.absolute()) for path in found if path.is_file())
     if not files:
         raise ConfigurationError("there is no file to decode; name captures or directories of them")
-    return list(dict.fromkeys(files))
+    return list(files)
 
 
 def decode(

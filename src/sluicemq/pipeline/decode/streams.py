@@ -9,7 +9,8 @@ begins another connection between the same endpoints.
 
 The protocol of a connection and its server side are detected from
 
-    1. a TLS record (RFC 8446, section 5.1) at the beginning of a side: TLS
+    1. a TLS record (RFC 8446, section 5.1), or the first line of JMQ's port mapper, at the
+       beginning of a side
     2. the port of one side, if it is known; unless its codec reports an error at once and another
        codec finds frames
     3. the codecs: the one that finds frames without an error before in the first bytes
@@ -51,7 +52,7 @@ from sluicemq.pipeline.decode.captures import (
     find_segment,
     read_packets,
 )
-from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions, HttpCodec
+from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions
 from sluicemq.pipeline.decode.columns import Row, RowBuffer
 
 _MODULUS: Final = 1 << 32
@@ -77,9 +78,11 @@ _RAW_PIECE: Final = 256 << 10
 _HEAD: Final = 16 << 10
 """Number of bytes of a connection that are examined."""
 
-_FOUND: Final = [kind for kind in CODECS.values() if kind is not HttpCodec]
-"""Codecs in the order of trial, without HTTP, which other servers use, too."""
-_TLS: Final = re.compile(rb"[\x14-\x17]\x03[\0-\x04]")
+_BEGINNINGS: Final = {
+    "tls": re.compile(rb"[\x14-\x17]\x03[\0-\x04]"),
+    "jmq-portmapper": re.compile(rb"101(?: \S+ \d+)?\r?\n"),
+}
+"""Patterns of the first bytes of a side, by protocol, for protocols without a codec."""
 _MOST_TRIALS: Final = 256
 _FRAMES, _NOTHING, _FAULT = 4, 1, -1
 """Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
@@ -259,8 +262,6 @@ class Flow:
 
     def end(self, closed: bool) -> None:
         """Handle the end of the stream; `closed`: the connection had ended."""
-        if self._codec is not None:
-            self._accept(self._codec, self._codec.end())
         if self._codec is None:
             self._report(self._end)
         elif self._codec.incomplete and self._end > self._begin:
@@ -317,11 +318,7 @@ class Flow:
 
         Return None if more bytes are needed."""
         kind, at = self._kind, self._from
-        while (
-            kind is not None
-            and kind.signature is not None
-            and (match := kind.signature.search(self._kept, at)) is not None
-        ):
+        while kind is not None and (match := kind.signature.search(self._kept, at)) is not None:
             at = match.start()
             codec = kind(*self._arguments)
             rest = bytes(memoryview(self._kept)[at:])
@@ -514,16 +511,19 @@ def _recognise(
     servers = known if len(known) == 1 else [0, 1] if ports[0] < ports[1] else [1, 0]
     if client is not None:
         servers = [1 - client]
-    raw = None if options.raw is None else options.raw.protocol
-    if raw is not None or any(_TLS.match(data) for data, _ in heads):
-        return raw or "tls", servers[0]
+    marked = (
+        name
+        for name, beginning in _BEGINNINGS.items()
+        if any(beginning.match(data) for data, _ in heads)
+    )
+    certain = (options.raw and options.raw.protocol) or next(marked, None)
+    if certain is not None:
+        return certain, servers[0]
     named = [(options.ports[ports[side]], side) for side in servers if side in known]
     expected, server = named[0] if named else (None, servers[0])
     if expected in REPORTED or not any(data for data, _ in heads):
         return expected, server
-    # the port of JMQ has both
-    likely = ("jmq", "jmq-portmapper") if expected == "jmq" else (expected,)
-    for kinds in ([kind for name, kind in CODECS.items() if name in likely], _FOUND):
+    for kinds in ([kind for name, kind in CODECS.items() if name == expected], [*CODECS.values()]):
         trials = [
             (_judge(kind, heads, side, options), kind.name, side)
             for kind in kinds
@@ -548,11 +548,11 @@ def _try(
     kind: type[Codec], to_server: bool, data: bytes, begins: bool, options: DecodeOptions
 ) -> int:
     """Return the score of one side: what its codec finds first."""
-    matches = kind.signature.finditer(data) if kind.signature else ()
+    matches = kind.signature.finditer(data)
     places = [0] if begins else [match.start() for match in islice(matches, _MOST_TRIALS)]
     for place in places:
         codec = kind(to_server, options)
-        if codec.feed(data[place:]) or codec.end():
+        if codec.feed(data[place:]):
             return _FRAMES
         if codec.error is None:
             return _NOTHING

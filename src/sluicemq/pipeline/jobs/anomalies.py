@@ -14,7 +14,6 @@ The `id` of an anomaly is the same on each run, so that a table of them is updat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from functools import reduce
 from typing import Final
@@ -237,7 +236,6 @@ def _rows(
     figures: dict[str, Column],
     message: Column,
 ) -> DataFrame:
-    columns: Sequence[Column] = [value.alias(name) for name, value in figures.items()]
     return frame.select(
         f.lit(kind).alias("kind"),
         f.when(critical, "critical").otherwise("warning").alias("severity"),
@@ -245,5 +243,7 @@ def _rows(
         "minute",
         message.alias("message_sequence"),
         evidence.alias("evidence"),
-        f.to_json(f.struct(*columns)).alias("details"),
+        f.to_json(f.struct(*(value.alias(name) for name, value in figures.items()))).alias(
+            "details"
+        ),
     )

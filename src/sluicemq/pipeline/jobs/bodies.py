@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.pandas.functions import arrow_udf
 from pyspark.sql.pandas.types import from_arrow_type
@@ -96,22 +96,9 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     frame = frame.selectExpr(
         "*",
         "octet_length(body) AS _size",
-        f"{PACKED} AS _packed",
         f"{NEED_JAVA} AS _java",
     )
-    if java:
-        plain_size = (
-            f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
-        )
-        read = read_java(
-            f.expr("if(_java, body, NULL)"),
-            f.col("body_kind"),
-            f.expr(f"if(_packed, {plain_size}, NULL)"),
-        )
-        frame = frame.withColumn("_read", read)
-    else:
-        frame = frame.withColumn("_read", f.lit(None).cast(_READ))
-    frame = frame.selectExpr(
+    frame = frame.withColumn("_read", java_columns(java)).selectExpr(
         "*",
         "if(_read.error IS NULL, try_validate_utf8(string(coalesce(_read.plain, body))), NULL)"
         " AS _text",
@@ -139,8 +126,23 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
     return frame.selectExpr(*kept, *(f"{made} AS `{name}`" for name, made in columns.items()))
 
 
+def java_columns(java: bool) -> Column:
+    """Return the struct of `read_body` for rows that fulfil NEED_JAVA, and null for others.
+
+    java  True if there may be such a row; otherwise nothing is sent to Python
+    """
+    if not java:
+        return f.lit(None).cast(_READ)
+    size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
+    return _read_java(  # type: ignore[no-any-return]
+        f.expr(f"if({NEED_JAVA}, body, NULL)"),
+        f.col("body_kind"),
+        f.expr(f"if({PACKED}, {size}, NULL)"),
+    )
+
+
 @arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
-def read_java(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
+def _read_java(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
     rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
     found = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
     return pa.array(found, _READ_ARROW)

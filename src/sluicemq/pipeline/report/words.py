@@ -6,6 +6,7 @@ import math
 import unicodedata
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import Final
 
 _LAID_OUT: Final = "\n\t"
@@ -34,29 +35,8 @@ def count(value: float | None) -> str:
     return UNKNOWN if value is None else f"{value:,.0f}"
 
 
-def short(value: float | None) -> str:
-    """Format three digits: 1.23M. Below 10, up to two decimals."""
-    return _scaled(value, _COUNTS)
-
-
-def size(value: float | None) -> str:
-    """Format a number of bytes: 1.5 MiB."""
-    return _scaled(value, _SIZES)
-
-
-def duration(milliseconds: float | None) -> str:
-    """Format three digits with a suitable unit: 0.25 ms, 12 ms, 1.5 s, 3 min, 2 h, 4 d."""
-    return _scaled(milliseconds, _TIMES)
-
-
-def rate(value: float | None) -> str:
-    """Format messages per second: 12.5k/s; below one, 3/min."""
-    if value is None:
-        return UNKNOWN
-    return f"{short(value)}/s" if value >= 1 or not value else f"{short(value * 60)}/min"
-
-
 def _scaled(value: float | None, steps: Steps) -> str:
+    """Format three digits with the unit of the largest step that the value reaches."""
     if value is None or math.isnan(value):
         return UNKNOWN
     # 999.5 of one unit would become 1000
@@ -64,6 +44,21 @@ def _scaled(value: float | None, steps: Steps) -> str:
     scaled = value / step
     digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
     return f"{round(scaled, digits):g}{unit}"
+
+
+short: Final = partial(_scaled, steps=_COUNTS)
+"""Format three digits: 1.23M. Below 10, up to two decimals."""
+size: Final = partial(_scaled, steps=_SIZES)
+"""Format a number of bytes: 1.5 MiB."""
+duration: Final = partial(_scaled, steps=_TIMES)
+"""Format milliseconds with a suitable unit: 0.25 ms, 12 ms, 1.5 s, 3 min, 2 h, 4 d."""
+
+
+def rate(value: float | None) -> str:
+    """Format messages per second: 12.5k/s; below one, 3/min."""
+    if value is None:
+        return UNKNOWN
+    return f"{short(value)}/s" if value >= 1 or not value else f"{short(value * 60)}/min"
 
 
 def moment(seconds: float) -> str:

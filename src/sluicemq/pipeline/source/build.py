@@ -6,7 +6,8 @@ The code is vectorised; only records with rarely set fields and requeues are loo
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from enum import IntEnum
+from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
@@ -18,7 +19,7 @@ from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
-from sluicemq.pipeline.source.heads import Column, Heads, Names
+from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name, kind_of, name_of
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import Integers
 from sluicemq.pipeline.source.options import PARTITION
@@ -61,20 +62,14 @@ _NEEDS: Final = {
 """Columns that need the bytes of an event's record."""
 
 
-def _words(words: dict[int, str]) -> tuple[list[str | None], Column]:
-    """Return the texts after a null, and a table from code to index in them.
+@cache
+def _names_of(codes: type[IntEnum]) -> pa.Array:
+    """Return the name of each code, null for other numbers.
 
-    Arrow arrays of Python objects import pandas, which processes that only plan do not need."""
-    places = np.zeros(256, np.int8)
-    for place, code in enumerate(words, 1):
-        places[code] = place
-    return [None, *words.values()], places
-
-
-_EVENTS: Final = _words({code: str(event) for event, code in EVENT_CODES.items()})
-_ORIGINS: Final = _words({int(origin): origin.name.lower() for origin in Origin})
-_BODY_KINDS: Final = _words({int(kind): kind.name.lower() for kind in BodyKind})
-_DURABILITIES: Final = _words({int(level): level.name.lower() for level in Durability})
+    Not a constant: Arrow arrays of Python objects import pandas, which processes that only plan do
+    not need."""
+    names = {int(code): code.name.lower() for code in codes}
+    return pa.array([names.get(code) for code in range(256)], pa.string())
 
 
 def touched(columns: frozenset[str], codes: Column, heads: Heads) -> Mask:
@@ -202,16 +197,12 @@ class BatchRecords:
         native = np.ascontiguousarray(values, f"<i{width}")
         return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(native)])
 
-    def _worded(
-        self, words: tuple[list[str | None], Column], codes: Column, valid: Mask | None = None
-    ) -> pa.Array:
-        texts, table = pa.array(words[0], pa.string()), words[1]
-        places = table[codes]
-        if valid is not None:
-            places = np.where(valid, places, 0)
-        if len(places) and places[0] == places[-1] and (places == places[0]).all():
-            return pa.repeat(texts[int(places[0])], len(places))
-        return texts.take(pa.array(places))
+    def _worded(self, texts: pa.Array, codes: Column, valid: Mask | None = None) -> pa.Array:
+        """Return the text of each code, null where `valid` is False."""
+        places = self._masked(pa.uint8(), codes, valid)
+        if len(codes) and not places.null_count and (codes == codes[0]).all():
+            return pa.repeat(texts[int(codes[0])], len(codes))
+        return texts.take(places)
 
     # --- message of an event ------------------------------------------------------------
 
@@ -272,14 +263,6 @@ class BatchRecords:
             times[rows], origins[rows], known[rows] = self._journal.origins(numbers[rows])
         return times, origins, known
 
-    def _published(self) -> pa.Array:
-        times, _, known = self._origins
-        return self._masked(TIME, times, known)
-
-    def _protocol(self) -> pa.Array:
-        _, origins, known = self._origins
-        return self._worded(_ORIGINS, origins, known)
-
     @cached_property
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
         """Rows of requeued messages, with the subscription and attempts of each."""
@@ -291,7 +274,7 @@ class BatchRecords:
         except msgspec.MsgspecError as error:
             for row in rows.tolist():
                 self._failed(row, f"a requeue record cannot be decoded: {error}")
-            return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros(0, np.int64)
+            rows, decoded = rows[:0], []
         first_rows = (np.cumsum(self._counts) - self._counts)[rows]
         return (
             first_rows,
@@ -306,10 +289,9 @@ class BatchRecords:
             listed = np.flatnonzero(self._lists >= 0)
             numbers[listed] = self._words32[(self._lists[listed] - LIST_HEAD) >> 2]
             known[listed] = True
-        if (self._codes == _REQUEUED).any():
-            rows, subscriptions, _ = self._requeues
-            numbers[rows] = subscriptions
-            known[rows] = True
+        rows, subscriptions, _ = self._requeues
+        numbers[rows] = subscriptions
+        known[rows] = True
         return self._masked(pa.int64(), numbers, known)
 
     def _attempts(self) -> pa.Array:
@@ -324,10 +306,9 @@ class BatchRecords:
             again, starts = again[good], starts[good]
             attempts[again] = self._words32[(starts >> 2) + self._items[again]]
             known[again] = True
-        if (self._codes == _REQUEUED).any():
-            rows, _, counted = self._requeues
-            attempts[rows] = counted
-            known[rows] = True
+        rows, _, counted = self._requeues
+        attempts[rows] = counted
+        known[rows] = True
         return self._masked(pa.int32(), attempts, known)
 
     # --- events with a body ------------------------------------------------------------
@@ -401,9 +382,6 @@ class BatchRecords:
             return array
         return self._placed(array.slice(0, own), self._header_rows)
 
-    def _header_moments(self, name: str) -> pa.Array:
-        return self._of_headers(self._moment(self._headers.moments(name)))
-
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
@@ -416,21 +394,23 @@ class BatchRecords:
         "sequence": lambda self: self._masked(pa.int64(), self._field("sequence")),
         "record_index": lambda self: self._masked(pa.int32(), self._items),
         "time": lambda self: self._masked(TIME, self._field("time")),
-        "event": lambda self: self._worded(_EVENTS, self._row_codes),
-        "destination": lambda self: self._names.texts(self._destinations),
-        "destination_kind": lambda self: self._names.kinds(self._destinations),
+        "event": lambda self: self._worded(pa.array([None, *EVENT_CODES]), self._row_codes),
+        "destination": lambda self: self._names.texts(self._destinations, name_of),
+        "destination_kind": lambda self: self._names.texts(self._destinations, kind_of),
         "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
-        "published": _published,
-        "protocol": _protocol,
+        "published": lambda self: self._masked(TIME, self._origins[0], self._origins[2]),
+        "protocol": lambda self: self._worded(_names_of(Origin), *self._origins[1:]),
         "subscription": _subscription,
         "attempts": _attempts,
         "priority": lambda self: self._masked(pa.int32(), self._field("priority"), self._bodied),
         "durability": lambda self: self._worded(
-            _DURABILITIES, self._field("durability"), self._bodied
+            _names_of(Durability), self._field("durability"), self._bodied
         ),
         "expiration": lambda self: self._moment(self._field("expiration"), self._bodied),
         "size": lambda self: self._masked(pa.int64(), self._spread(self._sizes), self._bodied),
-        "body_kind": lambda self: self._worded(_BODY_KINDS, self._field("kind"), self._bodied),
+        "body_kind": lambda self: self._worded(
+            _names_of(BodyKind), self._field("kind"), self._bodied
+        ),
         "body": _body,
         "ready": lambda self: self._depth(lambda bodies: self._words64[bodies >> 3]),
         "unacked": lambda self: self._depth(lambda bodies: self._words64[(bodies >> 3) + 1]),
@@ -440,14 +420,18 @@ class BatchRecords:
         "correlation_id": lambda self: self._of_headers(self._headers.text("correlation_id")),
         "reply_to": lambda self: self._of_headers(self._headers.reply_to()),
         "type": lambda self: self._of_headers(self._headers.text("type")),
-        "deliver_at": lambda self: self._header_moments("deliver_at"),
-        "client_timestamp": lambda self: self._header_moments("client_timestamp"),
+        "deliver_at": lambda self: self._of_headers(
+            self._moment(self._headers.moments("deliver_at"))
+        ),
+        "client_timestamp": lambda self: self._of_headers(
+            self._moment(self._headers.moments("client_timestamp"))
+        ),
         "properties": lambda self: self._properties[0],
         "property_types": lambda self: self._properties[1],
         # Kafka's columns
         "key": lambda self: self._COLUMNS["correlation_id"](self).cast(pa.binary()),
         "value": _body,
-        "topic": lambda self: self._names.addressed(self._destinations),
+        "topic": lambda self: self._names.texts(self._destinations, full_name),
         "partition": lambda self: self._masked(pa.int32(), np.full(self.rows, PARTITION)),
         "offset": lambda self: self._COLUMNS["sequence"](self),
         "timestamp": lambda self: self._COLUMNS["time"](self),

@@ -19,7 +19,7 @@ from sluicemq.journal.format import (
     size_at,
 )
 from sluicemq.journal.segment import COLUMNS, SEGMENT_HEADER_BYTES, SegmentIndex
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import spelled
 from sluicemq.pipeline.source.journal_storage import Integers, StoredSegment
 
@@ -239,6 +239,22 @@ def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) ->
 
 # --- names of destinations ---------------------------------------------------------------------
 
+
+def name_of(address: Address) -> str:
+    """Return the name of a destination."""
+    return spelled(address.name)
+
+
+def full_name(address: Address) -> str:
+    """Return the name of a queue, or `topic:` and that of a topic."""
+    return spelled(str(address))
+
+
+def kind_of(address: Address) -> str:
+    """Return "queue" or "topic"."""
+    return address.kind.name.lower()
+
+
 TABLE_NUMBERS: Final = 1 << 20
 """Numbers below this are looked up in a table, larger ones in a sorted list."""
 
@@ -254,9 +270,7 @@ class Names:
         ordered = sorted(self.addresses)
         self._ordered = [self.addresses[number] for number in ordered]
         self._numbers: Integers = np.array(ordered, np.int64)
-        self._texts: pa.Array | None = None
-        # one more entry, for unknown numbers
-        self._kinds = np.array([*(each.kind for each in self._ordered), 0], np.int32)
+        self._texts: dict[Callable[[Address], str], pa.Array] = {}
         # the place of each number, if they are small; the last entry is for larger numbers
         self._table: Integers | None = None
         if ordered and ordered[-1] < TABLE_NUMBERS:
@@ -264,13 +278,6 @@ class Names:
             self._table[ordered] = np.arange(len(ordered))
         self._asked: object = None
         self._allowed = np.zeros(0, np.bool_)
-
-    @classmethod
-    def of_summary(cls, summary: Mapping[str, Any]) -> Names:
-        """Return the destinations that a sealed segment's index names."""
-        return cls(
-            {number: Address(Kind(kind), name) for number, kind, name in summary["destinations"]}
-        )
 
     def add(self, addresses: Mapping[int, Address]) -> None:
         """Add destinations."""
@@ -294,22 +301,13 @@ class Names:
         places[places == count] = 0
         return np.where(self._numbers[places] == numbers, places, count)
 
-    def texts(self, numbers: Column) -> pa.Array:
-        """Return the names; null for unknown numbers."""
-        if self._texts is None:
-            names = [spelled(each.name) for each in self._ordered]
-            self._texts = pa.array([*names, None], pa.string())
-        return self._texts.take(pa.array(self._places(numbers)))
+    def texts(self, numbers: Column, text: Callable[[Address], str]) -> pa.Array:
+        """Return a text for each destination; null for unknown numbers.
 
-    def addressed(self, numbers: Column) -> pa.Array:
-        """Return the names, with `topic:` before those of topics; null for unknown numbers."""
-        texts = pa.array([*(spelled(str(each)) for each in self._ordered), None], pa.string())
-        return texts.take(pa.array(self._places(numbers)))
-
-    def kinds(self, numbers: Column) -> pa.Array:
-        """Return the kinds: "queue" or "topic"."""
-        kinds = pa.array([None, "queue", "topic"], pa.string())
-        return kinds.take(pa.array(self._kinds[self._places(numbers)]))
+        `text` is a function of this module, which is called once for each destination."""
+        if text not in self._texts:
+            self._texts[text] = pa.array([*map(text, self._ordered), None], pa.string())
+        return self._texts[text].take(pa.array(self._places(numbers)))
 
     def among(
         self, numbers: Column, allows: Callable[[Iterable[Address]], list[bool]]
@@ -322,5 +320,5 @@ class Names:
 
     def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
         """Return the bound of each number's destination, `others` for those without one."""
-        bounds = [bound_by_name.get(spelled(str(each)), others) for each in self._ordered]
+        bounds = [bound_by_name.get(full_name(each), others) for each in self._ordered]
         return np.array([*bounds, others], np.int64)[self._places(numbers)]

@@ -131,14 +131,19 @@ class HttpStorage(JournalStorage):
             return remote.request("GET", f"{API}/segments/{first}", (), {"Range": f"bytes={span}"})
 
     def range(self, first: int, start: int, stop: int) -> bytes:
-        """Return bytes of a segment. Raises RecordNotFound if it has been removed."""
-        data = self._ask(first, f"{start}-{stop - 1}").body
-        if len(data) != stop - start:
-            raise RequestRefused(
-                f"{self.name}: received {len(data)} of {stop - start} bytes from offset {start} of "
-                f"the segment {first}"
-            )
-        return data
+        """Return bytes of a segment, none if `stop` is not behind `start`.
+
+        Raises RecordNotFound if it has been removed."""
+        parts = []
+        for at in range(start, stop, RANGE_BYTES):
+            size = min(RANGE_BYTES, stop - at)
+            parts.append(self._ask(first, f"{at}-{at + size - 1}").body)
+            if len(parts[-1]) != size:
+                raise RequestRefused(
+                    f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {at} of "
+                    f"the segment {first}"
+                )
+        return b"".join(parts)
 
     def last(self, first: int, count: int) -> tuple[int, bytes]:
         """Return the offset of the last bytes of a segment, and the bytes. Raises as `range`."""
@@ -271,11 +276,8 @@ class RemoteSegment(StoredSegment):
         offset = trailer[0]
         if not SEGMENT_HEADER_BYTES <= offset < size:
             raise self.damage(size, "the segment's end refers to no index")
-        while start > offset:
-            before = max(offset, start - RANGE_BYTES)
-            data = self._place.range(self.first, before, start) + data
-            start = before
-        record = memoryview(data)[offset - start : -TRAILER_BYTES]
+        data = self._place.range(self.first, offset, start) + data
+        record = memoryview(data)[max(0, offset - start) : -TRAILER_BYTES]
         length = record_size(record, 0)
         if not length or record[TYPE_AT] != RecordType.INDEX:
             raise self.damage(offset, "the index is not intact")
@@ -296,18 +298,12 @@ class RemoteSegment(StoredSegment):
         for low, high in pairwise(starts):
             start, stop = int(offsets[low]), int(stops[high - 1])
             places[low:high] = offsets[low:high] - start + held
-            for at in range(start, stop, RANGE_BYTES):
-                parts.append(self._place.range(self.first, at, min(at + RANGE_BYTES, stop)))
+            parts.append(self._place.range(self.first, start, stop))
             held += stop - start
-        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts)), places
+        return pa.py_buffer(b"".join(parts)), places
 
     def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
-        stop = min(end, start + least)
-        parts = [
-            self._place.range(self.first, at, min(at + RANGE_BYTES, stop))
-            for at in range(start, stop, RANGE_BYTES)
-        ]
-        return pa.py_buffer(parts[0] if len(parts) == 1 else b"".join(parts))
+        return pa.py_buffer(self._place.range(self.first, start, min(end, start + least)))
 
     def is_intact(self, strict: bool) -> bool | None:
         return None  # each record is checked after it is received

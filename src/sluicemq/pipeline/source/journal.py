@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
-from sluicemq.model.destination import Address
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import (
     Column,
@@ -120,6 +120,15 @@ class SourceJournal:
             segment = self._open[first] = self.place.open(first, end)
         return segment
 
+    def find(self, place: int, strict: bool) -> StoredSegment | None:
+        """Return a segment; None if it is removed or damaged, which `strict` raises."""
+        try:
+            return self.segment(place)
+        except (RecordNotFound, JournalDamaged):
+            if strict:
+                raise
+            return None
+
     def tail(self, segment: StoredSegment) -> UnindexedTail:
         """Return the messages and destinations of a segment without an index."""
         key = (self.identity, segment.first)
@@ -133,9 +142,8 @@ class SourceJournal:
 
     def names(self, segment: StoredSegment) -> Names:
         """Return the destination names in the segment's index; none if it has no index."""
-        if segment.index is None:
-            return Names({})
-        return Names.of_summary(segment.index.summary)
+        listed = () if segment.index is None else segment.index.summary["destinations"]
+        return Names({number: Address(Kind(kind), name) for number, kind, name in listed})
 
     def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.

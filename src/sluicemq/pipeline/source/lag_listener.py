@@ -12,7 +12,7 @@ Python data source reports.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Final
 
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -69,9 +69,6 @@ class LagListener(StreamingQueryListener, Collector):
         query = progress.name or str(progress.id)
         reports = [lag_of(source.latestOffset) for source in progress.sources]
         self._lags[str(progress.runId)] = [(query, report) for report in reports if report]
-
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Do nothing: Spark reports no offsets of an idle query, whose last progress is valid."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
         """Drop the lag."""

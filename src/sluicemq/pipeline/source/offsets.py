@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from sluicemq.model.errors import ConfigurationError, JournalError
-from sluicemq.pipeline.source.heads import segment_heads
+from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.options import (
     EARLIEST,
@@ -119,7 +119,7 @@ def end_of(journal: SourceJournal, options: SourceOptions) -> Bound:
 def _resolve(
     journal: SourceJournal,
     options: SourceOptions,
-    times: Mapping[str, int] | None,
+    times: int | Mapping[str, int] | None,
     position: Position,
     others: str,
 ) -> Bound:
@@ -130,8 +130,11 @@ def _resolve(
         EARLIEST_OFFSET: state.earliest,
         LATEST_OFFSET: state.next,
     }
+    strict = options.fail_on_data_loss
+    if isinstance(times, int):
+        return Bound(_first_since(journal, times, strict))
     if times is not None:
-        sequences = {moment: first_since(journal, moment) for moment in sorted(set(times.values()))}
+        sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
         bounds = {name: sequences[moment] for name, moment in times.items()}
         return _around(bounds, options, words[others], others)
     if isinstance(position, str):
@@ -152,17 +155,20 @@ def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, other
     return Bound(min(every) if others == EARLIEST else max(every), bounds)
 
 
-def first_since(journal: SourceJournal, moment: int) -> int:
+def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
     """Return the sequence number of the first event in journal order at or after `moment`.
 
-    `moment` is in µs. Return the end of the journal if there is no such event."""
+    `moment` is in µs. Return the end of the journal if there is no such event. Without `strict`,
+    removed and damaged records are skipped."""
     state = journal.state
     for place in range(len(state.firsts)):
-        segment = journal.segment(place)
+        segment = journal.find(place, strict)
+        if segment is None:
+            continue
         index = segment.index
         if index is not None and (not index.count or index.summary["last_time"] < moment):
             continue
-        for heads in segment_heads(segment, 0, None):
+        for heads in segment_heads(segment, 0, None if strict else ignore_damage):
             rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))
             if len(rows):
                 return int(heads["sequence"][rows[0]])

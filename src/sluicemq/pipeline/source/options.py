@@ -30,12 +30,11 @@ import pyarrow as pa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
-from sluicemq.model.access import is_pattern
+from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
 from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
 
-_TRUTH: Final = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 _DIGITS: Final = re.compile(r"-?\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -104,18 +103,14 @@ class SourceOptions:
                              data directory or its journal; `url` is http(s)://host:7680
     user, password, token    credentials for `url`, which may contain them instead; never printed
     shape                    columns of the rows
-    destinations             globs (`*` = any run of characters); `topic:NAME` selects topics;
-                             () = all
+    destinations             patterns, of which one matches the whole name; that of a topic is
+                             `topic:NAME`; () = all
     subscribe                names of destinations, instead of `destinations`
-    subscribe_pattern        regular expression of such names; "" = none
     events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
     ending_offsets           exclusive end of a batch
-    starting_timestamp       µs; a batch excludes earlier events, a stream starts at the first
-                             record with this time or a later one
-    ending_timestamp         exclusive end of a batch, in µs
-    starting_timestamps, ending_timestamps   µs by destination; a destination starts or ends at the
-                             first record of the journal with this time or a later one
+    starting_timestamps, ending_timestamps   µs, for all destinations or by destination, which start
+                             or end at the first record of the journal with this time or a later one
     min_offsets_per_trigger  a micro-batch waits for this number of rows; 0 = it does not wait
     max_trigger_delay_ms     longest wait for `min_offsets_per_trigger`
     max_offsets_per_trigger  rows of one micro-batch; 0 = no limit
@@ -136,16 +131,13 @@ class SourceOptions:
     password: str = field(default="", repr=False)
     token: str = field(default="", repr=False)
     shape: Shape = Shape.EVENTS
-    destinations: tuple[str, ...] = ()
+    destinations: tuple[re.Pattern[str], ...] = ()
     subscribe: tuple[str, ...] = ()
-    subscribe_pattern: str = ""
     events: tuple[Event, ...] = (Event.PUBLISHED,)
     starting_offsets: Position | None = None
     ending_offsets: Position | None = None
-    starting_timestamp: int | None = None
-    ending_timestamp: int | None = None
-    starting_timestamps: Mapping[str, int] | None = None
-    ending_timestamps: Mapping[str, int] | None = None
+    starting_timestamps: int | Mapping[str, int] | None = None
+    ending_timestamps: int | Mapping[str, int] | None = None
     min_offsets_per_trigger: int = 0
     max_trigger_delay_ms: int = 900_000
     max_offsets_per_trigger: int = 0
@@ -180,17 +172,12 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _boolean(text: str) -> bool:
-    truth = _TRUTH.get(text.strip().lower())
-    if truth is None:
-        raise ValueError(f"{text!r} is neither true nor false")
-    return truth
+def _boolean(text: str) -> Any:
+    return _decoded(text.lower(), bool, "neither true nor false")
 
 
-def _positive(text: str) -> int:
-    if _DIGITS.fullmatch(text.strip()) and int(text) > 0:
-        return int(text)
-    raise ValueError(f"{text!r} is no number above 0")
+def _positive(text: str) -> Any:
+    return _decoded(text, Annotated[int, msgspec.Meta(gt=0)], "no number above 0")
 
 
 def _shape(text: str) -> Shape:
@@ -199,12 +186,12 @@ def _shape(text: str) -> Shape:
     return Shape(lowered)
 
 
-def _globs(text: str) -> tuple[str, ...]:
+def _globs(text: str) -> tuple[re.Pattern[str], ...]:
     patterns = _list(text)
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
             raise ValueError(f"{pattern!r} is no pattern")
-    return patterns
+    return tuple(map(matcher, patterns))
 
 
 def _events(text: str) -> tuple[Event, ...]:
@@ -263,15 +250,14 @@ def _subscribed(text: str) -> tuple[str, ...]:
     return names
 
 
-def _regular_expression(text: str) -> str:
+def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
     """Return the regular expression. Raises ValueError."""
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
     if not text:
         raise ValueError("it is empty; .* matches all destinations")
-    return text
+    try:
+        return (re.compile(text),)
+    except re.error as error:
+        raise ValueError(f"{text!r} is no regular expression: {error}") from None
 
 
 def _assigned(text: str) -> tuple[str, ...]:
@@ -318,11 +304,9 @@ def _duration_ms(text: str) -> int:
     return int(int(found[1]) * _UNITS_MS[found[2]])
 
 
-def _no_counterpart(name: str) -> str:
-    """Return what to do about an option of Spark's Kafka source that this source does not have.
-
-    Return "" for other names. `name` is in lower case.
-    """
+def _advice(name: str) -> str:
+    """Return what to do about an option that this source does not have, perhaps one of Spark's
+    Kafka source. `name` is in lower case."""
     if name == "kafka.bootstrap.servers":
         return (
             "the sluicemq source connects to a broker's HTTP address. Remove the option, and give "
@@ -330,7 +314,8 @@ def _no_counterpart(name: str) -> str:
         )
     if name.startswith("kafka.") or name in _KAFKA_ONLY:
         return "it belongs to Kafka and has no counterpart in the sluicemq source: remove it"
-    return ""
+    known = ", ".join(option.name for option in OPTIONS)
+    return f"the sluicemq source has none of that name, but {known}"
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -366,13 +351,13 @@ OPTIONS: Final = (
     OptionSpec("shape", "shape", _shape, "events"),
     OptionSpec("destinations", "destinations", _globs),
     OptionSpec("subscribe", "subscribe", _subscribed),
-    OptionSpec("subscribePattern", "subscribe_pattern", _regular_expression),
+    OptionSpec("subscribePattern", "destinations", _regular_expression),
     OptionSpec("assign", "subscribe", _assigned),
     OptionSpec("events", "events", _events, "published"),
     OptionSpec("startingOffsets", "starting_offsets", _position),
     OptionSpec("endingOffsets", "ending_offsets", _position, "latest", only=READ),
-    OptionSpec("startingTimestamp", "starting_timestamp", _timestamp),
-    OptionSpec("endingTimestamp", "ending_timestamp", _timestamp, only=READ),
+    OptionSpec("startingTimestamp", "starting_timestamps", _timestamp),
+    OptionSpec("endingTimestamp", "ending_timestamps", _timestamp, only=READ),
     OptionSpec("startingOffsetsByTimestamp", "starting_timestamps", _timestamps_by_destination),
     OptionSpec(
         "endingOffsetsByTimestamp", "ending_timestamps", _timestamps_by_destination, only=READ
@@ -406,13 +391,7 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     texts = own_options(given, _BY_NAME)
     for name in texts:
         if name not in _BY_NAME:
-            known = ", ".join(option.name for option in OPTIONS)
-            reason = _no_counterpart(name)
-            raise ConfigurationError(
-                f"option {name!r}: {reason}"
-                if reason
-                else f"option {name!r}: the sluicemq source has none of that name, but {known}"
-            )
+            raise ConfigurationError(f"option {name!r}: {_advice(name)}")
     if bool(texts.get("path")) == bool(texts.get("url")):
         raise ConfigurationError(
             "options path and url: give one of them. path is a broker's data directory on this "
@@ -428,15 +407,14 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
     for name, option in _BY_NAME.items():
         if name in texts:
             try:
-                values[option.field] = option.parse(texts[name])
+                value = values[option.field] = option.parse(texts[name])
             except ValueError as fault:
                 raise ConfigurationError(f"option {option.name}: {fault}") from None
+            # the options of the destinations precede the offsets
+            if isinstance(value, Mapping) and "subscribe" in values:
+                _check_destinations(option.name, value.keys(), set(values["subscribe"]))
     options = SourceOptions(**values)
     _check(options)
-    for option in OPTIONS:
-        bounds = getattr(options, option.field)
-        if isinstance(bounds, Mapping) and options.subscribe:
-            _check_destinations(option.name, bounds.keys(), set(options.subscribe))
     return options
 
 
@@ -502,12 +480,12 @@ def _reject_offset(name: str, given: Position | None, word: str, number: int) ->
 
 def check_stream(options: SourceOptions) -> None:
     """Check the options of `spark.readStream`. Raises ConfigurationError."""
-    for option in OPTIONS:
-        if option.only == READ and getattr(options, option.field) is not None:
-            raise ConfigurationError(
-                f"option {option.name}: a stream has no end. Remove the option; the trigger "
-                "availableNow ends a query when it has read what exists"
-            )
+    if options.ending_offsets is not None or options.ending_timestamps is not None:
+        names = " or ".join(option.name for option in OPTIONS if option.only == READ)
+        raise ConfigurationError(
+            f"a stream has no end: remove the option {names}. The trigger availableNow ends a "
+            "query when it has read what exists"
+        )
 
 
 # --- columns -----------------------------------------------------------------------------------

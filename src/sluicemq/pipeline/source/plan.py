@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
@@ -59,16 +58,6 @@ def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, Seg
             yield place, SegmentRange(first, max(low, first), min(high, following), 0, 0)
 
 
-def _segment(journal: SourceJournal, place: int, strict: bool) -> StoredSegment | None:
-    """Open a segment; None if it is removed or damaged, which `strict` raises."""
-    try:
-        return journal.segment(place)
-    except (RecordNotFound, JournalDamaged):
-        if strict:
-            raise
-        return None
-
-
 def segment_ranges(
     journal: SourceJournal, selection: Selection, columns: frozenset[str], strict: bool
 ) -> list[WeighedRange]:
@@ -78,7 +67,7 @@ def segment_ranges(
     state = journal.state
     ranges = []
     for place, whole in _ranges(state, selection.low, min(selection.high, state.next)):
-        segment = _segment(journal, place, strict)
+        segment = journal.find(place, strict)
         if segment is None:
             ranges.append(WeighedRange.unindexed(whole, LEAST_TASK_BYTES))
             continue
@@ -199,7 +188,7 @@ def _selected(
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     requested = selection.between(start.sequence, end.sequence)
     for place, whole in _ranges(journal.state, start.sequence, end.sequence):
-        segment = _segment(journal, place, strict)
+        segment = journal.find(place, strict)
         if segment is None or (
             segment.index is not None and not requested.may_be_in(segment.index.summary)
         ):

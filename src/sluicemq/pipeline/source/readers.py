@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
 
@@ -29,10 +29,8 @@ from sluicemq.pipeline.source.journal import SourceJournal
 from sluicemq.pipeline.source.journal_storage import JournalState
 from sluicemq.pipeline.source.lag import LagCounter
 from sluicemq.pipeline.source.offsets import (
-    Bound,
     Offset,
     end_of,
-    first_since,
     lost_before,
     read_offset,
     start_of,
@@ -47,7 +45,7 @@ from sluicemq.pipeline.source.plan import (
     share,
 )
 from sluicemq.pipeline.source.reading import Reading, Share, log
-from sluicemq.pipeline.source.selection import END, START, Selection
+from sluicemq.pipeline.source.selection import Selection
 
 
 class BatchReader(DataSourceReader):
@@ -60,13 +58,9 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         self._options = options
-        since, until = options.starting_timestamp, options.ending_timestamp
-        selection = replace(
-            Selection.of(options),
-            since=START if since is None else since,
-            until=END if until is None else until,
+        self._reading = Reading(
+            connect(options), schema, Selection.of(options), options.fail_on_data_loss
         )
-        self._reading = Reading(connect(options), schema, selection, options.fail_on_data_loss)
 
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks. Raises JournalError, ConfigurationError."""
@@ -116,11 +110,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
         """Return the position at which a query without a checkpoint starts."""
         journal = SourceJournal(self._place)
-        options = self._options
-        if options.starting_timestamp is not None:
-            start = Bound(first_since(journal, options.starting_timestamp))
-        else:
-            start = start_of(journal, options, LATEST)
+        start = start_of(journal, self._options, LATEST)
         if start.sequence == journal.state.next:
             return _end(journal.state)._replace(starts=start.by_destination).as_json()
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
@@ -265,14 +255,14 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _report_lost_slot(self, why: str) -> None:
         """Raise JournalError, or log a warning if `fail_on_data_loss` is off."""
-        message = (
-            f"the slot {self._options.slot} protects nothing any more: {why}. Segments that this "
-            "query has not read may have been removed. Drop the slot; the query creates a new one "
-            "when it starts. If the query then reports removed records, follow that message."
+        self._reading.report(
+            JournalError(
+                f"the slot {self._options.slot} protects nothing any more: {why}. Segments that "
+                "this query has not read may have been removed. Drop the slot; the query creates a "
+                "new one when it starts. If the query then reports removed records, follow that "
+                "message."
+            )
         )
-        if self._reading.strict:
-            raise JournalError(message)
-        log.warning("%s", message)
 
     # --- tasks ---------------------------------------------------------
 

@@ -131,15 +131,20 @@ class Reading:
         self, low: int, high: int, why: str = "their segments have been removed"
     ) -> None:
         """Raise RecordNotFound for records removed before they were read, or log a warning."""
-        message = (
-            f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To "
-            "continue with the remaining records, set failOnDataLoss to false (missing records are "
-            "then reported as warnings), or start again with another checkpoint. A slot (option "
-            "slot) keeps the broker from removing records that a stream has not read."
+        self.report(
+            RecordNotFound(
+                f"sequence numbers {low} to {high - 1} are gone, in whole or in part: {why}. To "
+                "continue with the remaining records, set failOnDataLoss to false (missing records "
+                "are then reported as warnings), or start again with another checkpoint. A slot "
+                "(option slot) keeps the broker from removing records that a stream has not read."
+            )
         )
+
+    def report(self, loss: Exception) -> None:
+        """Raise a loss of data, or log a warning if it is to be ignored."""
         if self.strict:
-            raise RecordNotFound(message)
-        log.warning("Not read: %s", message)
+            raise loss
+        log.warning("Ignored, as failOnDataLoss is false: %s", loss)
 
 
 class _RangeReader:
@@ -268,10 +273,8 @@ class _RangeReader:
 
     def _failed(self, heads: Heads, row: int, what: str) -> None:
         sequence = int(heads["sequence"][row])
-        error = self._segment.damage(int(heads["offset"][row]), f"{what} (record {sequence})")
-        if self._reading.strict:
-            raise error
-        log.warning("Skipped, in whole or in part: %s", error)
+        offset = int(heads["offset"][row])
+        self._reading.report(self._segment.damage(offset, f"{what} (record {sequence})"))
 
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")

@@ -1,4 +1,4 @@
-"""Filter of a read: by event, destination, sequence number and time.
+"""Filter of a read: by event, destination and sequence number.
 
 The filter needs only index columns, and for whole segments only the summary of the index.
 """
@@ -14,10 +14,9 @@ from typing import Any, Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
-from sluicemq.model.access import matcher
 from sluicemq.model.destination import Address
-from sluicemq.pipeline.schema import Event, spelled
-from sluicemq.pipeline.source.heads import Column, Heads, Names
+from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
 from sluicemq.pipeline.source.options import SourceOptions
 
 EVENT_CODES: Final = {event: code for code, event in enumerate(Event, 1)}
@@ -36,8 +35,7 @@ _TYPE_OF: Final = {event: type for type, event in _TYPES.items()}
 """Type of the records of an event; others are COMPLETED."""
 
 END: Final = (1 << 63) - 1
-"""Upper bound of all sequence numbers and times."""
-START: Final = -(1 << 63)
+"""Upper bound of all sequence numbers."""
 
 ENDED_CODES: Final = tuple(EVENT_CODES[event] for event in _CAUSES.values())
 LISTS: Final = (*ENDED_CODES, EVENT_CODES[Event.DELIVERED], EVENT_CODES[Event.REDELIVERED])
@@ -101,34 +99,24 @@ class Selection:
     """Filter for records.
 
     events      event types
-    patterns    globs of which a destination matches at least one; () = all destinations
+    patterns    patterns of which a destination's name matches at least one; () = all destinations
     names       names of destinations; empty = all destinations
-    expression  regular expression of the names; "" = all destinations
     low, high   sequence numbers, `high` exclusive
-    since, until  µs, `until` exclusive
     lows, highs   the same as `low` and `high`, in addition, for single destinations
     """
 
     events: frozenset[Event]
-    patterns: tuple[str, ...] = ()
+    patterns: tuple[re.Pattern[str], ...] = ()
     names: frozenset[str] = frozenset()
-    expression: str = ""
     low: int = 0
     high: int = END
-    since: int = START
-    until: int = END
     lows: Mapping[str, int] = field(default_factory=dict)
     highs: Mapping[str, int] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: SourceOptions) -> Selection:
         """Return the selection that the options of a read define."""
-        return cls(
-            frozenset(options.events),
-            options.destinations,
-            frozenset(options.subscribe),
-            options.subscribe_pattern,
-        )
+        return cls(frozenset(options.events), options.destinations, frozenset(options.subscribe))
 
     def between(self, low: int, high: int) -> Selection:
         """Return this selection, limited to sequence numbers from `low` on and below `high`."""
@@ -145,18 +133,16 @@ class Selection:
     @property
     def by_destination(self) -> bool:
         """True if the selection depends on the destination."""
-        return bool(self.patterns or self.names or self.expression or self.lows or self.highs)
+        return bool(self.patterns or self.names or self.lows or self.highs)
 
     def allows(self, addresses: Iterable[Address]) -> list[bool]:
         """Return for each destination True if the selection includes it."""
+        names = [full_name(address) for address in addresses]
         if self.names:
-            return [spelled(str(address)) in self.names for address in addresses]
-        if self.expression:
-            matches = [re.compile(self.expression).fullmatch]
-        else:
-            matches = [matcher(pattern).match for pattern in self.patterns]
+            return [name in self.names for name in names]
         return [
-            not matches or any(match(str(address)) for match in matches) for address in addresses
+            not self.patterns or any(pattern.fullmatch(name) for pattern in self.patterns)
+            for name in names
         ]
 
     def may_be_in(self, summary: Mapping[str, Any]) -> bool:
@@ -164,8 +150,6 @@ class Selection:
         if not summary["records"]:
             return False
         if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
-            return False
-        if summary["last_time"] < self.since or summary["first_time"] >= self.until:
             return False
         types = {int(type) for type in summary["types"]}
         return any(_TYPE_OF.get(event, RecordType.COMPLETED) in types for event in self.events)
@@ -177,9 +161,6 @@ class Selection:
         sequences = heads["sequence"]
         if heads.count and (sequences[0] < self.low or sequences[-1] >= self.high):
             mask &= (sequences >= self.low) & (sequences < self.high)
-        if self.since != START or self.until != END:
-            times = heads["time"]
-            mask &= (times >= self.since) & (times < self.until)
         if self.by_destination:
             mask &= names.among(heads["destination"], self.allows)
         if self.lows:

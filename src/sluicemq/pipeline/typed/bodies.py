@@ -29,8 +29,8 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
-from sluicemq.pipeline.jobs.bodies import NEED_JAVA, PACKED, read_java
+from sluicemq.model.message import COMPRESSED_SIZE
+from sluicemq.pipeline.jobs.bodies import NEED_JAVA, java_columns
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.typed.definition import Format
 
@@ -79,20 +79,12 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
 
     java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
-    if java:
-        size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
-        read = read_java(
-            f.expr(f"if({NEED_JAVA}, body, NULL)"),
-            f.col("body_kind"),
-            f.expr(f"if({PACKED}, {size}, NULL)"),
-        )
-        frame = messages.withColumn("_read", read).selectExpr(
-            "* EXCEPT (_read)",
-            f"if({NEED_JAVA}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
-            "_read.error AS _error",
-        )
-    else:
-        frame = messages.selectExpr("*", "string(body) AS _text", "string(NULL) AS _error")
+    condition = NEED_JAVA if java else "false"
+    frame = messages.withColumn("_read", java_columns(java)).selectExpr(
+        "* EXCEPT (_read)",
+        f"if({condition}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
+        "_read.error AS _error",
+    )
     kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
     return frame.selectExpr(
         "* EXCEPT (_error)",

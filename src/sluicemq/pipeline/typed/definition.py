@@ -36,7 +36,6 @@ RESERVED_TABLES: Final = frozenset({"messages"})
 RESERVED_GOLD: Final = frozenset({"traffic", "anomalies", "typed_counts"})
 
 _DLQ_SUFFIX: Final = ".dlq"
-_JMS_DLQ: Final = "mq.sys.dmq"
 
 
 class Format(StrEnum):
@@ -138,7 +137,7 @@ class TypedTable:
         """True if the pattern selects dead-letter queues on purpose: it is an exact name, or ends
         as dead-letter queues do."""
         pattern = self.destination
-        return "*" not in pattern or pattern.endswith(_DLQ_SUFFIX) or pattern == _JMS_DLQ
+        return "*" not in pattern or pattern.endswith(_DLQ_SUFFIX)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -95,6 +95,10 @@ class Outcome(StrEnum):
     QUARANTINED = "quarantined"
 
 
+_WRITTEN: Final = f"_outcome = '{Outcome.WRITTEN}'"
+_QUARANTINED: Final = f"_outcome = '{Outcome.QUARANTINED}'"
+
+
 @dataclass(frozen=True)
 class TableCounts:
     """Counts of one table in one batch.
@@ -216,13 +220,12 @@ def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
         f.array_compact(f.array(*names)).cast(ArrayType(StringType())).alias("_failed"),
         outcome.alias("_outcome"),
     )
-    quarantined = f"_outcome = '{Outcome.QUARANTINED}'"
     return frame.selectExpr(
         "* EXCEPT (_reason, _bytes)",
         "NOT _good AS _unparsed",
-        f"if({quarantined}, coalesce(_reason, "
+        f"if({_QUARANTINED}, coalesce(_reason, "
         "concat('expectation failed: ', array_join(_failed, ', '))), NULL) AS _reason",
-        f"if({quarantined}, _bytes, NULL) AS _body",
+        f"if({_QUARANTINED}, _bytes, NULL) AS _body",
     )
 
 
@@ -245,17 +248,16 @@ def _stop(table: TypedTable) -> str:
 
 def count_columns(table: TypedTable) -> list[Column]:
     """Return the aggregates of TableCounts over typed rows."""
-    quarantined = f"_outcome = '{Outcome.QUARANTINED}'"
     named = {
         "messages": "count(1)",
-        "written": f"count_if(_outcome = '{Outcome.WRITTEN}')",
+        "written": f"count_if({_WRITTEN})",
         "dropped": f"count_if(_outcome = '{Outcome.DROPPED}')",
-        "quarantined": f"count_if({quarantined})",
+        "quarantined": f"count_if({_QUARANTINED})",
         "deleted": "count_if(_deleted)",
         "unparsed": "count_if(_unparsed)",
         "unknown_fields": "coalesce(sum(_unknown), 0)",
-        "first_quarantined": f"min(if({quarantined}, _record, NULL))",
-        "last_quarantined": f"max(if({quarantined}, _record, NULL))",
+        "first_quarantined": f"min(if({_QUARANTINED}, _record, NULL))",
+        "last_quarantined": f"max(if({_QUARANTINED}, _record, NULL))",
     }
     failed = f.create_map(
         *(
@@ -272,13 +274,13 @@ def count_columns(table: TypedTable) -> list[Column]:
 
 def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
     """Return the rows to write: declared columns and METADATA."""
-    written = rows.where(f.col("_outcome") == str(Outcome.WRITTEN))
+    written = rows.where(_WRITTEN)
     return written.select(*(f.col(quoted(item.name)) for item in (*columns, *METADATA)))
 
 
 def quarantined_rows(rows: DataFrame) -> DataFrame:
     """Return the rows of the quarantine table, one per message however many expectations fail."""
-    return rows.where(f.col("_outcome") == str(Outcome.QUARANTINED)).selectExpr(
+    return rows.where(_QUARANTINED).selectExpr(
         "_broker AS broker",
         "_sequence AS sequence",
         "_message_id AS message_id",
@@ -294,7 +296,7 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
     """Return the newest written message of each key, with `_deleted`.
 
     All rows are of one broker, so the highest sequence number is the newest."""
-    written = rows.where(f.col("_outcome") == str(Outcome.WRITTEN))
+    written = rows.where(_WRITTEN)
     names = [item.name for item in (*columns, *METADATA)]
     whole = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
     keys = [f.col(quoted(name)) for name in table.key]
