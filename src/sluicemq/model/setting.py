@@ -44,8 +44,6 @@ class TomlLines:
     parses again.
     """
 
-    __slots__ = ("_lines",)
-
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")
 

@@ -76,23 +76,6 @@ log = structlog.get_logger("sluicemq.identity")
 class Authenticator:
     """Authenticator of one broker. Its methods are called on the event loop's thread."""
 
-    __slots__ = (
-        "_anonymous",
-        "_call_soon",
-        "_changes",
-        "_config",
-        "_damage",
-        "_has_admin_token",
-        "_logins",
-        "_store",
-        "_under_way",
-        "_upgrades",
-        "_wall",
-        "audit",
-        "required",
-        "user_snapshot",
-    )
-
     def __init__(
         self,
         config: AuthConfig,

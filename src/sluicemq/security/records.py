@@ -220,8 +220,6 @@ class UserSnapshot:
     """Snapshot of the user database. Identities are created on first use; connections share
     them."""
 
-    __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
-
     def __init__(self, database: Database) -> None:
         self.database = database
         users = database.users.values()

@@ -189,8 +189,6 @@ def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
 class _Collector:
     """Values by path, in the order of the sources: later ones replace earlier ones."""
 
-    __slots__ = ("destinations", "errors", "listeners", "origins", "places", "settings", "values")
-
     def __init__(self) -> None:
         self.settings = dict(setting_paths())
         self.values: dict[tuple[str, ...], Any] = {}

@@ -78,8 +78,6 @@ class Notices:
 
     The first line of a later minute has a field `left_out`: the number of suppressed lines."""
 
-    __slots__ = ("_clock", "_left_out", "_log", "_most", "_since", "_written")
-
     def __init__(self, log: Callable[..., Any], most: int, clock: Callable[[], float]) -> None:
         """Write to `log`, which takes a text and fields; `clock` returns monotonic seconds."""
         self._log = log
