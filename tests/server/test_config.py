@@ -175,7 +175,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("[destinations]\nq = 1", ["destinations.q: this is a table"]),
         ("[destinations.'topic:']", ["has a name"]),
         ("[logging]\nlevel = 'warn'", ["logging.level", "did you mean warning?"]),
-        ("[logging]\nlevel = 3", ["logging.level", "one of debug"]),
+        ("[logging]\nlevel = 3", ["logging.level", "there are debug"]),
         ("listeners = 3", ["[[listeners]]"]),
         ("[[listeners]]", ["listeners[0]", "give a url"]),
         ("[[listeners]]\nurl = 3", ["listeners[0]", "give a url"]),
