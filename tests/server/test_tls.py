@@ -403,7 +403,7 @@ def test_changed_files_are_noticed_once(authority: Authority) -> None:
 
 def problems(url: str) -> str:
     try:
-        load(Path("/dev/null"), listen=[url]).config.check()
+        load(Path("/dev/null"), listen=[url]).check()
     except ConfigurationError as error:
         return str(error)
     return ""
@@ -434,4 +434,4 @@ def test_a_version_may_be_a_number_in_a_file(authority: Authority) -> None:
     )
     config = load(authority.file("sluicemq.toml", text.encode())).config
     assert config.listeners[0].tls_min_version == "1.3"
-    config.check()
+    assert not list(config.problems())

@@ -38,12 +38,12 @@ from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
-from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, LoopLag
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
+from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.logs import Notices, configure
 from sluicemq.server.session_factories import SessionFactories, console_addresses, jms_address
 
@@ -60,17 +60,15 @@ LOOK_SECONDS: Final = 30.0
 log = structlog.get_logger("sluicemq")
 
 
-def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
+def serve(loaded: LoadedConfig) -> int:
     """Run a broker until SIGTERM or SIGINT and return the exit code.
-
-    `origins` maps settings to their source (`loading.LoadedConfig`).
 
     Raises ConfigurationError if the configuration is invalid, JournalError if the journal
     cannot be opened.
     """
-    config.check()
-    configure(config.logging)
-    server = Server(config, origins or {})
+    loaded.check()
+    configure(loaded.config.logging)
+    server = Server(loaded)
     previous = {number: signal.signal(number, server.stop) for number in STOP_SIGNALS}
     try:
         code = uvloop.run(server.run())
@@ -91,9 +89,9 @@ class Server:
     version = __version__
     compiled = COMPILED
 
-    def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
-        self.config = config
-        self._origins = origins
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self.config = loaded.config
+        self._origins = loaded.origins
         self.listeners: list[OpenListener] = []
         self.admin: OpenListener | None = None
         """Admin socket. It is not in `listeners` and stays open until the end of the shutdown."""
