@@ -22,7 +22,6 @@ from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.server.config import Config
-from sluicemq.server.connection import peer_user
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
 from sluicemq.server.tls import Tls
@@ -283,34 +282,6 @@ def test_a_certificate_gives_the_permissions_of_its_user(
     names = {each["name"]: each["published"] for each in broker.status()["destinations"]}
     assert names.get("jobs.a") == 1
     assert "other" not in names
-
-
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("cn", "alice"),
-        ("san-dns", "one.example"),
-        ("san-email", "a@example"),
-        ("subject", "CN=alice,CN=people\\, all,OU=\\#1+UID=\\ x\\ ,O=Example"),
-    ],
-)
-def test_whom_a_certificate_names(kind: str, name: str) -> None:
-    certificate = {
-        "subject": (
-            (("organizationName", "Example"),),
-            (("organizationalUnitName", "#1"), ("userId", " x ")),
-            (("commonName", "people, all"),),
-            (("commonName", "alice"),),
-        ),
-        "subjectAltName": (
-            ("IP Address", "::1"),
-            ("DNS", "one.example"),
-            ("email", "a@example"),
-            ("DNS", "two.example"),
-        ),
-    }
-    assert peer_user(certificate, kind) == name
-    assert peer_user({"subject": ()}, kind) == ""
 
 
 # --- replacement -----------------------------------------------------------------------------
