@@ -30,18 +30,18 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_whole(
-    path: Path, data: bytes, *, mode: int = 0o640, owner: tuple[int, int] | None = None
+    path: Path, data: bytes, *, mode: int = 0o640, owner_of: Path | None = None
 ) -> None:
     """Replace a file atomically: after a crash it has either the old or the new content.
 
-    `owner` is the user id and group id to assign, which requires root. Raises OSError with the
-    file's name; the temporary file is removed in that case.
+    The file is handed over to the owner of the directory `owner_of`. Raises OSError with the file's
+    name; the temporary file is removed in that case.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb", buffering=0, opener=partial(os.open, mode=mode)) as file:
-            if owner is not None:
-                os.fchown(file.fileno(), *owner)
+            if owner_of is not None:
+                hand_over(file.fileno(), owner_of)
             write_at(file.fileno(), data, 0)
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -54,16 +54,12 @@ def write_whole(
     sync_directory(path.parent)
 
 
-def owner_of(directory: Path) -> tuple[int, int] | None:
-    """Return user and group id for new files in the directory if the caller is root, else None.
-
-    They are those of the directory: the broker's user must be able to read files that root
-    creates.
-    """
-    if os.geteuid() != 0:
-        return None
-    status = directory.stat()
-    return status.st_uid, status.st_gid
+def hand_over(file: Path | int, directory: Path) -> None:
+    """Give a new file, by path or descriptor, to the owner of the directory if the caller is root:
+    the broker's user must be able to read files that root creates."""
+    if os.geteuid() == 0:
+        status = directory.stat()
+        os.chown(file, status.st_uid, status.st_gid)
 
 
 def create_file(path: Path, mode: int) -> FileIO:

@@ -22,7 +22,7 @@ from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import owner_of, sync_directory, write_whole
+from sluicemq.journal.files import hand_over, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -225,9 +225,7 @@ class Slots:
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(exist_ok=True)
-            owner = owner_of(self._directory.parent)
-            if owner is not None:
-                os.chown(self._directory, *owner)
+            hand_over(self._directory, self._directory.parent)
 
     def _kept(self, name: str) -> Slot:
         slot = self.get(name)
@@ -264,17 +262,15 @@ class Slots:
             yield  # without the directory no slot exists; the caller raises
             return
         try:
-            owner = owner_of(self._directory.parent)
-            if owner is not None:
-                os.fchown(fd, *owner)
+            hand_over(fd, self._directory.parent)
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
         finally:
             os.close(fd)
 
     def _write(self, path: Path, slot: Slot) -> None:
-        owner = owner_of(self._directory.parent)
-        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=owner)
+        data = msgspec.json.encode(slot) + b"\n"
+        write_whole(path, data, owner_of=self._directory.parent)
 
 
 def wall() -> int:

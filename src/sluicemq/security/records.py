@@ -29,7 +29,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sluicemq.journal.files import owner_of, write_whole
+from sluicemq.journal.files import hand_over, write_whole
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import (
     ANONYMOUS,
@@ -549,8 +549,7 @@ class UserStore:
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            owner = owner_of(self.path.parent)
-            write_whole(self.path, encode(after), mode=0o600, owner=owner)
+            write_whole(self.path, encode(after), mode=0o600, owner_of=self.path.parent)
             return after
 
     @contextmanager
@@ -558,9 +557,7 @@ class UserStore:
         path = self.path.with_name(self.path.name + ".lock")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
-            owner = owner_of(self.path.parent)
-            if owner is not None:
-                os.fchown(fd, *owner)
+            hand_over(fd, self.path.parent)
             deadline = time.monotonic() + LOCK_SECONDS
             while True:
                 try:
