@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import FileIO
+from math import inf
 from pathlib import Path
 from struct import Struct
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
-from sluicemq.model.errors import JournalLocked
+from sluicemq.model.errors import JournalLocked, SluiceError
 
 LOCK_NAME: Final = "lock"
+LOCK_POLL_SECONDS: Final = 0.01
 DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
 
@@ -60,6 +64,31 @@ def hand_over(file: Path | int, directory: Path) -> None:
     if os.geteuid() == 0:
         status = directory.stat()
         os.chown(file, status.st_uid, status.st_gid)
+
+
+@contextmanager
+def locked(
+    path: Path, *, mode: int, seconds: float = inf, busy: SluiceError | None = None
+) -> Iterator[None]:
+    """Hold an exclusive lock of a file, which is created for the owner of its directory.
+
+    Waits for at most `seconds`, then raises `busy`.
+    """
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        hand_over(fd, path.parent)
+        deadline = monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if busy is not None and monotonic() > deadline:
+                    raise busy from None
+                sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(fd)
 
 
 def create_file(path: Path, mode: int) -> FileIO:

@@ -10,19 +10,16 @@ A slot with a lease and a holder also keeps other processes from the same work.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import hand_over, sync_directory, write_whole
+from sluicemq.journal.files import hand_over, locked, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -249,24 +246,15 @@ class Slots:
                 raise RecordNotFound(f"there is no slot named {name}") from None
             sync_directory(self._directory)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Lock the slots against changes by other processes: readers, the broker, commands.
 
         A slot that was read inside the context is still current when it is written; in particular,
         a concurrent loss is not overwritten.
         """
-        try:
-            fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except FileNotFoundError:
-            yield  # without the directory no slot exists; the caller raises
-            return
-        try:
-            hand_over(fd, self._directory.parent)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        if not self._directory.is_dir():
+            return nullcontext()  # no slot exists; the caller raises
+        return locked(self._directory / _LOCK, mode=0o640)
 
     def _write(self, path: Path, slot: Slot) -> None:
         data = msgspec.json.encode(slot) + b"\n"
