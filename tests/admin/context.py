@@ -14,6 +14,7 @@ from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 from sluicemq.security.records import Database, Preparation
@@ -136,7 +137,7 @@ def context(broker: Broker, **changes: Any) -> ApiContext:
         "configuration": NoSettings(),
         "vitals": vitals,
         "users": UserService(NoUsers()),
-        "sessions": BrowserSessions(broker.clock),
+        "sessions": BrowserSessions(broker.clock, HttpSettings()),
         "audit": Lines(),
         "figures": ScrapeState(broker),
         "history": History(broker, vitals.lag),

@@ -86,7 +86,7 @@ class ApiFixture:
         self.context = context(
             self.broker,
             users=UserService(self.authenticator),
-            sessions=BrowserSessions(self.clock),
+            sessions=BrowserSessions(self.clock, config.http),
             audit=self.authenticator.audit,
             configuration=EffectiveConfiguration(config),
         )

@@ -216,7 +216,7 @@ class MessageActionRun:
         self.done = 0
         self.scanned = 0
         self.failed: list[MessageActionFailure] = []
-        self._until = perf_counter() + context.limits.action_seconds
+        self._until = perf_counter() + context.http.max_action_time
         self._limit = body.limit
         self.refused = False
 

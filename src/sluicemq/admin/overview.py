@@ -218,7 +218,7 @@ class OverviewService(Service):
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
         """GET /events"""
-        most = self._context.limits.streams
+        most = self._context.http.max_event_streams
         if self.open >= most:
             raise ApiError(
                 503,

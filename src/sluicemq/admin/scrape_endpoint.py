@@ -52,7 +52,7 @@ class MetricsPage(Service):
     async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
         figures = self._context.figures
-        if not figures.open:
+        if not self._context.http.public_metrics:
             call.demand(Operation.BROWSE, OTHERS)  # metrics cover all destinations
         asked = time.monotonic()
         async with figures.making:

@@ -494,23 +494,15 @@ FRESH_SECONDS: Final = 0.5
 class ScrapeState:
     """State shared by all HTTP listeners of a broker.
 
-    open      True if scraping requires no login
     requests  counts of requests to the HTTP API
     spans     numbers of spans by result; None without tracing
     made      latest response, built at `made_at` (monotonic); `making` is locked during a build
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        limit: int = 1000,
-        *,
-        open: bool = False,
-        spans: Mapping[str, int] | None = None,
+        self, broker: Broker, limit: int = 1000, *, spans: Mapping[str, int] | None = None
     ) -> None:
         """Create the state; `limit` is the maximum number of exported destinations."""
-
-        self.open = open
         self.exported = ExportedDestinations(broker, limit)
         self.destinations = DestinationMetrics(broker, self.exported)
         self.requests = RequestCounts()

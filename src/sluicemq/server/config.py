@@ -29,6 +29,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sluicemq.journal import JournalOptions
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
@@ -38,7 +39,6 @@ from sluicemq.security.records import Database, UserStore
 from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
-    HttpSettings,
     JmqSettings,
     Listener,
     ListenerLimits,

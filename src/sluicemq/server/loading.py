@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.journal import JournalOptions
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
@@ -32,7 +33,6 @@ from sluicemq.server.config import (
     TracingSettings,
 )
 from sluicemq.server.listener_settings import (
-    HttpSettings,
     JmqSettings,
     Listener,
     ListenerLimits,

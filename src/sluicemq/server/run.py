@@ -244,21 +244,15 @@ class Server:
             configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
             users=UserService(authenticator),
-            sessions=BrowserSessions(
-                broker.clock,
-                idle=config.http.session_idle_timeout,
-                life=config.http.session_lifetime,
-                most=config.http.max_sessions,
-                secure=config.http.secure_cookies,
-            ),
+            sessions=BrowserSessions(broker.clock, config.http),
             audit=authenticator.audit,
             history=History(broker, self.lag),
             figures=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
-                open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
+            http=config.http,
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
@@ -269,7 +263,6 @@ class Server:
             self.listeners,
             config.jmq,
             context,
-            config.http,
             background,
             Offload(unpacking, budget),
             Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,

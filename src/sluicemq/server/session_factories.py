@@ -47,7 +47,7 @@ from sluicemq.server.address import Url, is_wildcard
 from sluicemq.server.auto import PORT_MAPPER, AutoSession, detect_jmq_protocol
 from sluicemq.server.limits import SessionFactory
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listener_settings import HttpSettings, JmqSettings, Listener
+from sluicemq.server.listener_settings import JmqSettings, Listener
 
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
@@ -64,7 +64,6 @@ class SessionFactories:
         opened: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
         context: ApiContext | None = None,
-        http: HttpSettings | None = None,
         background: Background | None = None,
         large: Offload | None = None,
         notify: Callable[[str], None] = lambda _: None,
@@ -82,7 +81,6 @@ class SessionFactories:
         self._coordinator = Coordinator(broker, background)
         self._authenticator = authenticator
         self._context = context
-        self._http_settings = http or HttpSettings()
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
         self._factories: dict[str, SessionFactory] = {
@@ -116,17 +114,11 @@ class SessionFactories:
     def http(self, options: Listener, *, local: bool = False) -> SessionFactory:
         """Return the session factory of an HTTP listener; `local`: of the admin socket."""
         assert self._context is not None
-        settings = self._http_settings
         body = options.max_frame_bytes
         limits = ApiLimits(
-            targets=settings.max_batch_destinations,
             part=body + BESIDES_BYTES,
             name=options.max_name_bytes,
-            streams=settings.max_event_streams,
-            publish=min(body, settings.max_publish_bytes),
-            scan=settings.max_scan_messages,
-            scan_seconds=settings.max_scan_time,
-            action_seconds=settings.max_action_time,
+            publish=min(body, self._context.http.max_publish_bytes),
         )
         # not at the first connection: creating the application takes some time
         application = Application(replace(self._context, limits=limits))
