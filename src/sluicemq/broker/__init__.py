@@ -31,7 +31,7 @@ from sluicemq.broker.state import (
     Subscription,
     Window,
 )
-from sluicemq.broker.stats import DestinationStats
+from sluicemq.broker.stats import DestinationStats, Traffic
 from sluicemq.broker.subscription import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.broker.transaction import Transaction, TransactionState
 
@@ -67,6 +67,7 @@ __all__ = [
     "Sink",
     "StartDeadline",
     "Subscription",
+    "Traffic",
     "Transaction",
     "TransactionState",
     "Window",

@@ -604,7 +604,4 @@ class Broker:
 
     def traffic_of(self, protocol: str) -> Traffic:
         """Return the traffic counters of a protocol, creating them; its sessions update them."""
-        traffic = self.traffic.get(protocol)
-        if traffic is None:
-            traffic = self.traffic[protocol] = Traffic()
-        return traffic
+        return self.traffic.setdefault(protocol, Traffic())
