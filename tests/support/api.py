@@ -81,7 +81,11 @@ class ApiFixture:
             auth=AuthSettings(**settings),
         )
         self.authenticator = Authenticator(
-            config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
+            config.auth,
+            config.users_file,
+            loop.call_soon_threadsafe,
+            clock=lambda: self.now,
+            wall=lambda: self.now,
         )
         self.context = context(
             self.broker,

@@ -236,7 +236,12 @@ class Server:
         self._batch = batch = EventLoopBatch(loop, broker, self._fail)
         batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
-        authenticator = Authenticator(config, loop.call_soon_threadsafe)
+        authenticator = Authenticator(
+            config.auth,
+            config.users_file,
+            loop.call_soon_threadsafe,
+            insecure_public=config.insecure_public,
+        )
         lag = LoopLag(loop, self.lag)
         context = ApiContext(
             broker=broker,
