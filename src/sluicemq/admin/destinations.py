@@ -52,7 +52,6 @@ from sluicemq.model.destination import (
     Address,
     CreatedBy,
     DestinationSettings,
-    Kind,
     encode_name,
     is_temporary,
 )
@@ -175,9 +174,7 @@ class DestinationService(Service):
 
     def _view(self, destination: Destination) -> DestinationView:
         settings = destination.settings
-        queue = ""
-        if settings.dead_letter:
-            queue = settings.dead_letter_queue or f"{destination.name}.dlq"
+        queue = destination.dead_letter_address.name if settings.dead_letter else ""
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
@@ -417,10 +414,7 @@ class DeadLetterService(Service):
             called_so = destination.name.endswith(SUFFIX) and not destination.topic
             if called_so and sees(identity, destination):
                 found.setdefault(destination, [])
-            settings = destination.settings
-            queue = find(
-                Address(Kind.QUEUE, settings.dead_letter_queue or f"{destination.name}{SUFFIX}")
-            )
+            queue = find(destination.dead_letter_address)
             if queue is not None and queue is not destination and sees(identity, queue):
                 users = found.setdefault(queue, [])
                 if sees(identity, destination) and len(users) < MOST_REASONS:

@@ -91,6 +91,14 @@ class SessionFactories:
             "vibemq": self._vibemq,
             "jmq": self._jmq,
         }
+        self._detected = {**self._factories, "jmq": self._jms, PORT_MAPPER: self._portmapper}
+        """Factories by the protocol that a client's first bytes have shown."""
+        self._detected_refused: dict[str, SessionFactory] = {
+            "jmq": partial(self._jms, refused=True),
+            "vibemq": partial(self._vibemq, refused=True),
+            PORT_MAPPER: self._portmapper,
+        }
+        """The same for clients beyond the limit of connections, which can be told so."""
 
     def of(self, options: Listener) -> SessionFactory:
         """Return the session factory of a listener; each listener that may speak HTTP has its
@@ -289,17 +297,12 @@ class SessionFactories:
     ) -> Session:
         """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
         not served, or the client is `refused` and the protocol cannot say so."""
-        if protocol == "jmq":
-            return self._jms(transport, options, refused=refused)
-        if protocol == PORT_MAPPER:
-            return self._portmapper(transport, options)
-        if protocol == "vibemq":
-            return self._vibemq(transport, options, refused=refused)
-        if refused:
-            raise ConfigurationError("too many connections")
-        if protocol not in self._factories:
-            raise ConfigurationError(f"{protocol} is not served here")
-        return self._factories[protocol](transport, options)
+        factory = (self._detected_refused if refused else self._detected).get(protocol)
+        if factory is None:
+            raise ConfigurationError(
+                "too many connections" if refused else f"{protocol} is not served here"
+            )
+        return factory(transport, options)
 
 
 def _queue_defaults(options: Listener) -> WrittenOptions:
