@@ -246,12 +246,10 @@ def is_browser(connection: HTTPConnection) -> bool:
 
 
 def read_authorization(header: str) -> Credentials:
-    """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750); empty credentials
-    for an empty header. Raises ApiError for an invalid header."""
+    """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750). Raises ApiError
+    for an invalid header."""
     scheme, _, value = header.partition(" ")
     value = value.strip()
-    if not header:
-        return Credentials()
     if scheme.lower() == "bearer" and value:
         return Credentials(token=value)
     if scheme.lower() == "basic":

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sluicemq.model.histogram import Distribution
+from sluicemq.model.histogram import BOUNDS, Distribution
 
 EACH: Final = 2
 """Exports every n-th bucket; a factor of 2 between bounds is fine enough for charts."""
@@ -107,7 +107,7 @@ class Exposition:
         own = labels_of(family, labels)
         before = f"{family.name}_bucket{{{own}{',' if own else ''}le="
         total = 0
-        for number, (bound, count) in enumerate(zip(seen.bounds, seen.counts, strict=False)):
+        for number, (bound, count) in enumerate(zip(BOUNDS, seen.counts, strict=False)):
             total += count
             if number % EACH == 0:
                 lines.append(f'{before}"{bound:.6g}"}} {total}\n')
