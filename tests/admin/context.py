@@ -73,9 +73,6 @@ class NoSettings:
 class Process:
     """A process without uptime and memory."""
 
-    version = "0"
-    compiled = False
-
     def __init__(self) -> None:
         self.lag = Histogram()
         self.now: BrokerState = "serving"

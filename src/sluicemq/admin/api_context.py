@@ -95,8 +95,6 @@ class Configuration(Protocol):
 class Vitals(Protocol):
     """State and resource usage of the server process."""
 
-    version: str
-    compiled: bool
     lag: Histogram
     """Event loop lag: delay of timers."""
 

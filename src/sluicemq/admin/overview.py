@@ -22,7 +22,7 @@ from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
-from sluicemq.broker import Destination, Traffic
+from sluicemq.broker import COMPILED, Destination, Traffic
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (
     EVENT_STREAM,
@@ -268,8 +268,8 @@ class OverviewService(Service):
         stats = history.journal
         listeners = context.connections.listeners()
         return OverviewView(
-            version=vitals.version,
-            compiled=vitals.compiled,
+            version=__version__,
+            compiled=COMPILED,
             broker_id=broker.identity.hex(),
             state=vitals.state(),
             time=broker.clock.wall,

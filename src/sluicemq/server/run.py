@@ -24,7 +24,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
-from sluicemq.broker import COMPILED, Broker, EngineSettings, SelectorLimits, recover, snapshot
+from sluicemq.broker import Broker, EngineSettings, SelectorLimits, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -87,7 +87,6 @@ class Server:
     """Broker with its journal and listeners. Implements Vitals for the admin API."""
 
     version = __version__
-    compiled = COMPILED
 
     def __init__(self, loaded: LoadedConfig) -> None:
         self.config = loaded.config
