@@ -324,16 +324,12 @@ def every(destination: Destination) -> list[Subscription]:
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     name_filter = query.filter.lower()
     pattern = matcher(name_filter) if "*" in name_filter else None
-    kind = query.kind
-    temporary = query.temporary
 
     def is_meant(destination: Destination) -> bool:
-        if kind is not None and destination.topic != (kind == "topic"):
+        if query.kind is not None and destination.topic != (query.kind == "topic"):
             return False
-        if temporary is not None and destination.temporary != temporary:
+        if query.temporary is not None and destination.temporary != query.temporary:
             return False
-        if not name_filter:
-            return True
         name = destination.name.lower()
         return pattern.match(name) is not None if pattern is not None else name_filter in name
 
