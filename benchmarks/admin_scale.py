@@ -42,6 +42,7 @@ from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
 from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
+from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.run import Server
 
 TICK_SECONDS: Final = 0.001
@@ -98,7 +99,7 @@ async def serve(directory: Path, pipe: Connection) -> None:
         listeners=tuple(Listener(**_split(url)) for url in urls),
         broker=BrokerSettings(data_dir=directory, destination_idle_timeout=0),
     )
-    server = Server(config, {})
+    server = Server(LoadedConfig(config, {}, {}))
     running = asyncio.ensure_future(server.run())
     while len(server.listeners) < len(urls):
         await asyncio.sleep(0.01)

@@ -14,6 +14,7 @@ from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker
 from sluicemq.management.broker import AuditEntry, BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 from sluicemq.security.records import Database, Preparation
@@ -71,9 +72,6 @@ class NoSettings:
 
 class Process:
     """A process without uptime and memory."""
-
-    version = "0"
-    compiled = False
 
     def __init__(self) -> None:
         self.lag = Histogram()
@@ -136,7 +134,7 @@ def context(broker: Broker, **changes: Any) -> ApiContext:
         "configuration": NoSettings(),
         "vitals": vitals,
         "users": UserService(NoUsers()),
-        "sessions": BrowserSessions(broker.clock),
+        "sessions": BrowserSessions(broker.clock, HttpSettings()),
         "audit": Lines(),
         "figures": ScrapeState(broker),
         "history": History(broker, vitals.lag),

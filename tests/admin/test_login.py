@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.broker import ManualClock
+from sluicemq.management.settings import HttpSettings
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import EVERYBODY
 from sluicemq.security import records
@@ -196,7 +197,7 @@ async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -
 
 def test_idle_and_absolute_timeouts() -> None:
     clock = ManualClock()
-    sessions = BrowserSessions(clock, idle=60, life=200)
+    sessions = BrowserSessions(clock, HttpSettings(session_idle_timeout=60, session_lifetime=200))
     secret, session = sessions.begin(lambda: EVERYBODY)
     for _ in range(3):
         clock.advance(59_000)
@@ -215,7 +216,7 @@ def test_idle_and_absolute_timeouts() -> None:
 
 
 def test_too_many_sessions_end_the_least_recently_used() -> None:
-    sessions = BrowserSessions(ManualClock(), most=2)
+    sessions = BrowserSessions(ManualClock(), HttpSettings(max_sessions=2))
     first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)
     third, _ = sessions.begin(lambda: EVERYBODY)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.api_context import ApiLimits
 from sluicemq.broker import ManualClock, Window
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability
 from tests.admin.stock import held, looped, queue, read, send, topic, waiting
@@ -81,13 +81,13 @@ async def test_move_all_keeps_the_order_and_skips_later_messages(
     send(jobs, *[str(number) for number in range(500)], broker=broker)
     send(jobs, "urgent", broker=broker, priority=9)
     send(jobs, "delayed", broker=broker, deliver_at=broker.clock.wall + 1000)
-    object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.0))
+    object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=0.0))
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
     total = done["processed"]
     send(jobs, "new", broker=broker)
     rounds = 1
-    object.__setattr__(api_fixture.context, "limits", ApiLimits(action_seconds=0.001))
+    object.__setattr__(api_fixture.context, "http", HttpSettings(max_action_time=0.001))
     while done["next_cursor"] is not None:
         done = await act(
             http_client, action="move", all=True, target=TARGET, cursor=done["next_cursor"]

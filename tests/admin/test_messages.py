@@ -8,8 +8,8 @@ from urllib.parse import quote
 
 import pytest
 
-from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.messages import view_of_body
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
@@ -83,7 +83,7 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
 
 @looped
 async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiFixture) -> None:
-    object.__setattr__(api_fixture.context, "limits", ApiLimits(scan=30))
+    object.__setattr__(api_fixture.context, "http", HttpSettings(max_scan_messages=30))
     broker = api_fixture.broker
     jobs = queue(broker)
     for number in range(100):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from sluicemq.broker import EngineSettings, Subscription
+from sluicemq.broker import EngineSettings, Subscription, scan
 from sluicemq.model.errors import RecordNotFound
 from sluicemq.model.message import Durability, Message
 from tests.support.broker import BrokerFixture
@@ -12,7 +12,7 @@ from tests.support.broker import BrokerFixture
 
 def browsed(fixture: BrokerFixture, subscription: Subscription) -> list[tuple[int, Message | None]]:
     """Return what a scan without interruptions yields."""
-    return [found for found in fixture.broker.scan(subscription) if found is not None]
+    return [found for found in scan(subscription) if found is not None]
 
 
 def test_browse_lists_ready_and_unacked_messages_in_queue_order() -> None:

@@ -42,11 +42,11 @@ class Restartable:
             self.journal.seal()
         self.journal.sync()
         self.journal.close()
-        self.clock.set_wall(self.clock.wall - back)
+        self.clock.wall -= back
         self.start()
 
     def set_wall(self, change: int) -> None:
-        self.clock.set_wall(self.clock.wall + change)
+        self.clock.wall += change
         self.broker.refresh()
 
     def send(self, body: str, *, delay: int = 0, ttl: int = 0) -> None:
@@ -157,7 +157,7 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     clock = ManualClock()
     log = ClockLog(MemoryJournal(), clock)
     for _ in range(MAX_STEPS + 10):
-        clock.set_wall(clock.wall + 2000)
+        clock.wall += 2000
         log.look()
     assert len(log.steps) == MAX_STEPS
     last = log.steps[-1][0]
@@ -170,9 +170,9 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
 def test_a_small_difference_is_no_step() -> None:
     clock = ManualClock()
     log = ClockLog(MemoryJournal(), clock)
-    clock.set_wall(clock.wall + 999)
+    clock.wall += 999
     log.look()
     assert log.steps == []
-    clock.set_wall(clock.wall + 1)
+    clock.wall += 1
     log.look()
     assert [step for _, step in log.steps] == [1000]

@@ -71,7 +71,7 @@ def test_setting_the_clock_neither_expires_nor_revives_messages(jump: int) -> No
     fixture = BrokerFixture()
     queue = fixture.queue()
     fixture.send(queue, "a", expiration=fixture.clock.wall + 1000)
-    fixture.clock.set_wall(fixture.clock.wall + jump)
+    fixture.clock.wall += jump
     fixture.wait(900)
     assert bodies(queue) == ["a"]
     fixture.wait(200)
@@ -101,7 +101,7 @@ def test_setting_the_clock_before_a_message_is_visible(
             assert broker.publish(queue, message)
         elif held_up_by == "transaction":
             broker.transactions.publish(transaction, queue, message)
-    fixture.clock.set_wall(fixture.clock.wall + jump)
+    fixture.clock.wall += jump
     broker.transactions.commit(transaction)
     broker.flush()
     fixture.wait(after)
@@ -113,7 +113,7 @@ def test_setting_the_clock_does_not_change_the_life_of_moved_messages(jump: int)
     fixture = BrokerFixture()
     queue, target = fixture.queue(), fixture.queue("target")
     fixture.send(queue, "a", expiration=fixture.clock.wall + 1000)
-    fixture.clock.set_wall(fixture.clock.wall + jump)
+    fixture.clock.wall += jump
     move_ready(fixture.broker, queue.queue, target)
     fixture.broker.flush()
     fixture.wait(900)
@@ -163,7 +163,7 @@ def test_setting_the_clock_does_not_change_the_delay(jump: int) -> None:
     queue = fixture.queue()
     reader = fixture.read(queue)
     fixture.send(queue, "later", deliver_at=fixture.clock.wall + 500)
-    fixture.clock.set_wall(fixture.clock.wall + jump)
+    fixture.clock.wall += jump
     fixture.wait(499)
     assert reader.got() == []
     fixture.wait(1)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock
+from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
 from sluicemq.broker.scheduler import Scans
 from sluicemq.journal.memory import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
@@ -174,7 +174,7 @@ def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
     """The engine's part: what a protocol does with it is in the tests of the protocol."""
     fixture = Fixture(limit)
     broker = fixture.broker
-    listed = broker.scan(fixture.queue.queue)
+    listed = scan(fixture.queue.queue)
     found: list[int] = []
 
     def step() -> None:
@@ -200,7 +200,7 @@ def test_a_scan_continues_despite_concurrent_changes() -> None:
     numbers = broker_fixture.send(queue, *map(str, range(200)))
     reader = broker_fixture.read(queue, 10, refill=False)
     broker_fixture.broker.flush()
-    listed = broker_fixture.broker.scan(queue.queue)
+    listed = scan(queue.queue)
     found = [next(listed) for _ in range(20)]
     broker_fixture.send(queue, "new", priority=0)
     broker_fixture.send(queue, "newer")
@@ -238,7 +238,7 @@ def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
     broker_fixture.broker.flush()
     broker_fixture.clock.advance(data.draw(st.sampled_from([0, 100])))
     del reader
-    found = [each for each in broker_fixture.broker.scan(queue.queue) if each is not None]
+    found = [each for each in scan(queue.queue) if each is not None]
     steady = broker_fixture.clock.steady
     assert found == [
         (delivery.sequence, None if delivery.journaled else delivery.message)

@@ -3,6 +3,7 @@ resume reading: the honest ones are never affected, and the others leave nothing
 
 from __future__ import annotations
 
+from pathlib import Path
 from random import Random
 
 from hypothesis import settings
@@ -12,9 +13,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.transport import Session, Transport
+from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.server.address import Url
-from sluicemq.server.config import Config
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.session_factories import SessionFactories
 from tests.fuzz import corpus
@@ -40,7 +41,7 @@ class FixedVitals:
         return 1
 
 
-AUTHENTICATOR = Authenticator(Config(), lambda call: call())
+AUTHENTICATOR = Authenticator(AuthSettings(), Path("/nonexistent"), lambda call: call())
 """There are no users."""
 
 

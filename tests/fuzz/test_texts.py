@@ -97,7 +97,7 @@ def test_a_damaged_configuration_is_one_or_a_configuration_error(
     file = tmp_path / "sluicemq.toml"
     file.write_bytes(b"".join(mutate(chance, lines)))
     with suppress(ConfigurationError):
-        load(file).config.check()
+        load(file).check()
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -108,4 +108,4 @@ def test_noise_is_a_configuration_error(tmp_path: Path, data: bytes) -> None:
     file = tmp_path / "sluicemq.toml"
     file.write_bytes(data)
     with suppress(ConfigurationError):
-        load(file).config.check()
+        load(file).check()

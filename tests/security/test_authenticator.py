@@ -44,7 +44,6 @@ from sluicemq.security.records import (
     ready,
 )
 from sluicemq.server.address import Url
-from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
 
@@ -81,17 +80,16 @@ class AuthenticatorFixture:
         self.settings = AuthSettings(**settings)
         self._authenticators: list[Authenticator] = []
 
-    def config(self, **more: Any) -> Config:
-        return Config(broker=BrokerSettings(data_dir=self.directory), auth=self.settings, **more)
-
     @functools.cached_property
     def authenticator(self) -> Authenticator:
         return self.make_authenticator()
 
     def make_authenticator(self, **more: Any) -> Authenticator:
         authenticator = Authenticator(
-            self.config(**more),
+            self.settings,
+            self.store.path,
             self.loop.call_soon,
+            **more,
             clock=lambda: self.now,
             wall=lambda: self.now,
             verify=self._verify,

@@ -6,6 +6,7 @@ import os
 import ssl
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.certificates import read_authorities, read_chain
+from sluicemq.server.certificates import peer_user, read_authorities, read_chain
 from tests.server.authority import Authority, serial_of
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
@@ -168,3 +169,54 @@ def test_a_missing_intermediate_is_warned_of(authority: Authority) -> None:
     alone = authority.file("alone.pem", content + certificate.public_bytes(Encoding.PEM))
     (warning,) = warnings(alone)
     assert "the chain is missing" in warning
+
+
+# --- names of clients ------------------------------------------------------------------------
+
+
+def certificate_of(subject: x509.Name, *extensions: x509.ExtensionType) -> bytes:
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = x509.CertificateBuilder(subject, subject, key.public_key(), 1, NOW, NOW)
+    for extension in extensions:
+        builder = builder.add_extension(extension, critical=False)
+    return builder.sign(key, hashes.SHA256()).public_bytes(Encoding.DER)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("cn", "alice"),
+        ("san-dns", "one.example"),
+        ("san-email", "a@example"),
+        ("subject", "CN=alice,CN=people\\, all,OU=\\#1+UID=\\ x\\ ,O=Example"),
+    ],
+)
+def test_whom_a_certificate_names(kind: str, name: str) -> None:
+    relatives = (
+        [(NameOID.ORGANIZATION_NAME, "Example")],
+        [(NameOID.ORGANIZATIONAL_UNIT_NAME, "#1"), (NameOID.USER_ID, " x ")],
+        [(NameOID.COMMON_NAME, "people, all")],
+        [(NameOID.COMMON_NAME, "alice")],
+    )
+    subject = x509.Name(
+        x509.RelativeDistinguishedName(x509.NameAttribute(*each) for each in relative)
+        for relative in relatives
+    )
+    alternatives = x509.SubjectAlternativeName(
+        [
+            x509.IPAddress(ip_address("::1")),
+            x509.DNSName("one.example"),
+            x509.RFC822Name("a@example"),
+            x509.DNSName("two.example"),
+        ]
+    )
+    assert peer_user(certificate_of(subject, alternatives), kind) == name
+
+
+@pytest.mark.parametrize("kind", ["cn", "san-dns", "san-email", "subject"])
+def test_a_certificate_may_name_no_user(kind: str) -> None:
+    certificate = certificate_of(x509.Name([]))
+    assert peer_user(certificate, kind) == ""
+    assert peer_user(certificate[:-1], kind) == ""
+    broken = x509.UnrecognizedExtension(x509.SubjectAlternativeName.oid, b"broken")
+    assert peer_user(certificate_of(x509.Name([]), broken), kind) == ""

@@ -41,8 +41,8 @@ def test_nothing_given_serves_every_protocol_on_loopback() -> None:
         "http://127.0.0.1:7680",
     ]
     assert {listener.durability for listener in config.listeners} == {None}
-    config.check()
     assert config == Config()
+    assert not list(config.problems())
 
 
 def test_sources_win_in_order(tmp_path: Path) -> None:
@@ -175,7 +175,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("[destinations]\nq = 1", ["destinations.q: this is a table"]),
         ("[destinations.'topic:']", ["has a name"]),
         ("[logging]\nlevel = 'warn'", ["logging.level", "did you mean warning?"]),
-        ("[logging]\nlevel = 3", ["logging.level", "one of debug"]),
+        ("[logging]\nlevel = 3", ["logging.level", "there are debug"]),
         ("listeners = 3", ["[[listeners]]"]),
         ("[[listeners]]", ["listeners[0]", "give a url"]),
         ("[[listeners]]\nurl = 3", ["listeners[0]", "give a url"]),
@@ -289,12 +289,12 @@ def test_contradictions_of_a_destination_are_found(tmp_path: Path) -> None:
 
 
 def test_check_reports_every_problem_at_once() -> None:
-    config = load(listen=["phpmq://0.0.0.0:1", "phpmq+tls://:2"]).config
+    loaded = load(listen=["phpmq://0.0.0.0:1", "phpmq+tls://:2"])
     with pytest.raises(ConfigurationError) as caught:
-        config.check()
+        loaded.check()
     assert len(str(caught.value).splitlines()) == 2
-    with pytest.raises(ConfigurationError, match="no listener"):
-        msgspec.structs.replace(config, listeners=()).check()
+    [problem] = msgspec.structs.replace(loaded.config, listeners=()).problems()
+    assert "no listener" in problem
 
 
 def test_every_setting_is_explained() -> None:
@@ -377,7 +377,7 @@ _toml = st.lists(
 @given(_toml)
 def test_any_file_is_a_configuration_or_a_configuration_error(tmp_path: Path, text: str) -> None:
     try:
-        load_text(tmp_path, text).config.check()
+        load_text(tmp_path, text).check()
     except ConfigurationError:
         return
 

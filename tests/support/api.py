@@ -81,12 +81,16 @@ class ApiFixture:
             auth=AuthSettings(**settings),
         )
         self.authenticator = Authenticator(
-            config, loop.call_soon_threadsafe, clock=lambda: self.now, wall=lambda: self.now
+            config.auth,
+            config.users_file,
+            loop.call_soon_threadsafe,
+            clock=lambda: self.now,
+            wall=lambda: self.now,
         )
         self.context = context(
             self.broker,
             users=UserService(self.authenticator),
-            sessions=BrowserSessions(self.clock),
+            sessions=BrowserSessions(self.clock, config.http),
             audit=self.authenticator.audit,
             configuration=EffectiveConfiguration(config),
         )

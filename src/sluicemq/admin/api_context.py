@@ -14,6 +14,7 @@ from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.management.destinations import MOST
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
 from sluicemq.security.audit import Audit
@@ -94,8 +95,6 @@ class Configuration(Protocol):
 class Vitals(Protocol):
     """State and resource usage of the server process."""
 
-    version: str
-    compiled: bool
     lag: Histogram
     """Event loop lag: delay of timers."""
 
@@ -120,17 +119,11 @@ class ApiLimits(NamedTuple):
     """Limits of a listener.
 
     Sizes in bytes: of a part of a batch, a destination's name, and a message published over the
-    API. Numbers: event streams, messages that one request may scan, and destinations of a
-    part of a batch (0 = unlimited). Times: of scanning and of acting on messages, per request."""
+    API."""
 
     part: int = BODY_BYTES + BESIDES_BYTES
     name: int = 1024
-    streams: int = 32
     publish: int = 4 * 1024 * 1024
-    scan: int = 50_000
-    scan_seconds: float = 2.0
-    action_seconds: float = 10.0
-    targets: int = 1000
 
     @property
     def publish_request(self) -> int:
@@ -151,6 +144,7 @@ class ApiContext:
     audit          audit log
     history        samples of the last hour
     figures        state that /metrics keeps between scrapes
+    http           settings of all listeners
     """
 
     broker: Broker
@@ -162,6 +156,7 @@ class ApiContext:
     audit: Audit
     history: History
     figures: ScrapeState
+    http: HttpSettings = field(default_factory=HttpSettings)
     limits: ApiLimits = field(default_factory=ApiLimits)
 
 

@@ -141,7 +141,7 @@ class LoginService(Service):
         return response
 
     def _secure(self, call: Call) -> bool:
-        return call.caller.tls or self._context.sessions.secure
+        return call.caller.tls or self._context.http.secure_cookies
 
     def _view(self, identity: Identity, session: BrowserSession | None) -> SessionView:
         return SessionView(
@@ -209,7 +209,7 @@ class Application:
         large = {PUBLISH_MESSAGE: limits.publish_request, WRITE_BATCH_PART: limits.part}
         for operation, handler in implementations(service):
             limit = large.get(operation, SMALL_BYTES)
-            if operation is GET_METRICS and self.context.figures.open:
+            if operation is GET_METRICS and self.context.http.public_metrics:
                 operation = replace(operation, needs=Need.NOTHING)
             yield Endpoint(operation, handler, limit)
 

@@ -258,7 +258,6 @@ class BatchService(Service):
 
     def __init__(self, context: ApiContext) -> None:
         super().__init__(context)
-        self._limits = context.limits
         self._budget = BodyBudget(max(TOGETHER_BYTES, context.limits.part))
 
     @handles(WRITE_BATCH_PART)
@@ -338,7 +337,10 @@ class BatchService(Service):
     async def _read(self, identity: Identity, body: bytearray) -> PartReader:
         """Decode the rows. Other requests are handled between two frames."""
         reader = PartReader(
-            identity, self._broker.clock.wall, self._limits.name, self._limits.targets
+            identity,
+            self._broker.clock.wall,
+            self._context.limits.name,
+            self._context.http.max_batch_destinations,
         )
         for frame in frames(memoryview(body)):
             reader.take(frame)

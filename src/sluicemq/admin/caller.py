@@ -29,6 +29,7 @@ from starlette.requests import HTTPConnection
 
 from sluicemq.admin.errors import ApiError
 from sluicemq.broker import Clock
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import AccessError, AuthenticationMissing
 from sluicemq.protocols.transport import Transport
@@ -46,9 +47,6 @@ from sluicemq.security.access import Access, Credentials, LoginHandle, called_ba
 # maximum lifetime, and when its credentials are no longer valid.
 
 COOKIE: Final = "sluicemq_session"
-IDLE_SECONDS: Final = 1800.0
-LIFE_SECONDS: Final = 43_200.0
-MOST: Final = 1000
 _RANDOM_BYTES: Final = 32
 
 
@@ -70,24 +68,11 @@ class BrowserSession:
 class BrowserSessions:
     """Browser sessions of all HTTP listeners."""
 
-    def __init__(
-        self,
-        clock: Clock,
-        *,
-        idle: float = IDLE_SECONDS,
-        life: float = LIFE_SECONDS,
-        most: int = MOST,
-        secure: bool = False,
-    ) -> None:
-        """Create an empty set of at most `most` sessions. `idle` and `life` are in seconds. With
-        `secure`, cookies have the attribute `Secure` even on listeners without TLS."""
+    def __init__(self, clock: Clock, settings: HttpSettings) -> None:
         self._clock = clock
-        self._idle = round(idle * 1000)
-        self._life = round(life * 1000)
-        self._most = most
+        self._settings = settings
         self._found: OrderedDict[bytes, BrowserSession] = OrderedDict()
         """Sessions by the hash of their secret, the least recently used first."""
-        self.secure = secure
 
     def __len__(self) -> int:
         return len(self._found)
@@ -99,7 +84,8 @@ class BrowserSessions:
         csrf, now = secrets.token_urlsafe(_RANDOM_BYTES), self._clock.steady
         session = BrowserSession(_key(secret), csrf, login_handle, now, now)
         self._found[session.key] = session
-        while len(self._found) > self._most or self._over(next(iter(self._found.values()))):
+        most = self._settings.max_sessions
+        while len(self._found) > most or self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
         return secret, session
 
@@ -127,8 +113,11 @@ class BrowserSessions:
         self._found.pop(session.key, None)
 
     def _over(self, session: BrowserSession) -> bool:
-        now = self._clock.steady
-        return now - session.used >= self._idle or now - session.began >= self._life
+        now, settings = self._clock.steady, self._settings
+        return (
+            now - session.used >= settings.session_idle_timeout * 1000
+            or now - session.began >= settings.session_lifetime * 1000
+        )
 
 
 def _key(secret: str) -> bytes:
@@ -257,12 +246,10 @@ def is_browser(connection: HTTPConnection) -> bool:
 
 
 def read_authorization(header: str) -> Credentials:
-    """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750); empty credentials
-    for an empty header. Raises ApiError for an invalid header."""
+    """Return the credentials in an `Authorization` header (RFC 7617, RFC 6750). Raises ApiError
+    for an invalid header."""
     scheme, _, value = header.partition(" ")
     value = value.strip()
-    if not header:
-        return Credentials()
     if scheme.lower() == "bearer" and value:
         return Credentials(token=value)
     if scheme.lower() == "basic":

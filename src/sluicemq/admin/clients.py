@@ -95,11 +95,8 @@ def may_see(identity: Identity, view: ConnectionItem) -> bool:
 
 
 def _selects_connection(query: ConnectionQuery, view: ConnectionItem) -> bool:
-    if query.protocol and view.protocol != query.protocol:
-        return False
-    substring = query.filter
-    return not substring or any(
-        substring in text for text in (view.peer, view.user, view.client_id)
+    return (not query.protocol or view.protocol == query.protocol) and any(
+        query.filter in text for text in (view.peer, view.user, view.client_id)
     )
 
 
@@ -207,14 +204,10 @@ def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
 def _selects_subscription(
     query: SubscriptionQuery, topic: Destination, subscription: Subscription
 ) -> bool:
-    if query.durable is not None and subscription.durable != query.durable:
-        return False
-    substring = query.filter
-    return (
-        not substring
-        or substring in topic.name
-        or substring in subscription.name
-        or substring in unquote(subscription.name)
+    return (query.durable is None or subscription.durable == query.durable) and (
+        query.filter in topic.name
+        or query.filter in subscription.name
+        or query.filter in unquote(subscription.name)
     )
 
 

@@ -52,7 +52,6 @@ from sluicemq.model.destination import (
     Address,
     CreatedBy,
     DestinationSettings,
-    Kind,
     encode_name,
     is_temporary,
 )
@@ -175,9 +174,7 @@ class DestinationService(Service):
 
     def _view(self, destination: Destination) -> DestinationView:
         settings = destination.settings
-        queue = ""
-        if settings.dead_letter:
-            queue = settings.dead_letter_queue or f"{destination.name}.dlq"
+        queue = destination.dead_letter_address.name if settings.dead_letter else ""
         return DestinationView(
             **self._figures(destination),
             settings=asdict(settings),
@@ -327,16 +324,12 @@ def every(destination: Destination) -> list[Subscription]:
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     name_filter = query.filter.lower()
     pattern = matcher(name_filter) if "*" in name_filter else None
-    kind = query.kind
-    temporary = query.temporary
 
     def is_meant(destination: Destination) -> bool:
-        if kind is not None and destination.topic != (kind == "topic"):
+        if query.kind is not None and destination.topic != (query.kind == "topic"):
             return False
-        if temporary is not None and destination.temporary != temporary:
+        if query.temporary is not None and destination.temporary != query.temporary:
             return False
-        if not name_filter:
-            return True
         name = destination.name.lower()
         return pattern.match(name) is not None if pattern is not None else name_filter in name
 
@@ -417,10 +410,7 @@ class DeadLetterService(Service):
             called_so = destination.name.endswith(SUFFIX) and not destination.topic
             if called_so and sees(identity, destination):
                 found.setdefault(destination, [])
-            settings = destination.settings
-            queue = find(
-                Address(Kind.QUEUE, settings.dead_letter_queue or f"{destination.name}{SUFFIX}")
-            )
+            queue = find(destination.dead_letter_address)
             if queue is not None and queue is not destination and sees(identity, queue):
                 users = found.setdefault(queue, [])
                 if sees(identity, destination) and len(users) < MOST_REASONS:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from typing import TYPE_CHECKING, Final, cast
+from typing import Final, cast
 
 import h11
 import msgspec
@@ -25,19 +25,14 @@ import structlog
 from h11 import LocalProtocolError
 from h11._receivebuffer import ReceiveBuffer
 from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from sluicemq.admin.app import Application
 from sluicemq.admin.caller import Caller
 from sluicemq.admin.errors import PROBLEM_TYPE, problem
 from sluicemq.protocols.transport import Login, NoConsumers, SessionInfo, Timer, Transport
 from sluicemq.security.access import Access
-
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import RequestResponseCycle
-
-    from sluicemq.admin.app import Application
-
 
 # --- Strict parsing -------------------------------------------------------------------------------
 #
@@ -220,7 +215,7 @@ class Http11(H11Protocol):
 
     def conclude(self) -> bool:
         """Close the connection after the response in progress. Return False if there is none."""
-        cycle = cast("RequestResponseCycle | None", self.cycle)
+        cycle = cast(RequestResponseCycle | None, self.cycle)
         if cycle is None or cycle.response_complete or cycle.more_body:
             return False
         cycle.keep_alive = False
@@ -309,7 +304,7 @@ class HttpSession(NoConsumers):
 
     def _settle_body(self) -> None:
         """Reset the body's byte count once its request has a complete response."""
-        cycle = cast("RequestResponseCycle | None", self._protocol.cycle)
+        cycle = cast(RequestResponseCycle | None, self._protocol.cycle)
         if self._body and (cycle is None or cycle.response_complete):
             self._body = 0
 
@@ -328,7 +323,7 @@ class HttpSession(NoConsumers):
     def login(self) -> Login:
         """Login state. Each request carries its own credentials, so the login is done once the
         first head is complete."""
-        begun = cast("RequestResponseCycle | None", self._protocol.cycle) is not None
+        begun = cast(RequestResponseCycle | None, self._protocol.cycle) is not None
         return Login.DONE if begun else Login.NONE
 
     def discard_input(self) -> None:

@@ -216,8 +216,7 @@ class MessageActionRun:
         self.done = 0
         self.scanned = 0
         self.failed: list[MessageActionFailure] = []
-        self._until = perf_counter() + context.limits.action_seconds
-        self._limit = body.limit
+        self._until = perf_counter() + context.http.max_action_time
         self.refused = False
 
     def over(self) -> bool:
@@ -233,7 +232,7 @@ class MessageActionRun:
     @property
     def remaining(self) -> int:
         """Number of messages that may still be handled; -1 = unlimited."""
-        return self._limit - self.done if self._limit else -1
+        return self.body.limit - self.done if self.body.limit else -1
 
     def fail(self, id: str, reason: str) -> None:
         """Record a message that the action left unchanged."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import msgspec
 from starlette.responses import Response
 
-from sluicemq.admin.api_context import ApiLimits, Service
+from sluicemq.admin.api_context import Service
 from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError, base64_of, printable
@@ -55,6 +55,7 @@ from sluicemq.management.messages import (
     PropertyView,
 )
 from sluicemq.management.operation import is_utf_8, kind_name
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -250,15 +251,17 @@ _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 class ScanBudget:
     """Time and number of messages that one request may spend on scanning."""
 
-    limits: ApiLimits
+    settings: HttpSettings
     started: float = field(default_factory=perf_counter)
     scanned: int = 0
 
     @property
     def over(self) -> bool:
         """True if the budget is used up."""
-        limits = self.limits
-        return self.scanned >= limits.scan or perf_counter() - self.started > limits.scan_seconds
+        return (
+            self.scanned >= self.settings.max_scan_messages
+            or perf_counter() - self.started > self.settings.max_scan_time
+        )
 
 
 class MessageService(Service):
@@ -291,7 +294,7 @@ class MessageService(Service):
             cursor = subscription.cursor(NO_END, priority, last)
         else:
             place -= await _skip(cursor, place, slices)
-        budget = ScanBudget(self._context.limits)
+        budget = ScanBudget(self._context.http)
         items: list[MessageItem] = []
         async for delivery in slices.scan(
             cursor, lambda: 0 if budget.over else query.limit - len(items)
@@ -324,7 +327,7 @@ class MessageService(Service):
             _, _, place = read_cursor(query.cursor)
         in_step = STEP if selector is not None else query.limit
         slices = TimeSlices(self._broker)
-        budget = ScanBudget(self._context.limits)
+        budget = ScanBudget(self._context.http)
         items: list[MessageItem] = []
         more = True
         while more and len(items) < query.limit and not budget.over:

@@ -13,12 +13,13 @@ and formatting them blocks the event loop. The tests parse the output with that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
 
-from sluicemq.model.histogram import Distribution
+from sluicemq.model.histogram import BOUNDS, Distribution
 
 EACH: Final = 2
 """Exports every n-th bucket; a factor of 2 between bounds is fine enough for charts."""
@@ -38,6 +39,8 @@ class Shape(StrEnum):
 
 SUFFIXES: Final = {Shape.COUNTER: "_total", Shape.INFO: "_info"}
 """Suffixes of sample names."""
+_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.\d{0,3})?)?")
+"""Weight of a media type in an Accept header (RFC 9110, section 12.4.2)."""
 
 
 class Family(NamedTuple):
@@ -104,7 +107,7 @@ class Exposition:
         own = labels_of(family, labels)
         before = f"{family.name}_bucket{{{own}{',' if own else ''}le="
         total = 0
-        for number, (bound, count) in enumerate(zip(seen.bounds, seen.counts, strict=False)):
+        for number, (bound, count) in enumerate(zip(BOUNDS, seen.counts, strict=False)):
             total += count
             if number % EACH == 0:
                 lines.append(f'{before}"{bound:.6g}"}} {total}\n')
@@ -144,26 +147,16 @@ def _head(family: Family, openmetrics: bool) -> str:
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Return whether an Accept header weighs OpenMetrics at least as high as plain text."""
+    """Return whether an Accept header weighs OpenMetrics at least as high as plain text. An invalid
+    weight counts as 0."""
     weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for part in accept.split(","):
-        media, *parameters = (piece.strip() for piece in part.split(";"))
-        media = media.lower()
+    for part in accept.lower().split(","):
+        media = part.partition(";")[0].strip()
+        weight = _WEIGHT.search(part)
         if media in weights:
-            weights[media] = max(weights[media], _weight(parameters))
+            weights[media] = max(weights[media], float(weight[1] or 0) if weight else 1.0)
     openmetrics_weight = weights["application/openmetrics-text"]
     return openmetrics_weight > 0 and openmetrics_weight >= weights["text/plain"]
-
-
-def _weight(parameters: Sequence[str]) -> float:
-    for parameter in parameters:
-        name, _, value = parameter.partition("=")
-        if name.strip().lower() == "q":
-            try:
-                return float(value)
-            except ValueError:
-                return 0.0
-    return 1.0
 
 
 # --- Table of all metrics -------------------------------------------------------------------------

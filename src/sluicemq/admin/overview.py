@@ -22,7 +22,7 @@ from sluicemq.admin.destinations import sees
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
-from sluicemq.broker import Destination
+from sluicemq.broker import COMPILED, Destination, Traffic
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import (
     EVENT_STREAM,
@@ -218,7 +218,7 @@ class OverviewService(Service):
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
         """GET /events"""
-        most = self._context.limits.streams
+        most = self._context.http.max_event_streams
         if self.open >= most:
             raise ApiError(
                 503,
@@ -268,8 +268,8 @@ class OverviewService(Service):
         stats = history.journal
         listeners = context.connections.listeners()
         return OverviewView(
-            version=vitals.version,
-            compiled=vitals.compiled,
+            version=__version__,
+            compiled=COMPILED,
             broker_id=broker.identity.hex(),
             state=vitals.state(),
             time=broker.clock.wall,
@@ -332,21 +332,15 @@ class OverviewService(Service):
         connections = self._context.connections.by_protocol()
         traffic = self._context.broker.traffic
         for protocol in sorted({*connections, *traffic}):
-            seen = traffic.get(protocol)
-            count = connections.get(protocol, 0)
-            if seen is None:
-                yield protocol, ProtocolView(count, 0.0, 0.0, 0, 0)
-            else:
-                yield (
-                    protocol,
-                    ProtocolView(
-                        count,
-                        round(seen.publish_rate, _RATE_DIGITS),
-                        round(seen.deliver_rate, _RATE_DIGITS),
-                        seen.published,
-                        seen.delivered,
-                    ),
-                )
+            seen = traffic.get(protocol, Traffic())
+            view = ProtocolView(
+                connections.get(protocol, 0),
+                round(seen.publish_rate, _RATE_DIGITS),
+                round(seen.deliver_rate, _RATE_DIGITS),
+                seen.published,
+                seen.delivered,
+            )
+            yield protocol, view
 
     def past(self, steps: int, destination: Destination | None = None) -> HistoryView:
         """Return up to `steps` samples of the totals, or of one destination."""

@@ -14,6 +14,7 @@ from typing import Final
 
 from starlette.responses import Response
 
+from sluicemq import __version__
 from sluicemq.admin import metrics as f
 from sluicemq.admin.api_context import Service
 from sluicemq.admin.metrics import (
@@ -24,6 +25,7 @@ from sluicemq.admin.metrics import (
 )
 from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.scrape_state import FRESH_SECONDS, OTHERS, add_process
+from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.reader import records_after
@@ -52,7 +54,7 @@ class MetricsPage(Service):
     async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
         figures = self._context.figures
-        if not figures.open:
+        if not self._context.http.public_metrics:
             call.demand(Operation.BROWSE, OTHERS)  # metrics cover all destinations
         asked = time.monotonic()
         async with figures.making:
@@ -82,8 +84,8 @@ class MetricsPage(Service):
     def _add_broker(self, into: Exposition) -> None:
         vitals = self._context.vitals
         broker = self._broker
-        compiled = "true" if vitals.compiled else "false"
-        into.add(f.BUILD, 1, vitals.version, platform.python_version(), compiled)
+        compiled = "true" if COMPILED else "false"
+        into.add(f.BUILD, 1, __version__, platform.python_version(), compiled)
         into.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,

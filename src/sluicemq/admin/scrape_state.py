@@ -110,13 +110,14 @@ class ExportedDestinations:
     """Exported destinations and sums, one object per broker.
 
     own   exported destinations with their formatted labels
+    sums  by name, and whether they are of topics
     """
 
     def __init__(self, broker: Broker, limit: int) -> None:
         self.limit = limit
         self.own: dict[Destination, str] = {}
         self._taken: set[str] = set()
-        self._sums = {
+        self.sums = {
             (name, topic): Sum(_labels(name, topic))
             for name in (OTHERS, TEMPORARY)
             for topic in (False, True)
@@ -127,14 +128,9 @@ class ExportedDestinations:
         broker.destinations.creations.append(self._show)
         broker.destinations.removals.append(self._hide)
 
-    @property
-    def sums(self) -> list[Sum]:
-        """All sums."""
-        return list(self._sums.values())
-
     def sum_of(self, destination: Destination) -> Sum:
         """Return the sum that includes a destination without time series of its own."""
-        return self._sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
+        return self.sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
 
     def labels(self, destination: Destination) -> str | None:
         """Return the labels of an exported destination, None for others. Exports the destination
@@ -273,7 +269,7 @@ class DestinationMetrics:
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
-        tallies = {each: _Tally() for each in exported.sums}
+        tallies = {each: _Tally() for each in exported.sums.values()}
         for each in tallies:
             each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
@@ -403,12 +399,10 @@ class Pauses:
 
     seen: Histogram = field(default_factory=Histogram)
     _began: float = 0.0
-    _counting: bool = False
 
     def begin(self) -> None:
         """Start recording; a second call has no effect."""
-        if not self._counting:
-            self._counting = True
+        if self._mark not in gc.callbacks:
             gc.callbacks.append(self._mark)
 
     def _mark(self, phase: str, details: dict[str, Any]) -> None:
@@ -494,23 +488,15 @@ FRESH_SECONDS: Final = 0.5
 class ScrapeState:
     """State shared by all HTTP listeners of a broker.
 
-    open      True if scraping requires no login
     requests  counts of requests to the HTTP API
     spans     numbers of spans by result; None without tracing
     made      latest response, built at `made_at` (monotonic); `making` is locked during a build
     """
 
     def __init__(
-        self,
-        broker: Broker,
-        limit: int = 1000,
-        *,
-        open: bool = False,
-        spans: Mapping[str, int] | None = None,
+        self, broker: Broker, limit: int = 1000, *, spans: Mapping[str, int] | None = None
     ) -> None:
         """Create the state; `limit` is the maximum number of exported destinations."""
-
-        self.open = open
         self.exported = ExportedDestinations(broker, limit)
         self.destinations = DestinationMetrics(broker, self.exported)
         self.requests = RequestCounts()

@@ -13,8 +13,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import posixpath
-import re
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -62,11 +60,6 @@ HEADERS: Final = {
 AGAIN: Final = "no-cache"
 FOR_EVER: Final = "public, max-age=31536000, immutable"
 
-_FIRST: Final = ("app.js", "pages/overview.js")
-"""Modules that most page loads begin with."""
-_IMPORT: Final = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.MULTILINE)
-_PRELOAD: Final = '<link rel="modulepreload" href="{version}/%s">'
-
 
 class StaticFile(NamedTuple):
     """A file with its headers; `packed` is its content in gzip format."""
@@ -84,20 +77,6 @@ class StaticFiles(NamedTuple):
     files: Mapping[str, StaticFile]
 
 
-def imported(name: str, sources: Mapping[str, str]) -> list[str]:
-    """Return the modules that a module imports statically, directly or indirectly, each once."""
-    found: list[str] = []
-    waiting = [name]
-    while waiting:
-        module = waiting.pop(0)
-        if module in found:
-            continue
-        found.append(module)
-        for reference in _IMPORT.findall(sources[module]):
-            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
-    return found
-
-
 @cache
 def load_static_files() -> StaticFiles:
     """Return the files of this installation."""
@@ -106,11 +85,7 @@ def load_static_files() -> StaticFiles:
     for name, content in sorted(contents.items()):
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     version = digest.hexdigest()[:16]
-    sources = {name: text.decode() for name, text in contents.items() if name.endswith(".js")}
-    modules = dict.fromkeys(module for first in _FIRST for module in imported(first, sources))
-    index = contents[INDEX].decode()
-    index = index.replace("{preload}", "\n".join(_PRELOAD % module for module in modules))
-    contents[INDEX] = index.replace("{version}", version).encode()
+    contents[INDEX] = contents[INDEX].replace(b"{version}", version.encode())
     return StaticFiles(version, {name: _file(name, content) for name, content in contents.items()})
 
 

@@ -10,7 +10,7 @@ from sluicemq.broker.batches import BatchAnswer
 from sluicemq.broker.broker import Broker
 from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.dead_letters import DeadLetterPolicy
-from sluicemq.broker.operations import is_held
+from sluicemq.broker.operations import is_held, scan
 from sluicemq.broker.pending.cursor import NO_END, Cursor
 from sluicemq.broker.recovery import OfflineImport, recover, snapshot
 from sluicemq.broker.routing import Selector
@@ -31,7 +31,7 @@ from sluicemq.broker.state import (
     Subscription,
     Window,
 )
-from sluicemq.broker.stats import DestinationStats
+from sluicemq.broker.stats import DestinationStats, Traffic
 from sluicemq.broker.subscription import ACKNOWLEDGED, REDELIVERED, RELEASED
 from sluicemq.broker.transaction import Transaction, TransactionState
 
@@ -67,6 +67,7 @@ __all__ = [
     "Sink",
     "StartDeadline",
     "Subscription",
+    "Traffic",
     "Transaction",
     "TransactionState",
     "Window",
@@ -75,5 +76,6 @@ __all__ = [
     "is_held",
     "known_selector",
     "recover",
+    "scan",
     "snapshot",
 ]

@@ -7,7 +7,7 @@ commit.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any, Final
 
@@ -17,7 +17,7 @@ from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
 from sluicemq.broker.dispatch import dispatch, serve_one
 from sluicemq.broker.fan_out import give_held, join, leave
-from sluicemq.broker.operations import Operations, scan
+from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending.entry import GONE
 from sluicemq.broker.publishing import GroupCommit, Publisher
 from sluicemq.broker.routing import Selector
@@ -443,10 +443,6 @@ class Broker:
         """
         return redelivery.again(consumer, sequences, attempted)
 
-    def scan(self, subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
-        """Browse in steps, while the subscription changes; see operations.scan."""
-        return scan(subscription)
-
     def read(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
         return self.core.read(delivery)
@@ -608,7 +604,4 @@ class Broker:
 
     def traffic_of(self, protocol: str) -> Traffic:
         """Return the traffic counters of a protocol, creating them; its sessions update them."""
-        traffic = self.traffic.get(protocol)
-        if traffic is None:
-            traffic = self.traffic[protocol] = Traffic()
-        return traffic
+        return self.traffic.setdefault(protocol, Traffic())

@@ -63,10 +63,6 @@ class ManualClock(Clock):
         self.wall += milliseconds
         self.steady += milliseconds
 
-    def set_wall(self, wall: int) -> None:
-        """Set the wall clock, as an administrator or NTP does; steady time is unaffected."""
-        self.wall = wall
-
 
 NEVER: Final = 1 << 62
 

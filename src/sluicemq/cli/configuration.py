@@ -53,7 +53,6 @@ def serve(
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
     loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    loaded.check()
     raise typer.Exit(_serve(loaded))
 
 
@@ -63,7 +62,7 @@ def _serve(loaded: LoadedConfig) -> int:
     from sluicemq.server.run import serve as run_broker
 
     try:
-        return run_broker(loaded.config, loaded.origins)
+        return run_broker(loaded)
     except JournalDamaged as error:
         # same exit code as for a later failure: a supervisor must not retry it
         report(error)

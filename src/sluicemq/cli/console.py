@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from enum import IntEnum
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
@@ -28,7 +28,7 @@ from sluicemq.model.errors import (
     JournalLocked,
     SluiceError,
 )
-from sluicemq.server.address import nearest
+from sluicemq.model.setting import suggestion
 from sluicemq.server.settings import Unit, parse_quantity
 
 
@@ -92,12 +92,9 @@ def body_fields(body: bytes) -> dict[str, str]:
         return {"body_base64": base64.b64encode(body).decode()}
 
 
-def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:
+def no_such(option: str, what: str, word: str, known: Collection[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
-    words = list(known)
-    guess = nearest(word, words)
-    hint = f"did you mean {guess}?" if guess else f"there are {', '.join(words)}"
-    return UsageError(f"{option}: there is no {what} {word!r}; {hint}")
+    return UsageError(f"{option}: there is no {what} {word!r}; {suggestion(word, known)}")
 
 
 def quantity(option: str, text: str, unit: Unit) -> float:

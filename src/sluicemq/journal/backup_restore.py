@@ -23,7 +23,7 @@ from sluicemq.journal.append import now
 from sluicemq.journal.files import (
     DURABLE_NAME,
     create_file,
-    owner_of,
+    hand_over,
     sync_directory,
     write_at,
     write_whole,
@@ -107,7 +107,8 @@ def restore(
             others_too.append(data_dir / name)
     next_sequence = manifest.last_sequence + LEAP
     _leap(partial, manifest, identity, next_sequence)
-    _hand_over(data_dir, [*others_too, partial, *partial.iterdir()])
+    for path in (*others_too, partial, *partial.iterdir()):
+        hand_over(path, data_dir)
     sync_directory(partial)
     os.rename(partial, data_dir / JOURNAL_NAME)
     sync_directory(data_dir)
@@ -174,11 +175,3 @@ def _leap(journal: Path, manifest: Manifest, identity: bytes, sequence: int) -> 
         RecordType.SEQUENCE_RESERVED, sequence, now(), b"", flags=UNIT_END | GROUP_START
     )
     write_whole(segment_path(journal, sequence), encode_segment_header(header) + b"".join(record))
-
-
-def _hand_over(data_dir: Path, paths: list[Path]) -> None:
-    """Assign the files to the owner of `data_dir` if the caller is root."""
-    owner = owner_of(data_dir)
-    if owner is not None:
-        for path in paths:
-            os.chown(path, *owner)

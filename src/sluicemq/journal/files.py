@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
 from io import FileIO
+from math import inf
 from pathlib import Path
 from struct import Struct
+from time import monotonic, sleep
 from typing import Final, NamedTuple
 from zlib import crc32
 
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
-from sluicemq.model.errors import JournalLocked
+from sluicemq.model.errors import JournalLocked, SluiceError
 
 LOCK_NAME: Final = "lock"
+LOCK_POLL_SECONDS: Final = 0.01
 DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
 
@@ -30,18 +34,18 @@ def sync_directory(directory: Path) -> None:
 
 
 def write_whole(
-    path: Path, data: bytes, *, mode: int = 0o640, owner: tuple[int, int] | None = None
+    path: Path, data: bytes, *, mode: int = 0o640, owner_of: Path | None = None
 ) -> None:
     """Replace a file atomically: after a crash it has either the old or the new content.
 
-    `owner` is the user id and group id to assign, which requires root. Raises OSError with the
-    file's name; the temporary file is removed in that case.
+    The file is handed over to the owner of the directory `owner_of`. Raises OSError with the file's
+    name; the temporary file is removed in that case.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
         with open(temporary, "wb", buffering=0, opener=partial(os.open, mode=mode)) as file:
-            if owner is not None:
-                os.fchown(file.fileno(), *owner)
+            if owner_of is not None:
+                hand_over(file.fileno(), owner_of)
             write_at(file.fileno(), data, 0)
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -54,16 +58,37 @@ def write_whole(
     sync_directory(path.parent)
 
 
-def owner_of(directory: Path) -> tuple[int, int] | None:
-    """Return user and group id for new files in the directory if the caller is root, else None.
+def hand_over(file: Path | int, directory: Path) -> None:
+    """Give a new file, by path or descriptor, to the owner of the directory if the caller is root:
+    the broker's user must be able to read files that root creates."""
+    if os.geteuid() == 0:
+        status = directory.stat()
+        os.chown(file, status.st_uid, status.st_gid)
 
-    They are those of the directory: the broker's user must be able to read files that root
-    creates.
+
+@contextmanager
+def locked(
+    path: Path, *, mode: int, seconds: float = inf, busy: SluiceError | None = None
+) -> Iterator[None]:
+    """Hold an exclusive lock of a file, which is created for the owner of its directory.
+
+    Waits for at most `seconds`, then raises `busy`.
     """
-    if os.geteuid() != 0:
-        return None
-    status = directory.stat()
-    return status.st_uid, status.st_gid
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    try:
+        hand_over(fd, path.parent)
+        deadline = monotonic() + seconds
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if busy is not None and monotonic() > deadline:
+                    raise busy from None
+                sleep(LOCK_POLL_SECONDS)
+        yield
+    finally:
+        os.close(fd)
 
 
 def create_file(path: Path, mode: int) -> FileIO:

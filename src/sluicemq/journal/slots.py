@@ -10,19 +10,16 @@ A slot with a lease and a holder also keeps other processes from the same work.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import re
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from sluicemq.journal.files import owner_of, sync_directory, write_whole
+from sluicemq.journal.files import hand_over, locked, sync_directory, write_whole
 from sluicemq.model.errors import JournalDamaged, JournalError, RecordNotFound
 
 SLOTS_DIRECTORY: Final = "slots"
@@ -225,9 +222,7 @@ class Slots:
     def _make_directory(self) -> None:
         if not self._directory.is_dir():
             self._directory.mkdir(exist_ok=True)
-            owner = owner_of(self._directory.parent)
-            if owner is not None:
-                os.chown(self._directory, *owner)
+            hand_over(self._directory, self._directory.parent)
 
     def _kept(self, name: str) -> Slot:
         slot = self.get(name)
@@ -251,30 +246,19 @@ class Slots:
                 raise RecordNotFound(f"there is no slot named {name}") from None
             sync_directory(self._directory)
 
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _alone(self) -> AbstractContextManager[None]:
         """Lock the slots against changes by other processes: readers, the broker, commands.
 
         A slot that was read inside the context is still current when it is written; in particular,
         a concurrent loss is not overwritten.
         """
-        try:
-            fd = os.open(self._directory / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
-        except FileNotFoundError:
-            yield  # without the directory no slot exists; the caller raises
-            return
-        try:
-            owner = owner_of(self._directory.parent)
-            if owner is not None:
-                os.fchown(fd, *owner)
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(fd)
+        if not self._directory.is_dir():
+            return nullcontext()  # no slot exists; the caller raises
+        return locked(self._directory / _LOCK, mode=0o640)
 
     def _write(self, path: Path, slot: Slot) -> None:
-        owner = owner_of(self._directory.parent)
-        write_whole(path, msgspec.json.encode(slot) + b"\n", owner=owner)
+        data = msgspec.json.encode(slot) + b"\n"
+        write_whole(path, data, owner_of=self._directory.parent)
 
 
 def wall() -> int:

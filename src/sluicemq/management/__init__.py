@@ -7,6 +7,7 @@ messages       browsing, publishing, and actions on messages
 clients        connections, subscriptions, consumers and transactions
 users          users, roles, tokens and sessions
 journal        segments, retention slots, backups and batches
+settings       settings of the HTTP listeners that serve the operations
 
 The services of `sluicemq.admin` and `sluicemq.security` implement the operations, and
 `clients.management` calls them.

@@ -11,13 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from sluicemq.model.destination import Address, Kind
-from sluicemq.model.message import Message
-
-if TYPE_CHECKING:
-    from sluicemq.model.message import Property
+from sluicemq.model.message import Message, Property
 
 REASON: Final = "deadLetterReason"
 """Reason: expired, max-attempts, overflow, or a reason given by the client."""
@@ -110,7 +107,7 @@ def is_dead_letter(message: Message) -> bool:
 
 # --- Open MQ's properties ------------------------------------------------------------------------
 
-DeadProperties = Mapping[str, "Property"]
+DeadProperties = Mapping[str, Property]
 """Properties of a dead letter, REASON included."""
 
 

@@ -5,7 +5,6 @@ SluiceError
 │   ├── DestinationNotFound      the destination does not exist and may not be created by use
 │   ├── DestinationConflict      it exists with another kind, settings or owner
 │   ├── DestinationInUse         it has consumers or publishers and cannot be deleted
-│   ├── SubscriptionNotFound
 │   ├── SubscriptionInUse        the subscription has its largest number of consumers
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations
 │   │   ├── MessageTooLarge
@@ -73,10 +72,6 @@ class DestinationPrivate(BrokerError):
 
 class DestinationInUse(BrokerError):
     """The destination still has consumers."""
-
-
-class SubscriptionNotFound(BrokerError):
-    """Subscription not found."""
 
 
 class SubscriptionInUse(BrokerError):

@@ -37,11 +37,6 @@ class Distribution:
     longest: float
 
     @property
-    def bounds(self) -> tuple[float, ...]:
-        """Upper bounds of the buckets in seconds."""
-        return BOUNDS
-
-    @property
     def count(self) -> int:
         """Number of durations."""
         return sum(self.counts)
@@ -79,8 +74,6 @@ def _upper(bucket: int, longest: float) -> float:
 
 class Histogram:
     """Thread-safe histogram of durations."""
-
-    __slots__ = ("_counts", "_lock", "_longest", "_sum")
 
     def __init__(self) -> None:
         self._lock = Lock()

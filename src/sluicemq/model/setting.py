@@ -1,4 +1,4 @@
-"""Declaration of settings, and their lines in TOML files.
+"""Declaration of settings, their lines in TOML files, and suggestions for mistyped names.
 
 A field of a settings struct has one annotation, from which the configuration is parsed, checked and
 documented.
@@ -6,7 +6,8 @@ documented.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import difflib
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -35,6 +36,19 @@ def about(
     return msgspec.Meta(description=meaning, extra=extra, ge=ge, le=le)
 
 
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Return the known word most similar to a mistyped one, or ""."""
+    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
+    return found[0] if found else ""
+
+
+def suggestion(word: str, known: Collection[str]) -> str:
+    """Return the end of an error message about an unknown word: the known word that is most
+    similar, or else all known words."""
+    guess = nearest(word, known)
+    return f"did you mean {guess}?" if guess else f"there are {', '.join(known)}"
+
+
 class TomlLines:
     """Line numbers of settings in a TOML file, which the standard library's parser does not give.
 
@@ -43,8 +57,6 @@ class TomlLines:
     and strings over several lines need no rules of their own. Only done for errors, as every look
     parses again.
     """
-
-    __slots__ = ("_lines",)
 
     def __init__(self, text: str) -> None:
         self._lines = text.split("\n")

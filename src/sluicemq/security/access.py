@@ -123,22 +123,6 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
     ] = True
 
 
-class AuthConfig(Protocol):
-    """Configuration of the authentication."""
-
-    @property
-    def auth(self) -> AuthSettings:
-        """Settings of users and logins."""
-
-    @property
-    def users_file(self) -> Path:
-        """User database."""
-
-    @property
-    def insecure_public(self) -> bool:
-        """True if public listeners are treated as the others."""
-
-
 class ListenerUrl(Protocol):
     """URL of a listener."""
 

@@ -30,8 +30,6 @@ class Audit:
     """Audit log; it writes nothing if it is not `enabled`. `counts` has the number of events by
     kind, written or not."""
 
-    __slots__ = ("_kept", "_log", "counts")
-
     def __init__(self, enabled: bool = True) -> None:
         self.counts: dict[str, int] = dict.fromkeys(_USUAL, 0)
         self._kept: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)

@@ -12,7 +12,7 @@ broker has a user (required = auto), and from then on until it stops: a database
 damaged meanwhile does not disable authentication.
 
 When logins become required, connections that act as EVERYBODY only because there were no users are
-disconnected. Listeners of protocols without logins stay open, see `settings.is_open`.
+disconnected. Listeners of protocols without logins stay open, see `access.is_open`.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import Final
 from weakref import WeakSet
 
@@ -32,7 +33,7 @@ from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security.access import (
     Access,
     Admitted,
-    AuthConfig,
+    AuthSettings,
     ClientConnection,
     Credentials,
     Done,
@@ -76,35 +77,20 @@ log = structlog.get_logger("sluicemq.identity")
 class Authenticator:
     """Authenticator of one broker. Its methods are called on the event loop's thread."""
 
-    __slots__ = (
-        "_anonymous",
-        "_call_soon",
-        "_changes",
-        "_config",
-        "_damage",
-        "_has_admin_token",
-        "_logins",
-        "_store",
-        "_under_way",
-        "_upgrades",
-        "_wall",
-        "audit",
-        "required",
-        "user_snapshot",
-    )
-
     def __init__(
         self,
-        config: AuthConfig,
+        settings: AuthSettings,
+        users_file: Path,
         call_soon: CallSoon,
         *,
+        insecure_public: bool = False,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
         verify: Verify = verify,
     ) -> None:
         """Read the user database and the token file. Raises ConfigurationError."""
-        settings = config.auth
-        self._config = config
+        self._settings = settings
+        self._insecure_public = insecure_public
         self._call_soon = call_soon
         self._wall = wall
         self.audit = Audit(settings.audit_log)
@@ -117,7 +103,7 @@ class Authenticator:
             admin = fingerprint(read_secret_file(settings.admin_token_file))
         self._has_admin_token = bool(admin)
         self._damage = ""
-        self._store = UserStore(config.users_file)
+        self._store = UserStore(users_file)
         self.user_snapshot = UserSnapshot(self._store.read())
         """Current users."""
         self._upgrades = PasswordUpgrades(self._submit, self.refresh)
@@ -160,7 +146,7 @@ class Authenticator:
             self._damage = ""
             return
         if before.users and not self._store.exists:
-            self._stay(f"{self._config.users_file} is gone")
+            self._stay(f"{self._store.path} is gone")
             return
         self._damage = ""
         self.user_snapshot = UserSnapshot(database)
@@ -192,7 +178,7 @@ class Authenticator:
 
     def _decide(self) -> None:
         before = self.required
-        required = self._config.auth.required
+        required = self._settings.required
         self.required = required == "always" or (
             required == "auto"
             and (before or self._has_admin_token or bool(self.user_snapshot.database.users))
@@ -226,10 +212,9 @@ class Authenticator:
         if not logs_in:
             if listener.user:
                 return self.user_snapshot.identity(listener.user)
-            insecure = self._config.insecure_public
-            required = self._config.auth.required
+            required, insecure = self._settings.required, self._insecure_public
             return EVERYBODY if is_open(listener.url, "", required, insecure) else ANONYMOUS
-        if self.required or (listener.url.public and not self._config.insecure_public):
+        if self.required or (listener.url.public and not self._insecure_public):
             return None
         return EVERYBODY
 
@@ -276,7 +261,7 @@ class Authenticator:
 
         Raises AccessError if it is invalid or shorter than the configured minimum.
         """
-        return hash_password(password, self._config.auth.min_password_length)
+        return hash_password(password, self._settings.min_password_length)
 
     def change(self, prepare: Preparation, by: str, done: Done) -> None:
         """Call `prepare` and apply the change that it returns, both off the event loop, in order.

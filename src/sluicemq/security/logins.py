@@ -123,17 +123,6 @@ class LoginCheck:
 class LoginQueue:
     """Queue of one broker."""
 
-    __slots__ = (
-        "_call_soon",
-        "_checks",
-        "_most",
-        "_pool",
-        "_running",
-        "_verify",
-        "_waiting",
-        "size",
-    )
-
     def __init__(
         self,
         call_soon: CallSoon,
@@ -388,17 +377,6 @@ class Logins:
     failures       failed logins
     proven         digests of verified credentials
     """
-
-    __slots__ = (
-        "_admin",
-        "_upgrades",
-        "_wall",
-        "audit",
-        "failures",
-        "proven",
-        "queue",
-        "user_snapshot",
-    )
 
     def __init__(
         self,

@@ -13,14 +13,11 @@ why only users who need one have it.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import re
 import secrets
-import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Concatenate, Final, ParamSpec
@@ -29,7 +26,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from sluicemq.journal.files import owner_of, write_whole
+from sluicemq.journal.files import locked, write_whole
 from sluicemq.management.users import UserRequest
 from sluicemq.model.access import (
     ANONYMOUS,
@@ -219,8 +216,6 @@ def fingerprint(token: str) -> str:
 class UserSnapshot:
     """Snapshot of the user database. Identities are created on first use; connections share
     them."""
-
-    __slots__ = ("_identities", "_tokens", "all_by_digest", "database", "highest_cost")
 
     def __init__(self, database: Database) -> None:
         self.database = database
@@ -506,7 +501,6 @@ MAX_FILE: Final = 64 * 1024**2
 """Maximum size of the file in bytes; 10,000 users with many permissions need less."""
 LOCK_SECONDS: Final = 10.0
 """Seconds to wait for the lock of the file; a change takes milliseconds."""
-_LOCK_POLL: Final = 0.01
 
 _Stamp = tuple[int, int, int, int]
 
@@ -545,39 +539,18 @@ class UserStore:
 
         Raises the errors of `change`, ConfigurationError if the file is damaged, OSError.
         """
-        with self._locked():
+        busy = AccessError(
+            f"another process has been changing {self.path} for {LOCK_SECONDS:g} s; try again"
+        )
+        lock = self.path.with_name(self.path.name + ".lock")
+        with locked(lock, mode=0o600, seconds=LOCK_SECONDS, busy=busy):
             before, _ = _load(self.path)
             after = change(before)
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            owner = owner_of(self.path.parent)
-            write_whole(self.path, encode(after), mode=0o600, owner=owner)
+            write_whole(self.path, encode(after), mode=0o600, owner_of=self.path.parent)
             return after
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        path = self.path.with_name(self.path.name + ".lock")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            owner = owner_of(self.path.parent)
-            if owner is not None:
-                os.fchown(fd, *owner)
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if time.monotonic() > deadline:
-                        raise AccessError(
-                            f"another process has been changing {self.path} for "
-                            f"{LOCK_SECONDS:g} s; try again"
-                        ) from None
-                    time.sleep(_LOCK_POLL)
-            yield
-        finally:
-            os.close(fd)
 
 
 def _load(path: Path) -> tuple[Database, _Stamp | None]:

@@ -14,15 +14,14 @@ names they have in the configuration file, with `-` or `_`.
 
 from __future__ import annotations
 
-import difflib
 import ipaddress
 import re
-from collections.abc import Iterable
 from typing import Final, NamedTuple
 from urllib.parse import quote, unquote, unquote_to_bytes
 
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.setting import suggestion
 
 LOOPBACK: Final = "127.0.0.1"
 MAX_URL: Final = 8192
@@ -161,12 +160,6 @@ class Url(NamedTuple):
         return self.host == other.host or is_wildcard(self.host) or is_wildcard(other.host)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Return the known word most similar to a mistyped one, or ""."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return found[0] if found else ""
-
-
 def _mistake(text: str, what: str) -> ConfigurationError:
     displayed = text if len(text) <= 200 else f"{text[:200]}…"
     before, at, after = displayed.rpartition("@")
@@ -179,8 +172,7 @@ def _mistake(text: str, what: str) -> ConfigurationError:
 def _parse_scheme(text: str, scheme: str) -> tuple[str, bool, bool]:
     protocol, *modifiers = scheme.lower().split("+")
     if protocol not in PROTOCOLS:
-        guess = nearest(protocol, PROTOCOLS)
-        hint = f"did you mean {guess}?" if guess else f"there are {', '.join(PROTOCOLS)}"
+        hint = suggestion(protocol, PROTOCOLS)
         raise _mistake(text, f"there is no protocol {protocol!r}; {hint}")
     for modifier in modifiers:
         if modifier not in ("unix", "tls"):

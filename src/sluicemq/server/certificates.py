@@ -1,4 +1,5 @@
-"""Certificate chain and private key, loaded from PEM or PKCS#12 files.
+"""Certificate chain and private key, loaded from PEM or PKCS#12 files, and the users that clients'
+certificates name.
 
     PEM        the broker's certificate, then those of the authorities between it and the root; the
                key in the same file or in one of its own, plain or encrypted
@@ -28,7 +29,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_pem_private_key,
 )
 from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
-from cryptography.x509.oid import AuthorityInformationAccessOID
+from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.server.settings import read_bounded
@@ -124,6 +125,29 @@ def read_authorities(path: Path) -> str:
     except ValueError:
         raise ConfigurationError(f"there is no certificate in {path}; it must be PEM") from None
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+
+
+def peer_user(certificate: bytes, kind: str) -> str:
+    """Return the user named by a client's certificate, or "" if it has no name of this kind.
+
+    certificate  verified certificate in DER
+    kind         see Listener.client_user. Of several names, the most specific (last) common name
+                 or the first alternative name counts, as in other brokers
+    """
+    try:
+        found = x509.load_der_x509_certificate(certificate)
+        if kind == "subject":
+            return found.subject.rfc4514_string()
+        if kind == "cn":
+            attributes = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            return str(attributes[-1].value) if attributes else ""
+        alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return ""
+    entry_type: type[x509.DNSName | x509.RFC822Name] = (
+        x509.DNSName if kind == "san-dns" else x509.RFC822Name
+    )
+    return next(iter(alternatives.get_values_for_type(entry_type)), "")
 
 
 def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None) -> KeyedChain:

@@ -22,8 +22,6 @@ class SystemClock(Clock):
     rounded separately, the same expiration would be shown 1 ms early or late now and then.
     """
 
-    __slots__ = ("_ahead", "_epoch")
-
     def __init__(self) -> None:
         super().__init__()
         self._ahead = 0

@@ -29,6 +29,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 
 from sluicemq.journal import JournalOptions
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
@@ -38,7 +39,6 @@ from sluicemq.security.records import Database, UserStore
 from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
-    HttpSettings,
     JmqSettings,
     Listener,
     ListenerLimits,
@@ -338,13 +338,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """The user database."""
         return self.auth.users_file or self.broker.data_dir / "users.json"
 
-    def check(self) -> None:
-        """Raise ConfigurationError, with each problem on a line of its own, if the configuration
-        cannot work or is dangerous.
-        """
-        if problems := list(self.problems()):
-            raise ConfigurationError("\n".join(problems))
-
     def warnings(self) -> Iterator[str]:
         """Yield warnings about permitted settings. Only for a configuration without problems."""
         for listener in self.listeners:
@@ -361,7 +354,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     )
 
     def problems(self) -> Iterator[str]:
-        """Yield the problems for which `check` raises, one sentence each."""
+        """Yield why the configuration cannot work or is dangerous, one sentence each."""
         if not self.listeners:
             yield "there is no listener; add one, for example --listen phpmq://127.0.0.1:9100"
         for listener in self.listeners:

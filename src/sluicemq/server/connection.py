@@ -13,8 +13,8 @@ import itertools
 import os
 import select
 import socket
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Final, cast
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 
@@ -137,9 +137,12 @@ class Connection(asyncio.Protocol):
         if plain and raw is not None:
             self._descriptor = self._socket
             self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
-        certificate = transport.get_extra_info("peercert")
-        if certificate:
+        if transport.get_extra_info("peercert"):
+            # Only where there is TLS: the library that reads certificates is slow to load.
+            from sluicemq.server.certificates import peer_user
+
             kind = self._admission.options.client_user
+            certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)
             self.peer_user = peer_user(certificate, kind)
             if not self.peer_user:
                 # without a user name the client would be treated as anonymous
@@ -548,60 +551,6 @@ class Connection(asyncio.Protocol):
                 self._fault(error)
 
 
-_ATTRIBUTES: Final = {
-    "commonName": "CN",
-    "organizationalUnitName": "OU",
-    "organizationName": "O",
-    "localityName": "L",
-    "stateOrProvinceName": "ST",
-    "countryName": "C",
-    "domainComponent": "DC",
-    "userId": "UID",
-    "streetAddress": "STREET",
-}
-"""Short names of RFC 4514, section 3, by OpenSSL's name."""
-_SPECIAL: Final = frozenset('\\",+;<>')
-
-
 def name_of(address: object) -> str:
     """Return the peer's address for logs; `unix` if it has none."""
     return f"{address[0]}:{address[1]}" if isinstance(address, tuple) else "unix"
-
-
-def peer_user(certificate: Mapping[str, Any], kind: str) -> str:
-    """Return the user named by a client's certificate, or "" if it has no name of this kind.
-
-    certificate  verified certificate, as returned by SSLSocket.getpeercert
-    kind         see Listener.client_user. Of several names, the most specific (last) common name
-                 or the first alternative name counts, as in other brokers
-    """
-    if kind == "subject":
-        return _subject(certificate)
-    if kind == "cn":
-        attributes = itertools.chain.from_iterable(certificate.get("subject", ()))
-        names = [value for name, value in attributes if name == "commonName"]
-        return names[-1] if names else ""
-    entry_type = {"san-dns": "DNS", "san-email": "email"}[kind]
-    for name, value in certificate.get("subjectAltName", ()):
-        if name == entry_type:
-            return cast(str, value)
-    return ""
-
-
-def _subject(certificate: Mapping[str, Any]) -> str:
-    """Return the subject as a string of RFC 4514: the most specific name first."""
-    relatives = [
-        "+".join(f"{_ATTRIBUTES.get(name, name)}={_escaped(value)}" for name, value in relative)
-        for relative in certificate.get("subject", ())
-    ]
-    return ",".join(reversed(relatives))
-
-
-def _escaped(value: str) -> str:
-    """Return the value escaped according to RFC 4514, section 2.4."""
-    escaped = "".join(f"\\{char}" if char in _SPECIAL else char for char in value)
-    if escaped[:1] in ("#", " "):
-        escaped = f"\\{escaped}"
-    if escaped.endswith(" ") and len(value) > 1:
-        escaped = f"{escaped[:-1]}\\ "
-    return escaped.replace("\0", "\\00")

@@ -88,18 +88,6 @@ AnyConnection = TypeVar("AnyConnection", bound=LimitedConnection)
 class InputBudget:
     """Count the input that connections hold, and suspend connections beyond `limit` bytes."""
 
-    __slots__ = (
-        "_exhausted_since",
-        "_holders",
-        "_reader",
-        "_suspended",
-        "ceiling",
-        "limit",
-        "reserved",
-        "stall_timeout",
-        "used",
-    )
-
     def __init__(self, limit: int, stall_timeout: float) -> None:
         """`limit` in bytes, at least 1; `stall_timeout` in seconds: a connection that could be read
         on and makes no progress for so long while the budget is exhausted has to be closed."""

@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from sluicemq.journal import JournalOptions
+from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
@@ -32,7 +33,6 @@ from sluicemq.server.config import (
     TracingSettings,
 )
 from sluicemq.server.listener_settings import (
-    HttpSettings,
     JmqSettings,
     Listener,
     ListenerLimits,
@@ -188,8 +188,6 @@ def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
 
 class _Collector:
     """Values by path, in the order of the sources: later ones replace earlier ones."""
-
-    __slots__ = ("destinations", "errors", "listeners", "origins", "places", "settings", "values")
 
     def __init__(self) -> None:
         self.settings = dict(setting_paths())

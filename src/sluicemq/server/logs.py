@@ -17,14 +17,6 @@ from structlog.typing import Processor
 
 from sluicemq.server.config import LoggingSettings
 
-LEVELS = {
-    "debug": logging.DEBUG,
-    "info": logging.INFO,
-    "warning": logging.WARNING,
-    "error": logging.ERROR,
-}
-
-
 STANDARD_ERROR: Final = 2
 
 
@@ -63,7 +55,9 @@ def configure(settings: LoggingSettings) -> None:
             structlog.processors.format_exc_info,
             renderer,
         ],
-        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[settings.level]),
+        wrapper_class=structlog.make_filtering_bound_logger(
+            logging.getLevelNamesMapping()[settings.level.upper()]
+        ),
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, StandardError())),
         cache_logger_on_first_use=True,
     )
@@ -77,8 +71,6 @@ class Notices:
     """Log of at most `most` lines per minute.
 
     The first line of a later minute has a field `left_out`: the number of suppressed lines."""
-
-    __slots__ = ("_clock", "_left_out", "_log", "_most", "_since", "_written")
 
     def __init__(self, log: Callable[..., Any], most: int, clock: Callable[[], float]) -> None:
         """Write to `log`, which takes a text and fields; `clock` returns monotonic seconds."""

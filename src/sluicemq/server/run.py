@@ -24,7 +24,7 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
-from sluicemq.broker import COMPILED, Broker, EngineSettings, SelectorLimits, recover, snapshot
+from sluicemq.broker import Broker, EngineSettings, SelectorLimits, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
@@ -38,12 +38,12 @@ from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
-from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, LoopLag
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
+from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.logs import Notices, configure
 from sluicemq.server.session_factories import SessionFactories, console_addresses, jms_address
 
@@ -60,17 +60,15 @@ LOOK_SECONDS: Final = 30.0
 log = structlog.get_logger("sluicemq")
 
 
-def serve(config: Config, origins: Mapping[str, str] | None = None) -> int:
+def serve(loaded: LoadedConfig) -> int:
     """Run a broker until SIGTERM or SIGINT and return the exit code.
-
-    `origins` maps settings to their source (`loading.LoadedConfig`).
 
     Raises ConfigurationError if the configuration is invalid, JournalError if the journal
     cannot be opened.
     """
-    config.check()
-    configure(config.logging)
-    server = Server(config, origins or {})
+    loaded.check()
+    configure(loaded.config.logging)
+    server = Server(loaded)
     previous = {number: signal.signal(number, server.stop) for number in STOP_SIGNALS}
     try:
         code = uvloop.run(server.run())
@@ -89,11 +87,10 @@ class Server:
     """Broker with its journal and listeners. Implements Vitals for the admin API."""
 
     version = __version__
-    compiled = COMPILED
 
-    def __init__(self, config: Config, origins: Mapping[str, str]) -> None:
-        self.config = config
-        self._origins = origins
+    def __init__(self, loaded: LoadedConfig) -> None:
+        self.config = loaded.config
+        self._origins = loaded.origins
         self.listeners: list[OpenListener] = []
         self.admin: OpenListener | None = None
         """Admin socket. It is not in `listeners` and stays open until the end of the shutdown."""
@@ -238,7 +235,12 @@ class Server:
         self._batch = batch = EventLoopBatch(loop, broker, self._fail)
         batch.begin()
         budget = InputBudget(config.broker.input_memory_limit, config.broker.input_stall_timeout)
-        authenticator = Authenticator(config, loop.call_soon_threadsafe)
+        authenticator = Authenticator(
+            config.auth,
+            config.users_file,
+            loop.call_soon_threadsafe,
+            insecure_public=config.insecure_public,
+        )
         lag = LoopLag(loop, self.lag)
         context = ApiContext(
             broker=broker,
@@ -246,21 +248,15 @@ class Server:
             configuration=EffectiveConfiguration(config, self._origins),
             vitals=self,
             users=UserService(authenticator),
-            sessions=BrowserSessions(
-                broker.clock,
-                idle=config.http.session_idle_timeout,
-                life=config.http.session_lifetime,
-                most=config.http.max_sessions,
-                secure=config.http.secure_cookies,
-            ),
+            sessions=BrowserSessions(broker.clock, config.http),
             audit=authenticator.audit,
             history=History(broker, self.lag),
             figures=ScrapeState(
                 broker,
                 config.metrics.max_destinations,
-                open=config.http.public_metrics,
                 spans=None if self._tracing is None else self._tracing.export.counts,
             ),
+            http=config.http,
         )
         background = BackgroundThread(loop.call_soon_threadsafe)
         unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
@@ -271,7 +267,6 @@ class Server:
             self.listeners,
             config.jmq,
             context,
-            config.http,
             background,
             Offload(unpacking, budget),
             Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,

@@ -47,7 +47,7 @@ from sluicemq.server.address import Url, is_wildcard
 from sluicemq.server.auto import PORT_MAPPER, AutoSession, detect_jmq_protocol
 from sluicemq.server.limits import SessionFactory
 from sluicemq.server.listener import OpenListener
-from sluicemq.server.listener_settings import HttpSettings, JmqSettings, Listener
+from sluicemq.server.listener_settings import JmqSettings, Listener
 
 _MODES: Final = {spelled(mode): mode for mode in Mode}
 _STRATEGIES: Final = {spelled(strategy): strategy for strategy in Strategy}
@@ -64,7 +64,6 @@ class SessionFactories:
         opened: Sequence[OpenListener] = (),
         jmq: JmqSettings | None = None,
         context: ApiContext | None = None,
-        http: HttpSettings | None = None,
         background: Background | None = None,
         large: Offload | None = None,
         notify: Callable[[str], None] = lambda _: None,
@@ -82,7 +81,6 @@ class SessionFactories:
         self._coordinator = Coordinator(broker, background)
         self._authenticator = authenticator
         self._context = context
-        self._http_settings = http or HttpSettings()
         self._vitals = vitals
         self._replies = ReplyAddresses(broker.clock.wall)
         self._factories: dict[str, SessionFactory] = {
@@ -93,6 +91,14 @@ class SessionFactories:
             "vibemq": self._vibemq,
             "jmq": self._jmq,
         }
+        self._detected = {**self._factories, "jmq": self._jms, PORT_MAPPER: self._portmapper}
+        """Factories by the protocol that a client's first bytes have shown."""
+        self._detected_refused: dict[str, SessionFactory] = {
+            "jmq": partial(self._jms, refused=True),
+            "vibemq": partial(self._vibemq, refused=True),
+            PORT_MAPPER: self._portmapper,
+        }
+        """The same for clients beyond the limit of connections, which can be told so."""
 
     def of(self, options: Listener) -> SessionFactory:
         """Return the session factory of a listener; each listener that may speak HTTP has its
@@ -116,17 +122,11 @@ class SessionFactories:
     def http(self, options: Listener, *, local: bool = False) -> SessionFactory:
         """Return the session factory of an HTTP listener; `local`: of the admin socket."""
         assert self._context is not None
-        settings = self._http_settings
         body = options.max_frame_bytes
         limits = ApiLimits(
-            targets=settings.max_batch_destinations,
             part=body + BESIDES_BYTES,
             name=options.max_name_bytes,
-            streams=settings.max_event_streams,
-            publish=min(body, settings.max_publish_bytes),
-            scan=settings.max_scan_messages,
-            scan_seconds=settings.max_scan_time,
-            action_seconds=settings.max_action_time,
+            publish=min(body, self._context.http.max_publish_bytes),
         )
         # not at the first connection: creating the application takes some time
         application = Application(replace(self._context, limits=limits))
@@ -297,17 +297,12 @@ class SessionFactories:
     ) -> Session:
         """Return the session of a protocol that was recognised. Raises ConfigurationError if it is
         not served, or the client is `refused` and the protocol cannot say so."""
-        if protocol == "jmq":
-            return self._jms(transport, options, refused=refused)
-        if protocol == PORT_MAPPER:
-            return self._portmapper(transport, options)
-        if protocol == "vibemq":
-            return self._vibemq(transport, options, refused=refused)
-        if refused:
-            raise ConfigurationError("too many connections")
-        if protocol not in self._factories:
-            raise ConfigurationError(f"{protocol} is not served here")
-        return self._factories[protocol](transport, options)
+        factory = (self._detected_refused if refused else self._detected).get(protocol)
+        if factory is None:
+            raise ConfigurationError(
+                "too many connections" if refused else f"{protocol} is not served here"
+            )
+        return factory(transport, options)
 
 
 def _queue_defaults(options: Listener) -> WrittenOptions:

@@ -25,7 +25,7 @@ import msgspec
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.server.address import nearest
+from sluicemq.model.setting import suggestion
 
 MAX_FILE: Final = 1024**2
 """Maximum size of a configuration or certificate file in bytes."""
@@ -108,9 +108,7 @@ def convert(value: object, setting: Setting, where: str, *, text: bool, base: Pa
 
 def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
     """Return the error for an unknown setting; `known` are the settings of the same section."""
-    guess = nearest(name, known)
-    hint = f"did you mean {guess}?" if guess else f"there are {', '.join(known)}"
-    return ConfigurationError(f"{where}: there is no setting {name}; {hint}")
+    return ConfigurationError(f"{where}: there is no setting {name}; {suggestion(name, known)}")
 
 
 def _convert_path(value: object, where: str, base: Path) -> Path:
@@ -129,8 +127,7 @@ def _convert_choice(value: object, setting: Setting, words: list[str], where: st
     if not isinstance(value, str) or value.lower() not in named:
         # a number is not a typing error for another number
         mistyped = isinstance(value, str) and not value[:1].isdigit()
-        guess = nearest(str(value).lower(), words) if mistyped else ""
-        hint = f"did you mean {guess}?" if guess else f"write one of {', '.join(words)}"
+        hint = suggestion(str(value).lower() if mistyped else "", words)
         raise ConfigurationError(f"{where}: {value!r} does not fit; {hint}")
     word = named[value.lower()]
     if get_origin(setting.kind) is Literal:

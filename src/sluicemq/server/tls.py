@@ -101,18 +101,9 @@ class Tls:
 
     def _files(self) -> list[tuple[int, int, int] | None]:
         """Return inode, modification time (ns) and size of each file; None if it is missing."""
-        return [_identity(path) for path in files(self.options).values()]
-
-
-def files(options: Listener) -> dict[str, Path]:
-    """Return the TLS files of a listener by the name of their setting."""
-    named = {
-        "certificate": options.certificate,
-        "key": options.key,
-        "password_file": options.password_file,
-        "client_ca": options.client_ca,
-    }
-    return {name: path for name, path in named.items() if path is not None}
+        options = self.options
+        paths = (options.certificate, options.key, options.password_file, options.client_ca)
+        return [_identity(path) for path in paths if path is not None]
 
 
 def load(options: Listener) -> tuple[ssl.SSLContext, KeyedChain]:

@@ -185,7 +185,7 @@ def test_a_delayed_message_comes_later() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
-        harness.clock.set_wall(now_ms())
+        harness.clock.wall = now_ms()
         await producer.send("later", delay=100)
         await producer.send("now")
         assert await texts(consumer, 1) == ["now"]

@@ -113,15 +113,13 @@ refresh = "incremental"
         "pipeline.toml:1: table 'Orders': destination is missing: add destination = \"...\"",
         "pipeline.toml:2: table 'Orders': name is no text of up to 63 letters a-z, digits and _ "
         "that begins with a letter",
-        "pipeline.toml:3: table 'Orders': there is no key 'destinaton'; did you mean "
-        "'destination'?",
-        "pipeline.toml:4: table 'Orders': format 'jason' is none of json, csv, xml, text; did you "
-        "mean 'json'?",
+        "pipeline.toml:3: table 'Orders': there is no key 'destinaton'; did you mean destination?",
+        "pipeline.toml:4: table 'Orders': there is no format 'jason'; did you mean json?",
         "pipeline.toml:5: table 'Orders': schema is empty, or no text in quotes",
         "pipeline.toml:6: table 'Orders': key is no list of different texts such as [\"id\"]",
         "pipeline.toml:10: table 'Orders', expectation 'a': check is empty, or no text in quotes",
-        "pipeline.toml:11: table 'Orders', expectation 'a': action 'explode' is none of warn, "
-        "drop, quarantine, fail",
+        "pipeline.toml:11: table 'Orders', expectation 'a': there is no action 'explode'; "
+        "there are warn, drop, quarantine, fail",
         "pipeline.toml:14: table 'messages': the pipeline itself writes a table of this name",
         "pipeline.toml:17: table 'messages': delete needs a key: without one no row is ever "
         "replaced",

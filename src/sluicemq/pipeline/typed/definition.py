@@ -11,7 +11,6 @@ session. All errors of a file are reported at once, each with its line.
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ import msgspec
 
 from sluicemq.model.access import is_pattern
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.setting import TomlLines
+from sluicemq.model.setting import TomlLines, suggestion
 from sluicemq.pipeline.typed.json_schema import ddl_of_json_schema
 
 DEFAULT_FILE: Final = "pipeline.toml"
@@ -254,8 +253,7 @@ class _Section:
                 self.problem(key, f'{key} is missing: add {key} = "..."')
         for key, value in tree.items():
             if key not in kinds:
-                hint = _guess(key, kinds) or f"; there are {', '.join(kinds)}"
-                self.problem(key, f"there is no key {key!r}{hint}")
+                self.problem(key, f"there is no key {key!r}; {suggestion(key, kinds)}")
                 continue
             kind = kinds[key]
             try:
@@ -269,7 +267,7 @@ class _Section:
         """Return the error of a value that is not of its kind."""
         if kind not in _MISFITS:
             words = [str(word) for word in kind]
-            return f"{key} {value!r} is none of {', '.join(words)}{_guess(str(value), words)}"
+            return f"there is no {key} {value!r}; {suggestion(str(value), words)}"
         path = ".".join(part for part in (*self.path, key) if isinstance(part, str))
         return f"{key} {_MISFITS[kind].format(path=path)}"
 
@@ -368,9 +366,3 @@ class _Reader:
         if gold.refresh is Refresh.INCREMENTAL and "keys" not in section.tree:
             section.problem("keys", 'keys is missing: add keys = ["..."]')
         return gold
-
-
-def _guess(word: str, known: Iterable[str]) -> str:
-    """Return a suggestion for a mistyped word, or ""."""
-    found = difflib.get_close_matches(word, known, n=1, cutoff=0.6)
-    return f"; did you mean {found[0]!r}?" if found else ""

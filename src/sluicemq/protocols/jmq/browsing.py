@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Broker, Selector
+from sluicemq.broker import Broker, Selector, scan
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
 from sluicemq.model.message import Message, Origin
@@ -209,7 +209,7 @@ class Browsing:
             most = self._connection.options.browsed
             identity = broker.identity
             over = self._scans.over
-            for listed in broker.scan(destination.queue):
+            for listed in scan(destination.queue):
                 if listed is not None:
                     sequence, unjournaled = listed
                     message = unjournaled or read(broker, sequence)

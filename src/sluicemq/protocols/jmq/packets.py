@@ -13,7 +13,6 @@ Statuses of rejected requests, by error:
 | TooManyFailures               | 403 FORBIDDEN (AUTHENTICATE_REPLY)                          |
 | LoginBusy, TooManyConnections | 503 UNAVAILABLE (AUTHENTICATE_REPLY)                        |
 | DestinationNotFound           | 404 NOT_FOUND                                               |
-| SubscriptionNotFound          | 404 NOT_FOUND                                               |
 | DestinationConflict           | 409 CONFLICT                                                |
 | DestinationPrivate            | 405 NOT_ALLOWED                                             |
 | DestinationInUse              | 409 CONFLICT                                                |
@@ -68,7 +67,6 @@ from sluicemq.model.errors import (
     SelectorError,
     SluiceError,
     SubscriptionInUse,
-    SubscriptionNotFound,
     TooManyConnections,
     TooManyFailures,
     TransactionError,
@@ -335,7 +333,6 @@ _STATUSES: Final[tuple[tuple[type[SluiceError], Status], ...]] = (
     (LoginBusy, Status.UNAVAILABLE),
     (TooManyConnections, Status.UNAVAILABLE),
     (DestinationNotFound, Status.NOT_FOUND),
-    (SubscriptionNotFound, Status.NOT_FOUND),
     (DestinationConflict, Status.CONFLICT),
     (DestinationPrivate, Status.NOT_ALLOWED),
     (DestinationInUse, Status.CONFLICT),
