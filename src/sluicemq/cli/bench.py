@@ -41,7 +41,7 @@ from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 
 # --- `sluicemq bench` -----------------------------------------------------------------------------
 

@@ -28,7 +28,7 @@ from sluicemq.model.errors import (
     JournalLocked,
     SluiceError,
 )
-from sluicemq.server.address import nearest
+from sluicemq.model.url import nearest
 from sluicemq.server.settings import Unit, parse_quantity
 
 

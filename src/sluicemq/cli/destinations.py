@@ -63,7 +63,7 @@ from sluicemq.management.destinations import (
 from sluicemq.management.operation import KindName, is_utf_8, kind_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.errors import SluiceError
-from sluicemq.server.address import nearest
+from sluicemq.model.url import nearest
 from sluicemq.server.settings import convert, format_quantity, settings_of
 
 # --- Names of destinations, and their shell completion --------------------------------------------

@@ -21,7 +21,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 from sluicemq.server.settings import Unit, format_quantity, parse_quantity, unknown
 
 if TYPE_CHECKING:

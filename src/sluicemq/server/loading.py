@@ -22,8 +22,8 @@ from sluicemq.journal import JournalOptions
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
+from sluicemq.model.url import Url
 from sluicemq.security.access import AuthSettings
-from sluicemq.server.address import Url
 from sluicemq.server.config import (
     BrokerSettings,
     Config,

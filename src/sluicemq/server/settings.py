@@ -25,7 +25,7 @@ import msgspec
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.server.address import nearest
+from sluicemq.model.url import nearest
 
 MAX_FILE: Final = 1024**2
 """Maximum size of a configuration or certificate file in bytes."""

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import MAX_SOCKET_PATH, PROTOCOLS, Url
+from sluicemq.model.url import MAX_SOCKET_PATH, PROTOCOLS, Url
 
 
 @pytest.mark.parametrize(
