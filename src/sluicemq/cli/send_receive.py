@@ -82,8 +82,6 @@ class QueueClient(ABC):
         if not url.queue:
             example = url._replace(queue="orders")
             raise ConfigurationError(f"{url}: name the queue, as in {example}")
-        if not url.path and not url.port:
-            raise ConfigurationError(f"{url}: nothing can be reached at port 0")
         names = [*_TLS_OPTIONS, *cls.url_options]
         for name in options:
             if name not in names:

@@ -90,7 +90,7 @@ def target(options: Mapping[str, str]) -> HttpTarget:
             "the option url names the HTTP listener of a broker, such as http://localhost:7680"
         )
     try:
-        fields = urls.parse(url, "http", PORT, _OPTIONS)
+        fields = urls.parse(url, "http", _OPTIONS)
     except ConfigurationError as error:
         raise ConfigurationError(f"url: {error}") from None
     if len(fields["hosts"]) > 1:

@@ -267,9 +267,7 @@ class MsgliteClient(AsyncClient):
         The URL's options are timeout, ca and insecure; `options` are those of `connect`. Raises as
         `connect`; ConfigurationError.
         """
-        return await cls.connect(
-            **{**urls.parse_single(url, "msglite", DEFAULT_PORT, {}), **options}
-        )
+        return await cls.connect(**{**urls.parse_single(url, "msglite", {}), **options})
 
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None

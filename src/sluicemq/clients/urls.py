@@ -1,8 +1,6 @@
-"""Parts of connection URLs and connection strings that all protocols share.
+"""Targets of clients, and the options of URLs and connection strings that set them.
 
-Hosts are `name[:port]`, `address[:port]` or `[IPv6 address][:port]`, separated by commas; the
-client tries them in turn. Options are names with values. Option names ignore letter case, `_`, `-`
-and blanks.
+Option names ignore letter case, `_`, `-` and blanks.
 
 All functions raise ConfigurationError, which never contains a password.
 """
@@ -11,13 +9,13 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
-from urllib.parse import unquote
 
 import msgspec
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.url import Url
 
 Hosts = tuple[tuple[str, int], ...]
 Known = Mapping[str, tuple[str, Callable[[str, str], Any]]]
@@ -56,34 +54,30 @@ _NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
 _INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
-def parse(url: str, scheme: str, port: int, known: Known) -> dict[str, Any]:
+def parse(text: str, scheme: str, known: Known) -> dict[str, Any]:
     """Return the fields that a URL sets: `tls`, `hosts`, `path`, and those of its options.
 
-    `username` and `password` are among them if the URL has a user. The URL is
-    `scheme[+tls]://[user[:password]@]host[:port][,…]` or `scheme+unix[+tls]:///path`, with options
-    after `?`. `port` is the default port.
+    `username` and `password` are among them if the URL has a user. `Url` parses the URL, which must
+    not name a queue.
     """
-    head, separator, rest = url.partition("://")
-    name, *modifiers = head.lower().split("+")
-    if name != scheme or not {"tls", "unix"}.issuperset(modifiers) or not separator:
+    found = Url.parse_all(text)
+    url = found[0]
+    if url.protocol != scheme or url.queue:
         raise ConfigurationError(f"a broker is named as {scheme}://host:port")
-    location, _, options = rest.partition("?")
-    fields = {"tls": "tls" in modifiers, "path": "", **read(query(options), known)}
-    if "unix" in modifiers:
-        return {**fields, "hosts": (), "path": socket_path(location)}
-    user, password, authority = credentials(location.rstrip("/"))
-    if user:
-        fields |= {"username": user, "password": password}
-    return {**fields, "hosts": hosts(authority or "127.0.0.1", port)}
+    fields = {"tls": url.tls, "path": url.path, **read(dict(url.options), known)}
+    if url.user:
+        fields |= {"username": url.user, "password": url.password}
+    hosts = () if url.path else reachable((each.host, each.port) for each in found)
+    return {**fields, "hosts": hosts}
 
 
-def parse_single(url: str, scheme: str, port: int, known: Known) -> dict[str, Any]:
+def parse_single(url: str, scheme: str, known: Known) -> dict[str, Any]:
     """Return the arguments of `connect` for a URL of a protocol without login and fail-over.
 
     These are `host` and `port`, or `path`; `ssl_context`, and those that the options set. `ca`,
     `insecure` and `timeout` are options of all protocols.
     """
-    fields = parse(url, scheme, port, {**known, **COMMON})
+    fields = parse(url, scheme, {**known, **COMMON})
     if fields.pop("username", fields.pop("password", "")) or len(fields["hosts"]) > 1:
         raise ConfigurationError(f"{scheme} has one host, and no user")
     ca, insecure = fields.pop("ca", ""), fields.pop("insecure", False)
@@ -94,49 +88,13 @@ def parse_single(url: str, scheme: str, port: int, known: Known) -> dict[str, An
     return {**fields, "path": fields["path"] or None}
 
 
-def hosts(text: str, port: int) -> Hosts:
-    """Return the hosts of a list; `port` is the default port."""
-    found = []
-    for item in text.split(","):
-        host, given = item.strip(), str(port)
-        if host.startswith("["):
-            host, bracket, rest = host[1:].partition("]")
-            if not bracket or (rest and not rest.startswith(":")):
-                raise ConfigurationError(f"{item!r}: an IPv6 address is written [address]:port")
-            given = rest[1:] or given
-        elif host.count(":") == 1:
-            host, _, given = host.partition(":")
-        if not host:
-            raise ConfigurationError("a host name is missing")
-        number = integer("port", given)
-        if not 0 < number < 65_536:
-            raise ConfigurationError(f"{given} is not a port: 1 to 65535")
-        found.append((host, number))
-    return tuple(found)
-
-
-def credentials(location: str) -> tuple[str, str, str]:
-    """Split `user:password@rest` into user, password and rest; "" without credentials."""
-    userinfo, at, rest = location.rpartition("@")
-    user, _, password = userinfo.partition(":")
-    return (unquote(user), unquote(password), rest) if at else ("", "", rest)
-
-
-def socket_path(location: str) -> str:
-    """Return the path of a Unix socket in a URL."""
-    path = unquote(location)
-    if not path.startswith("/"):
-        raise ConfigurationError("the path of a Unix socket must begin with /")
-    return path
-
-
-def query(text: str) -> dict[str, str]:
-    """Return the options in the query part of a URL."""
-    options: dict[str, str] = {}
-    for item in filter(None, text.split("&")):
-        name, _, value = item.partition("=")
-        options[unquote(name)] = unquote(value)
-    return options
+def reachable(hosts: Iterable[tuple[str, int]]) -> Hosts:
+    """Return the hosts. Raises ConfigurationError if a client cannot connect to a port."""
+    found = tuple(hosts)
+    for _, port in found:
+        if not 0 < port < 65_536:
+            raise ConfigurationError(f"nothing can be reached at port {port}: use 1 to 65535")
+    return found
 
 
 def plain(name: str) -> str:

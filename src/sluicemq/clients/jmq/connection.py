@@ -54,6 +54,7 @@ from sluicemq.clients.transport import (
     time_limit,
 )
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
+from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.fields import GUEST
@@ -101,7 +102,7 @@ class Target(urls.Target, frozen=True):
         """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
         if text[:3].lower() != "jmq":
             return _parse_addresses(text)
-        target = cls(**urls.parse(text, "jmq", DEFAULT_PORT, _OPTIONS))
+        target = cls(**urls.parse(text, "jmq", _OPTIONS))
         return replace(target, direct=target.direct or bool(target.path))
 
 
@@ -118,7 +119,7 @@ def _parse_addresses(text: str) -> Target:
         scheme = scheme.lower()
         found.append(
             Target(
-                urls.hosts(host or "127.0.0.1", DEFAULT_PORT),
+                urls.reachable(parse_hosts(host, DEFAULT_PORT)),
                 service=service or "",
                 direct=scheme in ("mqtcp", "mqssl"),
                 tls=scheme in ("mqssl", "mq+ssl"),
