@@ -41,7 +41,6 @@ from msgspec.structs import replace
 from sluicemq import __version__
 from sluicemq.clients import urls
 from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
-from sluicemq.clients.jmq.messages import Destination, TemporaryQueue
 from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check, number, text
 from sluicemq.clients.jmq.session import Session
@@ -53,6 +52,7 @@ from sluicemq.clients.transport import (
     reason_of,
     time_limit,
 )
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.java import Long
@@ -170,7 +170,7 @@ class Requests:
     """Request-reply exchange over one session with a temporary reply queue."""
 
     def __init__(
-        self, session: Session, queue: TemporaryQueue, consumer: Consumer, producer: Producer
+        self, session: Session, queue: Address, consumer: Consumer, producer: Producer
     ) -> None:
         self._session = session
         self._queue = queue
@@ -187,7 +187,7 @@ class Requests:
 
     async def ask(
         self,
-        to: str | Destination,
+        to: str | Address,
         body: object,
         timeout: float | None,
         properties: Mapping[str, object] | None,
@@ -381,7 +381,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
 
     async def request(
         self,
-        to: str | Destination,
+        to: str | Address,
         body: object = None,
         *,
         timeout: float | None = None,
