@@ -18,11 +18,11 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json
+from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json, quantity
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
 from sluicemq.model.url import Url
-from sluicemq.server.settings import Unit, format_quantity, parse_quantity, unknown
+from sluicemq.server.settings import Unit, format_quantity, unknown
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import BlockingClient
@@ -448,7 +448,7 @@ def receive(
 
     Each message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
-    patience = None if timeout is None else _duration(timeout)
+    patience = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
         connect(Url.parse(url), connect_timeout, count) as connection,
@@ -535,14 +535,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
 
 
 def _seconds(text: str) -> int:
-    value = _duration(text)
+    value = quantity("--ttl", text, Unit.SECONDS)
     if value != int(value):
         raise ConfigurationError(f"--ttl: {text} is not a whole number of seconds")
     return int(value)
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_quantity(text, Unit.SECONDS)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None
