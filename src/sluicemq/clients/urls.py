@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import ssl
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -50,8 +50,6 @@ class Target(msgspec.Struct, frozen=True):
 
 
 _SPAN: Final = re.compile(r"(\d{1,3}):(\d{1,2}):(\d{1,2}(?:\.\d{1,7})?)\Z")
-_NUMBER: Final = re.compile(r"\d{1,9}(?:\.\d{1,9})?\Z", re.ASCII)
-_INTEGER: Final = re.compile(r"\d{1,9}\Z", re.ASCII)
 
 
 def parse(text: str, scheme: str, known: Known) -> dict[str, Any]:
@@ -115,39 +113,31 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
     return values
 
 
-def number(name: str, given: str) -> float:
-    """Read a decimal number."""
-    if not _NUMBER.match(given):
-        raise ConfigurationError(f"{name}: {given!r} is not a number")
-    return float(given)
+def reader_of(kind: Any, description: str) -> Callable[[str, str], Any]:
+    """Return the reader of options whose values have a type."""
+
+    def read_value(name: str, given: str) -> Any:
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError:
+            raise ConfigurationError(f"{name} is {description}, not {given!r}") from None
+
+    return read_value
 
 
-def integer(name: str, given: str) -> int:
-    """Read a whole number."""
-    if not _INTEGER.match(given):
-        raise ConfigurationError(f"{name}: {given!r} is not a whole number")
-    return int(given)
-
-
-def truth(name: str, given: str) -> bool:
-    """Read true or false."""
-    if given.lower() not in ("true", "false"):
-        raise ConfigurationError(f"{name} is true or false, not {given!r}")
-    return given.lower() == "true"
+number: Final = reader_of(Annotated[float, msgspec.Meta(ge=0, lt=1e9)], "a number")
+integer: Final = reader_of(Annotated[int, msgspec.Meta(ge=0, lt=10**9)], "a whole number")
+truth: Final = reader_of(bool, "true or false")
+text: Final = reader_of(str, "text")
 
 
 def seconds(name: str, given: str) -> float:
     """Read seconds: a number, or hh:mm:ss."""
     span = _SPAN.match(given)
     if span is None:
-        return number(name, given)
+        return float(number(name, given))
     hours, minutes, rest = span.groups()
     return int(hours) * 3600 + int(minutes) * 60 + float(rest)
-
-
-def text(name: str, given: str) -> str:
-    """Return the text as it is."""
-    return given
 
 
 def tls_context(ca: str, *, insecure: bool, named: bool) -> ssl.SSLContext:
