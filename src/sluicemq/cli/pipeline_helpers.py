@@ -24,7 +24,7 @@ from rich.progress import (
 from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.cli.journal import locate
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.passwords import read_secret_file
+from sluicemq.security.files import read_secret_file
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:

@@ -349,7 +349,7 @@ def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
                 )
         return None
     from sluicemq.clients import urls
-    from sluicemq.server.certificates import read_chain
+    from sluicemq.security.certificates import read_chain
 
     files = {name: Path(options[name]) for name in _CERTIFICATE if name in options}
     try:

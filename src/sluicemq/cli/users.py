@@ -80,13 +80,13 @@ from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.model.url import Url
 from sluicemq.security.access import is_open
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
     hash_password,
     password_warnings,
-    read_secret_file,
 )
 from sluicemq.security.records import Database, Preparation, UserStore
 from sluicemq.security.user_service import UserService

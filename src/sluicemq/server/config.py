@@ -34,7 +34,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
 from sluicemq.model.url import MAX_SOCKET_PATH
 from sluicemq.security.access import AuthSettings
-from sluicemq.security.passwords import read_secret_file
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.records import Database, UserStore
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,

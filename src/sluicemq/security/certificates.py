@@ -31,7 +31,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import AuthorityInformationAccessOID
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.settings import read_bounded
+from sluicemq.security.files import read_bounded
 
 PKCS12_SUFFIXES: Final = (".p12", ".pfx")
 SOON: Final = timedelta(days=14)
