@@ -32,7 +32,7 @@ from sluicemq.model.errors import (
     JournalLocked,
     SluiceError,
 )
-from sluicemq.model.url import nearest
+from sluicemq.model.url import suggestion
 from sluicemq.server.settings import Unit, parse_quantity
 
 
@@ -98,9 +98,7 @@ def body_fields(body: bytes) -> dict[str, str]:
 
 def no_such(option: str, what: str, word: str, known: Iterable[str]) -> UsageError:
     """Return the error for an unknown word, with the nearest known one as a suggestion."""
-    words = list(known)
-    guess = nearest(word, words)
-    hint = f"did you mean {guess}?" if guess else f"there are {', '.join(words)}"
+    hint = suggestion(word, known)
     return UsageError(f"{option}: there is no {what} {word!r}; {hint}")
 
 

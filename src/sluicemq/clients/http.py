@@ -223,7 +223,7 @@ class HttpConnection:
             return _UnixConnection(to.path, self._timeout)
         if not to.secure:
             return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
-        context = urls.tls_context(to.ca, insecure=to.insecure, named=True)
+        context = urls.TlsOptions(ca=to.ca, insecure=to.insecure).context(named=True)
         return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
 
 

@@ -195,6 +195,13 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return found[0] if found else ""
 
 
+def suggestion(word: str, known: Iterable[str]) -> str:
+    """Return a hint for an unknown word: the known word most similar to it, or all known words."""
+    words = list(known)
+    guess = nearest(word, words)
+    return f"did you mean {guess}?" if guess else f"there are {', '.join(words)}"
+
+
 def _mistake(text: str, what: str) -> ConfigurationError:
     """Return the error for an address, which it shows without password and options."""
     displayed = _QUERY.sub("?…", _PASSWORD.sub(r"\1***@", text))
@@ -204,8 +211,7 @@ def _mistake(text: str, what: str) -> ConfigurationError:
 def _parse_scheme(scheme: str) -> tuple[str, bool, bool]:
     protocol, *modifiers = scheme.lower().split("+")
     if protocol not in PROTOCOLS:
-        guess = nearest(protocol, PROTOCOLS)
-        hint = f"did you mean {guess}?" if guess else f"there are {', '.join(PROTOCOLS)}"
+        hint = suggestion(protocol, PROTOCOLS)
         raise ConfigurationError(f"there is no protocol {protocol!r}; {hint}")
     for modifier in modifiers:
         if modifier not in ("unix", "tls"):

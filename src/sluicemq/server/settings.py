@@ -24,7 +24,7 @@ import msgspec
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.model.url import nearest
+from sluicemq.model.url import nearest, suggestion
 
 
 class Setting(NamedTuple):
@@ -104,8 +104,7 @@ def convert(value: object, setting: Setting, where: str, *, text: bool, base: Pa
 
 def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
     """Return the error for an unknown setting; `known` are the settings of the same section."""
-    guess = nearest(name, known)
-    hint = f"did you mean {guess}?" if guess else f"there are {', '.join(known)}"
+    hint = suggestion(name, known)
     return ConfigurationError(f"{where}: there is no setting {name}; {hint}")
 
 

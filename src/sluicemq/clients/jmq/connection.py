@@ -20,6 +20,7 @@ Option names ignore letter case, `_`, `-` and blanks between words:
     direct                       true or false
     insecure                     true or false
     ca                           file of trusted certificates
+    certificate, key, password file     the client's own certificate
     timeout, keep alive (ping interval)     seconds, or hh:mm:ss
     flow                         messages the broker may send before the client requests more
 """
@@ -102,7 +103,7 @@ class Target(urls.Target, frozen=True):
         """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
         if text[:3].lower() != "jmq":
             return _parse_addresses(text)
-        target = cls(**urls.parse(text, "jmq", _OPTIONS))
+        target = cls(**urls.parse(text, "jmq", _OPTIONS, tls_optional=True))
         return replace(target, direct=target.direct or bool(target.path))
 
 
@@ -263,7 +264,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         self._target = target
         self._limits = limits
         self._context = ssl_context
-        if target.tls or target.ca:
+        if target.tls or target.ca or target.certificate:
             self._tls()
         self._level = Level.HIGHEST
         self._old = 0

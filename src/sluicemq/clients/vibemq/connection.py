@@ -12,6 +12,7 @@ Names of options ignore letter case, `_`, `-` and blanks:
     tls (use tls, ssl)                              true or false
     insecure (skip certificate validation)          true or false
     ca                                              file of certificates that are trusted
+    certificate, key, password file                 the client's own certificate
     timeout (command timeout), keep alive (keep alive interval)    seconds, or hh:mm:ss
     compression (preferred compressions)            `brotli,gzip`, in order of preference; none
     threshold (compression threshold)               bytes
