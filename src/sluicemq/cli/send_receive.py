@@ -320,6 +320,8 @@ _CLIENTS: Final[dict[str, type[QueueClient]]] = {
 }
 
 
+app = typer.Typer()
+
 BATCH = 64
 """Maximum number of messages in a call of the client, and without a progress bar."""
 READ_BYTES = 1 << 16
@@ -333,6 +335,7 @@ ConnectTimeout = Annotated[
 ]
 
 
+@app.command()
 def send(
     url: UrlArgument,
     bodies: BodiesArgument = None,
@@ -378,6 +381,7 @@ def send(
         err().print(f"{sent} sent", markup=False)
 
 
+@app.command()
 def receive(
     url: UrlArgument,
     count: Annotated[

@@ -80,8 +80,7 @@ from sluicemq.model.errors import ConnectionLost
 # `sluicemq status`, `sluicemq health` and `sluicemq audit`: overview, health and audit log of a
 # running broker.
 
-status_app = typer.Typer(add_completion=False)
-health_app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 _PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
     Column("Protocol", lambda item: item[0]),
@@ -95,14 +94,14 @@ _LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
 )
 
 
-@query_command(status_app, "status")
+@query_command(app, "status")
 def status(api: Api) -> CommandResult:
     """Show load, memory, protocols, listeners, journal and alarms of the broker."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
     return CommandResult(overview, output=details(overview))
 
 
-@query_command(health_app, "health")
+@query_command(app, "health")
 def health(api: Api) -> CommandResult:
     """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
@@ -177,8 +176,6 @@ def _journal(journal: JournalStatsView) -> str:
     )
 
 
-audit_app = typer.Typer(add_completion=False)
-
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("Time", lambda item: moment(item.time), whole=True),
     Column("Event", lambda item: str(item.event)),
@@ -188,7 +185,7 @@ AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
 )
 
 
-@query_command(audit_app, "audit")
+@query_command(app, "audit")
 def audit(
     api: Api,
     limit: Annotated[
@@ -269,8 +266,6 @@ def named(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
     return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
-
-app = typer.Typer(add_completion=False)
 
 AROUND: Final = 6
 """Number of screen lines that are not rows of the table."""
