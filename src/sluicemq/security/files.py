@@ -14,17 +14,17 @@ MAX_FILE: Final = 1024**2
 """Maximum size of a configuration or certificate file in bytes."""
 
 
-def read_bounded(file: Path) -> bytes:
-    """Return the content of a file of configuration. Raises ConfigurationError if it cannot be
-    read or has more than MAX_FILE bytes."""
+def read_bounded(file: Path, limit: int = MAX_FILE) -> bytes:
+    """Return the content of a file. Raises ConfigurationError if it cannot be read or has more than
+    `limit` bytes."""
     try:
         with file.open("rb") as stream:
-            content = stream.read(MAX_FILE + 1)
+            content = stream.read(limit + 1)
     except OSError as error:
         reason = error.strerror or str(error)
         raise ConfigurationError(f"{file}: the file cannot be read: {reason}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{file}: the file is larger than {MAX_FILE} bytes")
+    if len(content) > limit:
+        raise ConfigurationError(f"{file}: the file is larger than {limit} bytes")
     return content
 
 
