@@ -38,8 +38,8 @@ import uvloop
 
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.message import Durability
+from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import encode_consume, encode_send
-from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import LoadedConfig

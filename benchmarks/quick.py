@@ -16,7 +16,7 @@ from benchmarks.load.report import report
 from benchmarks.load.server import BenchmarkBroker, fresh, running
 
 from sluicemq.cli.console import JsonFlag
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 
 QUICK_SECONDS: Final = 2.0
 QUICK: Final = (

@@ -26,7 +26,7 @@ from rich.table import Table
 
 from sluicemq.cli.console import JsonFlag
 from sluicemq.cli.main import run_app
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 
 app = typer.Typer(
     help="Measure throughput, latency, memory and processor time on this machine.",

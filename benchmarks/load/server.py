@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 
 from .jmq import Jmq
 from .load import Dialect

@@ -6,8 +6,8 @@ import asyncio
 from pathlib import Path
 
 from sluicemq.model.destination import Address, DestinationSettings, Kind
+from sluicemq.model.url import Url
 from sluicemq.security.access import AuthSettings
-from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.listener_settings import Listener

@@ -19,10 +19,10 @@ from sluicemq.model.destination import (
     Provenance,
 )
 from sluicemq.model.message import BodyKind, Durability, Message
+from sluicemq.model.url import Url
 from sluicemq.protocols.jmq.session import Coordinator
 from sluicemq.protocols.msglite.session import MsgliteSession, ReplyAddresses
 from sluicemq.security.authenticator import ConnectionAccess
-from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from tests.authorization.matrix import SECRET, Actor
 from tests.protocols.jmq import harness as jmq

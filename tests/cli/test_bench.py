@@ -11,7 +11,7 @@ import pytest
 
 from sluicemq.cli import bench
 from sluicemq.cli.bench import Measurement, transfer
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 from tests.cli.conftest import Run as Call
 from tests.cli.conftest import RunningBroker
 

@@ -43,12 +43,18 @@ def test_a_url_selects_the_client_and_its_options() -> None:
     ("url", "says"),
     [
         ("amqp://127.0.0.1", "begins with"),
-        ("phpmq+ssl://127.0.0.1", "phpmq://host:port"),
+        ("phpmq+ssl://127.0.0.1", "has no meaning"),
+        ("phpmq://127.0.0.1/queue", "phpmq://host:port"),
+        ("phpmq://127.0.0.1:0", "port 0"),
+        ("vibemq://127.0.0.1?ca=/x", "only with TLS"),
+        ("vibemq://127.0.0.1?tls=true&ca=/none", "/none cannot be used"),
+        ("phpmq+tls://127.0.0.1?certifcate=/x", "did you mean certificate"),
+        ("jmq+tls://127.0.0.1?key=/x", "belongs to a certificate"),
         ("phpmq://127.0.0.1?x=1", "there is no option x"),
         ("phpmq://127.0.0.1?dispatch_version=3", "1 or 2"),
         ("msglite://me:secret@127.0.0.1", "no user"),
         ("msglite://one,two", "one host"),
-        ("msglite+unix://relative", "must begin with /"),
+        ("msglite+unix://relative", "three slashes"),
     ],
 )
 def test_a_wrong_url_is_an_error(url: str, says: str) -> None:
@@ -58,9 +64,9 @@ def test_a_wrong_url_is_an_error(url: str, says: str) -> None:
 
 
 def test_options_of_a_url() -> None:
-    fields = urls.parse_single("msglite://h:1?timeout=00:00:05", "msglite", 9813, {})
+    fields = urls.parse_single("msglite://h:1?timeout=00:00:05", "msglite", {})
     assert fields == {"host": "h", "port": 1, "path": None, "timeout": 5.0}
-    fields = urls.parse_single("msglite+tls://h?insecure=true", "msglite", 9813, {})
+    fields = urls.parse_single("msglite+tls://h?insecure=true", "msglite", {})
     assert fields.pop("ssl_context").check_hostname is False
     assert fields == {"host": "h", "port": 9813, "path": None}
 

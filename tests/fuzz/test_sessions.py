@@ -10,12 +10,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sluicemq.model.url import Url
 from sluicemq.protocols.msglite import wire as msglite_wire
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.session_factories import SessionFactories
 from tests.fuzz import corpus

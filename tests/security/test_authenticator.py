@@ -24,6 +24,7 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
+from sluicemq.model.url import Url
 from sluicemq.security import records
 from sluicemq.security.access import AuthSettings, Credentials
 from sluicemq.security.authenticator import ADMIN, Authenticator, ConnectionAccess
@@ -43,7 +44,6 @@ from sluicemq.security.records import (
     prepare_user,
     ready,
 )
-from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from tests.security.test_login_queue import Loop
 

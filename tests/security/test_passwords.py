@@ -9,6 +9,7 @@ from argon2.exceptions import VerifyMismatchError
 from argon2.low_level import Type, verify_secret
 
 from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
     UNKNOWN,
@@ -16,7 +17,6 @@ from sluicemq.security.passwords import (
     digest_form,
     hash_password,
     page_digest_answer,
-    read_secret_file,
     verify,
 )
 from sluicemq.security.records import TOKEN_PREFIX, fingerprint, make_token

@@ -11,7 +11,7 @@ from tools.configuration_page import PAGE, describe
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 from sluicemq.server.config import Config, default_data_dir
 from sluicemq.server.configuration_reference import render, to_builtins
 from sluicemq.server.listener_settings import Listener

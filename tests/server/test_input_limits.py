@@ -17,13 +17,13 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import TooManyConnections
+from sluicemq.model.url import Url
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.packets import PacketType
 from sluicemq.protocols.jmq.wire import encode_packet
 from sluicemq.protocols.phpmq.wire import encode_send
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
-from sluicemq.server.address import Url
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
+from sluicemq.model.url import Url
 from sluicemq.protocols.jmq.wire import encode_services
-from sluicemq.server.address import Url
 from sluicemq.server.listener_settings import Listener
 from sluicemq.server.loading import load
 from sluicemq.server.session_factories import services

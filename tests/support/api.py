@@ -17,13 +17,13 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.journal import MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.model.access import Operation, Permission
+from sluicemq.model.url import Url
 from sluicemq.security import records
 from sluicemq.security.access import AuthSettings
 from sluicemq.security.authenticator import Authenticator
 from sluicemq.security.passwords import hash_password
 from sluicemq.security.records import UserRecord, UserStore, make_token
 from sluicemq.security.user_service import UserService
-from sluicemq.server.address import Url
 from sluicemq.server.config import BrokerSettings, Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.event_loop import EventLoopBatch

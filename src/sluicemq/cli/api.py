@@ -54,11 +54,11 @@ from sluicemq.clients.http import (
     HttpRefusal,
     HttpResponse,
     HttpTarget,
-    answer_in,
+    lost,
+    refused,
     request_of,
     stranger,
 )
-from sluicemq.clients.management import exchange, lost, refused
 from sluicemq.management.operation import AnswerT, ApiOperation, Page, PageQuery, ParametersT
 from sluicemq.model.errors import (
     AccessDenied,
@@ -110,7 +110,7 @@ class OperationCaller(ABC):
 class Api(OperationCaller):
     """One connection to the API, used by one thread. Closed by `close` or `with`.
 
-    All requests raise the errors of `ManagementClient.call`. The notes of an error state how to
+    All requests raise the errors of `HttpConnection.call`. The notes of an error state how to
     resolve it.
     """
 
@@ -126,8 +126,7 @@ class Api(OperationCaller):
     ) -> AnswerT:
         """Carry out an operation and return its response."""
         with self._advice():
-            response = exchange(self._connection, self._target, request_of(operation, parameters))
-            return answer_in(operation, self._target, response)
+            return self._connection.call(operation, parameters)
 
     def lines(
         self, operation: ApiOperation[ParametersT, bytes], parameters: ParametersT

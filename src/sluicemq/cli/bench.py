@@ -41,7 +41,9 @@ from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
+
+app = typer.Typer()
 
 # --- `sluicemq bench` -----------------------------------------------------------------------------
 
@@ -103,6 +105,7 @@ _COLUMNS: Final[tuple[Column[Measurement], ...]] = (
 )
 
 
+@app.command()
 def bench(
     seconds: Annotated[
         float, typer.Option(min=0.05, max=3600, help="Duration of each timed run.")
@@ -232,6 +235,7 @@ class StepFailed(Exception):
     """A step's verification failed."""
 
 
+@app.command()
 def demo(
     keep: Annotated[
         Path, typer.Option(help="Directory for the results; one of an earlier run is replaced.")

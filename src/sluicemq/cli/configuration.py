@@ -42,7 +42,10 @@ from sluicemq.server.configuration_reference import render, to_builtins
 from sluicemq.server.loading import LoadedConfig
 from sluicemq.server.settings import Unit, format_quantity
 
+serve_app = typer.Typer()
 
+
+@serve_app.command()
 def serve(
     config: ConfigOption = None,
     data_dir: DataDirOption = None,

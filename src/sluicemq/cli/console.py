@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import base64
 import os
+import signal
 import sys
-from collections.abc import Callable, Collection, Iterable, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
+from types import FrameType
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -135,6 +139,24 @@ def report(error: Exception) -> Exit:
     else:
         complain(str(error) or type(error).__name__, hint_for(error))
     return exit_code(error)
+
+
+@contextmanager
+def stop_on_signals(*numbers: int) -> Iterator[threading.Event]:
+    """Yield an event that these signals set; a second SIGINT interrupts at once."""
+    stop = threading.Event()
+
+    def receive(number: int, frame: FrameType | None) -> None:
+        if stop.is_set() and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, receive) for number in numbers}
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 # --- Tables ---------------------------------------------------------------------------------------

@@ -483,7 +483,7 @@ def list_backups(
     )
 
 
-restore_app = typer.Typer(add_completion=False)
+restore_app = typer.Typer()
 
 
 @restore_app.command("restore")

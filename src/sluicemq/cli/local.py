@@ -22,6 +22,7 @@ from sluicemq.management.broker import GET_OVERVIEW, GET_READINESS, GET_STATUS, 
 from sluicemq.management.destinations import LIST_DESTINATIONS, DestinationQuery
 from sluicemq.management.operation import NoParameters
 from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.model.url import Url
 
 START_SECONDS: Final = 60.0
 STOP_SECONDS: Final = 30.0
@@ -107,10 +108,10 @@ class LocalBroker:
         with Api(self._target(), STATUS_SECONDS) as api:
             overview = api.call(GET_OVERVIEW, OverviewQuery(fresh=True))
         for listener in overview.listeners:
-            scheme, _, rest = listener.url.partition("://")
-            if "+unix" not in scheme:
-                port = int(rest.partition("?")[0].rpartition(":")[2])
-                self._ports.setdefault(scheme, port)
+            url = Url.parse(listener.url)
+            if not url.path:
+                scheme = f"{url.protocol}+tls" if url.tls else url.protocol
+                self._ports.setdefault(scheme, url.port)
         return self
 
     def port(self, scheme: str) -> int:

@@ -28,6 +28,7 @@ from sluicemq.clients.http import (
 from sluicemq.model.errors import (
     ConfigurationError,
 )
+from sluicemq.security.files import read_secret_file
 from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
 
 CLIENT_VARIABLES: Final = frozenset(
@@ -252,7 +253,7 @@ class BrokerLocation(NamedTuple):
         if user is not None and token_file is not None:
             raise UsageError("a token identifies its user; leave out --user")
         if token_file is not None:
-            return authorization("", "", _secret(token_file))
+            return authorization("", "", read_secret_file(token_file))
         if user is None:
             if token := _secret_variable("SLUICEMQ_TOKEN", "SLUICEMQ_TOKEN_FILE"):
                 return authorization("", "", token)
@@ -265,7 +266,7 @@ class BrokerLocation(NamedTuple):
 
     def _password(self, user: str, where: str) -> str:
         if self.password_file is not None:
-            return _secret(self.password_file)
+            return read_secret_file(self.password_file)
         if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
             return password
         if sys.stdin.isatty():
@@ -279,14 +280,7 @@ class BrokerLocation(NamedTuple):
 def _secret_variable(name: str, file_name: str) -> str:
     """Return the secret in an environment variable, or in the file that another one names."""
     file = os.environ.get(file_name)
-    return os.environ.get(name) or (_secret(Path(file)) if file else "")
-
-
-def _secret(path: Path) -> str:
-    # imported here because the password hashes that come along are slow to load
-    from sluicemq.security.passwords import read_secret_file
-
-    return read_secret_file(path)
+    return os.environ.get(name) or (read_secret_file(Path(file)) if file else "")
 
 
 def _is_far(host: str) -> bool:

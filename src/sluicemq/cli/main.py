@@ -13,7 +13,7 @@ from typing import Annotated, Any, Final
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command, get_group
+from typer.main import get_group
 
 import sluicemq
 from sluicemq.cli.console import Exit, report
@@ -21,13 +21,13 @@ from sluicemq.model.errors import SluiceError
 
 _PANELS: Final = {
     "Run a broker": {
-        "serve": ("configuration", "serve"),
-        "demo": ("bench", "demo"),
-        "bench": ("bench", "bench"),
+        "serve": ("configuration", "serve_app"),
+        "demo": ("bench", "app"),
+        "bench": ("bench", "app"),
     },
     "Messages": {
-        "send": ("send_receive", "send"),
-        "receive": ("send_receive", "receive"),
+        "send": ("send_receive", "app"),
+        "receive": ("send_receive", "app"),
         "messages": ("messages", "app"),
         "dlq": ("messages", "dlq"),
     },
@@ -45,11 +45,11 @@ _PANELS: Final = {
     "Users": {
         "users": ("users", "app"),
         "permissions": ("users", "permissions_app"),
-        "audit": ("status", "audit_app"),
+        "audit": ("status", "app"),
     },
     "The broker": {
-        "status": ("status", "status_app"),
-        "health": ("status", "health_app"),
+        "status": ("status", "app"),
+        "health": ("status", "app"),
         "config": ("configuration", "app"),
     },
     "The data": {
@@ -61,8 +61,8 @@ _PANELS: Final = {
         "migrate": ("migrate", "app"),
     },
 }
-"""Commands by their section of the help: a module and in it a function or a Typer application. An
-application whose single command has the application's name is that command."""
+"""Commands by their section of the help: a module and in it a Typer application, which has a
+command of that name or is the group of that name."""
 
 COMMANDS: Final = {
     name: (f"sluicemq.cli.{module}", object_name, panel)
@@ -147,14 +147,8 @@ def run() -> None:
 
 def _load(name: str) -> Any:
     module, object_name, panel = COMMANDS[name]
-    found = getattr(import_module(module), object_name)
-    if isinstance(found, typer.Typer):
-        only = [command.name for command in found.registered_commands] == [name]
-        command: Any = get_command(found) if only else get_group(found)
-    else:
-        single = typer.Typer(add_completion=False)
-        single.command(name)(found)
-        command = get_command(single)
+    group = get_group(getattr(import_module(module), object_name))
+    command: Any = group.commands.get(name, group)
     command.name = name
     command.rich_help_panel = panel
     return command

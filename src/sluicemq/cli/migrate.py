@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Annotated, Final
@@ -16,6 +17,7 @@ from sluicemq.cli.console import (
     complain,
     err,
     printable,
+    stop_on_signals,
 )
 from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
@@ -369,8 +371,8 @@ def _run(
         outcome = MigrationOutcome(before=len(imported_before(data_dir)))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
-        with err().status("importing"):
-            outcome = transfer(plan, data_dir, _configured(file))
+        with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
+            outcome = transfer(plan, data_dir, _configured(file), interrupted.is_set)
         # again: some items are found only during the transfer
         text = configuration.render(plan, data_dir)
         if not file.exists():

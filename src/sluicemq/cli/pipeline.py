@@ -5,8 +5,8 @@ Each command imports the modules that need Spark when it runs: Spark is optional
 
 from __future__ import annotations
 
+import signal
 import sys
-import threading
 import time
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,7 +21,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sluicemq.broker import compile_selector
 from sluicemq.cli.api import CommandResult, print_result
-from sluicemq.cli.console import Exit, JsonFlag, complain, err, out, print_json, quantity
+from sluicemq.cli.console import (
+    Exit,
+    JsonFlag,
+    complain,
+    err,
+    out,
+    print_json,
+    quantity,
+    stop_on_signals,
+)
 from sluicemq.cli.pipeline_helpers import (
     CatalogOption,
     ConfOption,
@@ -36,7 +45,6 @@ from sluicemq.cli.pipeline_helpers import (
     source_of,
     spark_session,
     spark_settings,
-    stop_on_signals,
 )
 from sluicemq.model.errors import ConfigurationError, SelectorError
 from sluicemq.server.settings import Unit
@@ -552,7 +560,6 @@ def _supervise(
     from sluicemq.pipeline.jobs.metrics import serve_metrics
     from sluicemq.pipeline.jobs.run import Supervisor
 
-    stop = threading.Event()
     find = {"gold", "silver"} <= set(job.tables)
     place = job.lake
     anomalies: int | None = None
@@ -563,7 +570,7 @@ def _supervise(
         if metrics_address is not None:
             metrics = stack.enter_context(serve_metrics(spark, job.definition, metrics_address))
         progress = stack.enter_context(ProgressDisplay(as_json, unending=interval is not None))
-        stack.enter_context(stop_on_signals(stop))
+        stop = stack.enter_context(stop_on_signals(signal.SIGINT, signal.SIGTERM))
 
         def report_step(step: BatchProgress) -> None:
             nonlocal anomalies, due

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
@@ -26,7 +24,7 @@ from rich.progress import (
 from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.cli.journal import locate
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.passwords import read_secret_file
+from sluicemq.security.files import read_secret_file
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
@@ -169,24 +167,6 @@ def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]
     if anomalies is not None:
         document["anomalies"] = anomalies
     return document
-
-
-@contextmanager
-def stop_on_signals(stop: threading.Event) -> Iterator[None]:
-    """Stop the query after its batch on SIGINT and SIGTERM; a second SIGINT interrupts at once."""
-
-    def ask(number: int, _: object) -> None:
-        if stop.is_set() and number == signal.SIGINT:
-            raise KeyboardInterrupt
-        stop.set()
-
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, ask) for number in numbers]
-    try:
-        yield
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -11,18 +10,17 @@ from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
 from math import ceil
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Final, NamedTuple, cast
 
 import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json
+from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json, quantity
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
 from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
-from sluicemq.server.address import Url
-from sluicemq.server.settings import Unit, format_quantity, parse_quantity, unknown
+from sluicemq.model.url import Url
+from sluicemq.server.settings import Unit, format_quantity
 
 if TYPE_CHECKING:
     from sluicemq.clients.blocking import BlockingClient
@@ -64,11 +62,11 @@ class QueueClient(ABC):
     """Minimum number of seconds to wait for the first of them: PHPMQ, VibeMQ and JMQ do not report
     that a queue is empty."""
 
-    url_options: ClassVar[tuple[str, ...]] = ()
-    """Names of the options of the URL, besides those of TLS."""
+    own_options: ClassVar[tuple[str, ...]] = ()
+    """Names of the options of the URL that the client's own URL does not have."""
 
-    client_options: ClassVar[dict[str, str | None]] = {}
-    """Those that the client's own URL has as well, with their defaults."""
+    defaults: ClassVar[dict[str, str]] = {}
+    """Defaults of options that differ from those of the client."""
 
     def __init__(self, client: Any, url: Url, options: dict[str, str], count: int) -> None:
         self.client = client
@@ -82,12 +80,6 @@ class QueueClient(ABC):
         if not url.queue:
             example = url._replace(queue="orders")
             raise ConfigurationError(f"{url}: name the queue, as in {example}")
-        if not url.path and not url.port:
-            raise ConfigurationError(f"{url}: nothing can be reached at port 0")
-        names = [*_TLS_OPTIONS, *cls.url_options]
-        for name in options:
-            if name not in names:
-                raise unknown(str(url), name, names)
 
     async def send(self, bodies: Sequence[bytes], ttl: int) -> None:
         """Send messages; `ttl` in seconds, 0 = no expiry."""
@@ -156,15 +148,10 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     # asyncio and ssl are slow to load
     from sluicemq.clients.connect import connect as open_url
 
-    given = {name: options.get(name, usual) for name, usual in kind.client_options.items()}
-    given["timeout"] = f"{timeout:.3f}"
-    passed = tuple((name, text) for name, text in given.items() if text is not None)
+    given = {**kind.defaults, **options, "timeout": f"{timeout:.3f}"}
+    passed = tuple((name, text) for name, text in given.items() if name not in kind.own_options)
     reconnect = {"reconnect": None} if url.protocol in ("jmq", "vibemq") else {}
-    client = await open_url(
-        url._replace(queue="", options=passed).format(),
-        ssl_context=_ssl_context(url, options),
-        **reconnect,
-    )
+    client = await open_url(url._replace(queue="", options=passed).format(), **reconnect)
     return kind(client, url, options, count)
 
 
@@ -186,9 +173,8 @@ def connect(url: Url, timeout: float, count: int = 0) -> Iterator[BlockingClient
 
 class _Phpmq(QueueClient):
     _subscribed = False
-    url_options = ("dispatch_version",)
     # "auto": a released PHP consumer cannot read a message that was sent with a TTL
-    client_options: ClassVar = {"dispatch_version": "auto"}
+    defaults: ClassVar = {"dispatch_version": "auto"}
 
     async def _send(self, body: bytes, ttl: int) -> None:
         await self.client.send(self.queue, body, ttl)
@@ -227,8 +213,6 @@ class _Vibemq(QueueClient):
     to its text, so bodies survive a round trip."""
 
     _messages: Any = None
-    url_options = ("token",)
-    client_options: ClassVar = {"token": None}
 
     async def _send(self, body: bytes, ttl: int) -> None:
         from sluicemq.clients.vibemq.commands import payload_of
@@ -259,17 +243,15 @@ class _Jmq(QueueClient):
     direct     true: the port is that of the JMQ service, not of a port mapper
     """
 
-    url_options = ("topic", "durable", "client_id", "selector", "direct")
-    client_options: ClassVar = {"client_id": None, "direct": None}
+    own_options = ("topic", "durable", "selector")
     _consumer: Any = None
     _producer: Any = None
 
     @classmethod
     def check(cls, url: Url, options: dict[str, str]) -> None:
         super().check(url, options)
-        for name in ("topic", "direct"):
-            if options.get(name, "true") not in ("true", "false"):
-                raise ConfigurationError(f"{url}: {name} is true or false, not {options[name]}")
+        if options.get("topic", "true") not in ("true", "false"):
+            raise ConfigurationError(f"{url}: topic is true or false, not {options['topic']}")
         try:
             url.queue.encode()
         except UnicodeEncodeError:
@@ -336,40 +318,9 @@ _CLIENTS: Final[dict[str, type[QueueClient]]] = {
     "phpmq": _Phpmq,
     "vibemq": _Vibemq,
 }
-_CERTIFICATE: Final = ("certificate", "key", "password_file")
-_TLS_OPTIONS: Final = ("ca", *_CERTIFICATE, "insecure")
 
 
-def _ssl_context(url: Url, options: dict[str, str]) -> ssl.SSLContext | None:
-    """Return the TLS context for the options of a `+tls` URL, or None without TLS. The broker's
-    certificate is verified unless `insecure=true`. Raises ConfigurationError."""
-    if not url.tls:
-        for name in _TLS_OPTIONS:
-            if name in options:
-                raise ConfigurationError(
-                    f"{url}: {name} has a meaning only with TLS ({url.protocol}+tls)"
-                )
-        return None
-    from sluicemq.clients import urls
-    from sluicemq.server.certificates import read_chain
-
-    files = {name: Path(options[name]) for name in _CERTIFICATE if name in options}
-    try:
-        insecure = urls.truth("insecure", options.get("insecure", "false"))
-        if insecure and "ca" in options:
-            raise ConfigurationError("with insecure=true nothing is verified; leave out ca")
-        # a Unix socket has no host name to compare with the certificate
-        context = urls.tls_context(options.get("ca", ""), insecure=insecure, named=not url.path)
-        if "certificate" in files:
-            read_chain(files["certificate"], files.get("key"), files.get("password_file")).install(
-                context
-            )
-        elif files:
-            raise ConfigurationError(f"{min(files)} belongs to a certificate; name it too")
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{url}: {error}") from None
-    return context
-
+app = typer.Typer()
 
 BATCH = 64
 """Maximum number of messages in a call of the client, and without a progress bar."""
@@ -384,6 +335,7 @@ ConnectTimeout = Annotated[
 ]
 
 
+@app.command()
 def send(
     url: UrlArgument,
     bodies: BodiesArgument = None,
@@ -429,6 +381,7 @@ def send(
         err().print(f"{sent} sent", markup=False)
 
 
+@app.command()
 def receive(
     url: UrlArgument,
     count: Annotated[
@@ -450,7 +403,7 @@ def receive(
 
     Each message is acknowledged after it has been written. Exits with code 1 if none was received.
     """
-    patience = None if timeout is None else _duration(timeout)
+    patience = None if timeout is None else quantity("--timeout", timeout, Unit.SECONDS)
     received = 0
     with (
         connect(Url.parse(url), connect_timeout, count) as connection,
@@ -537,14 +490,7 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
 
 
 def _seconds(text: str) -> int:
-    value = _duration(text)
+    value = quantity("--ttl", text, Unit.SECONDS)
     if value != int(value):
         raise ConfigurationError(f"--ttl: {text} is not a whole number of seconds")
     return int(value)
-
-
-def _duration(text: str) -> float:
-    try:
-        return parse_quantity(text, Unit.SECONDS)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from None

@@ -15,11 +15,10 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Annotated, Any, Final, NamedTuple, Self
+from typing import Annotated, Any, Final, NamedTuple, TextIO
 
 import msgspec
 import typer
@@ -81,8 +80,7 @@ from sluicemq.model.errors import ConnectionLost
 # `sluicemq status`, `sluicemq health` and `sluicemq audit`: overview, health and audit log of a
 # running broker.
 
-status_app = typer.Typer(add_completion=False)
-health_app = typer.Typer(add_completion=False)
+app = typer.Typer()
 
 _PROTOCOLS: Final[tuple[Column[tuple[str, ProtocolView]], ...]] = (
     Column("Protocol", lambda item: item[0]),
@@ -96,14 +94,14 @@ _LISTENERS: Final[tuple[Column[ListenerItem], ...]] = (
 )
 
 
-@query_command(status_app, "status")
+@query_command(app, "status")
 def status(api: Api) -> CommandResult:
     """Show load, memory, protocols, listeners, journal and alarms of the broker."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
     return CommandResult(overview, output=details(overview))
 
 
-@query_command(health_app, "health")
+@query_command(app, "health")
 def health(api: Api) -> CommandResult:
     """Check the broker's health: exit code 0 if it accepts messages, else 1. Needs no login."""
     try:
@@ -178,8 +176,6 @@ def _journal(journal: JournalStatsView) -> str:
     )
 
 
-audit_app = typer.Typer(add_completion=False)
-
 AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
     Column("Time", lambda item: moment(item.time), whole=True),
     Column("Event", lambda item: str(item.event)),
@@ -189,7 +185,7 @@ AUDIT_COLUMNS: Final[tuple[Column[AuditEntry], ...]] = (
 )
 
 
-@query_command(audit_app, "audit")
+@query_command(app, "audit")
 def audit(
     api: Api,
     limit: Annotated[
@@ -240,50 +236,36 @@ _MOST: Final = 64
 """Number of bytes read at a time."""
 
 
-class Keyboard:
-    """Key reader: within `with`, keys arrive one by one without echo. Without a terminal no keys
-    arrive."""
+@contextmanager
+def keyboard() -> Iterator[list[TextIO]]:
+    """Yield the terminal, whose keys arrive one by one without echo; nothing without a terminal."""
+    terminals = [sys.stdin] if sys.stdin.isatty() else []
+    before = [termios.tcgetattr(terminal) for terminal in terminals]
+    for terminal in terminals:
+        tty.setcbreak(terminal)
+    try:
+        yield terminals
+    finally:
+        for terminal, attributes in zip(terminals, before, strict=True):
+            termios.tcsetattr(terminal, termios.TCSADRAIN, attributes)
 
-    def __init__(self) -> None:
-        self._input = sys.stdin.fileno() if sys.stdin.isatty() else None
-        self._before: list[Any] = []
 
-    def __enter__(self) -> Self:
-        if self._input is not None:
-            self._before = termios.tcgetattr(self._input)
-            tty.setcbreak(self._input)
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        if self._input is not None:
-            termios.tcsetattr(self._input, termios.TCSADRAIN, self._before)
-
-    def keys(self, seconds: float) -> list[str]:
-        """Return the keys pressed so far as soon as there are any; none after the timeout."""
-        if self._input is None:
-            time.sleep(seconds)
-            return []
-        ready, _, _ = select.select([self._input], [], [], seconds)
-        if not ready:
-            return []
-        data = os.read(self._input, _MOST)
-        if not data:
-            # the terminal has been closed
-            raise KeyboardInterrupt
-        return named(data.decode(errors="ignore"))
+def pressed_keys(terminals: list[TextIO], seconds: float) -> list[str]:
+    """Return the keys pressed so far as soon as there are any; none after the timeout."""
+    ready, _, _ = select.select(terminals, [], [], seconds)
+    if not ready:
+        return []
+    data = os.read(ready[0].fileno(), _MOST)
+    if not data:
+        # the terminal has been closed
+        raise KeyboardInterrupt
+    return named(data.decode(errors="ignore"))
 
 
 def named(text: str) -> list[str]:
     """Return keys by their names; keys without a name by the characters they write."""
     return [_KEYS.get(key, key) for key in _KEY.findall(text)]
 
-
-app = typer.Typer(add_completion=False)
 
 AROUND: Final = 6
 """Number of screen lines that are not rows of the table."""
@@ -344,12 +326,12 @@ class ViewState:
     """Edit the filter with the pressed keys."""
     over: bool = False
 
-    def press(self, key: str) -> bool:
-        """Apply a key. Return whether the view needs new data."""
-        if self.typing:
-            return self._type(key)
+    def press(self, key: str) -> None:
+        """Apply a key; keys without a meaning are ignored."""
         sorts = self.view.sorts
         match key:
+            case _ if self.typing:
+                self._type(key)
             case _ if key in VIEWS:
                 self.view, self.page, self.ascending = VIEWS[key], 1, False
                 self.sort = self.view.sorts[0] if self.view.sorts else ""
@@ -377,11 +359,8 @@ class ViewState:
                 self.interval = min(_SLOWEST, self.interval * 2)
             case "q" | "Q" | "\x04":
                 self.over = True
-            case _:
-                return False
-        return True
 
-    def _type(self, key: str) -> bool:
+    def _type(self, key: str) -> None:
         match key:
             case "enter":
                 self.typing = False
@@ -391,9 +370,6 @@ class ViewState:
                 self.filter = self.filter[:-1]
             case _ if len(key) == 1 and key.isprintable():
                 self.filter += key
-            case _:
-                return False
-        return True
 
 
 class TopData(NamedTuple):
@@ -458,14 +434,14 @@ def top(
         return CommandResult(None)
     with (
         suppress(KeyboardInterrupt),
-        Keyboard() as keyboard,
+        keyboard() as terminals,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
-        _run(api, choice, count, keyboard, live)
+        _run(api, choice, count, terminals, live)
     return CommandResult(None)
 
 
-def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live) -> None:
+def _run(api: Api, choice: ViewState, count: int, terminals: list[TextIO], live: Live) -> None:
     console = live.console
     look = fetch_top_data(api, choice, _rows(console))
     for done in _times(count):
@@ -479,10 +455,12 @@ def _run(api: Api, choice: ViewState, count: int, keyboard: Keyboard, live: Live
         live.update(_screen(look, choice, trouble), refresh=True)
         until = time.monotonic() + choice.interval
         while (left := until - time.monotonic()) > 0 or choice.frozen:
-            pressed = [choice.press(key) for key in keyboard.keys(max(0.05, left))]
+            keys = pressed_keys(terminals, max(0.05, left))
+            for key in keys:
+                choice.press(key)
             if choice.over:
                 return
-            if any(pressed):
+            if keys:
                 break
 
 

@@ -78,18 +78,18 @@ from sluicemq.management.users import (
 )
 from sluicemq.model.access import Operation
 from sluicemq.model.errors import AccessDenied, AccessError
+from sluicemq.model.url import Url
 from sluicemq.security.access import is_open
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.passwords import (
     MAX_JAVA_PASSWORD,
     MAX_PASSWORD,
     check_password,
     hash_password,
     password_warnings,
-    read_secret_file,
 )
 from sluicemq.security.records import Database, Preparation, UserStore
 from sluicemq.security.user_service import UserService
-from sluicemq.server.address import Url
 from sluicemq.server.config import Config
 from sluicemq.server.configuration_reference import EffectiveConfiguration
 from sluicemq.server.listener_settings import WITH_LOGINS

@@ -37,9 +37,11 @@ from sluicemq.management.operation import (
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
+    AuthenticationMissing,
     ConfigurationError,
     ConnectionLost,
     RequestRefused,
+    SluiceError,
 )
 
 PORT: Final = 7680
@@ -90,7 +92,7 @@ def target(options: Mapping[str, str]) -> HttpTarget:
             "the option url names the HTTP listener of a broker, such as http://localhost:7680"
         )
     try:
-        fields = urls.parse(url, "http", PORT, _OPTIONS)
+        fields = urls.parse(url, "http", _OPTIONS)
     except ConfigurationError as error:
         raise ConfigurationError(f"url: {error}") from None
     if len(fields["hosts"]) > 1:
@@ -150,8 +152,8 @@ class HttpResponse(NamedTuple):
 class HttpConnection:
     """Connection to a broker, for use by one thread.
 
-    All methods raise OSError or http.client.HTTPException if it breaks: call `close`, and the next
-    request opens another one."""
+    `send` and `receive` raise OSError or http.client.HTTPException if it breaks: call `close`, and
+    the next request opens another one."""
 
     def __init__(self, target: HttpTarget, timeout: float = TIMEOUT) -> None:
         """Set `timeout`, the time limit in seconds for the next bytes of a response."""
@@ -176,16 +178,38 @@ class HttpConnection:
         response = self._connection.getresponse()
         return HttpResponse(response.status, dict(response.headers), response.read())
 
+    def call(
+        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
+    ) -> AnswerT:
+        """Carry out an operation of the management API and return its response.
+
+        Raises ConnectionLost if the broker does not respond, AuthenticationMissing,
+        AuthenticationFailed, AccessDenied, HttpRefusal for all other errors, and
+        UnicodeEncodeError for a body with text that is not UTF-8.
+        """
+        request = request_of(operation, parameters)
+        # the server may have closed an idle connection; only requests without side effects are
+        # repeated
+        again = self._connection is not None and request[0] == "GET"
+        while True:
+            try:
+                self.send(*request)
+                response = self.receive()
+            except (OSError, http.client.HTTPException) as fault:
+                self.close()
+                if again and not isinstance(fault, TimeoutError):
+                    again = False
+                    continue
+                raise lost(self._target, fault) from fault
+            if response.status >= 400:
+                raise refused(self._target, response)
+            return answer_in(operation, self._target, response)
+
     def receive_lines(self) -> tuple[int, Iterator[bytes]]:
         """Receive a response line by line: return its status and the lines."""
         assert self._connection is not None
         response = self._connection.getresponse()
         return response.status, iter(response)
-
-    @property
-    def connected(self) -> bool:
-        """True if it has been used and not closed."""
-        return self._connection is not None
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -199,7 +223,7 @@ class HttpConnection:
             return _UnixConnection(to.path, self._timeout)
         if not to.secure:
             return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
-        context = urls.tls_context(to.ca, insecure=to.insecure, named=True)
+        context = urls.TlsOptions(ca=to.ca, insecure=to.insecure).context(named=True)
         return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
 
 
@@ -238,7 +262,8 @@ class HttpClient:
         """Send a request and return its response.
 
         Raises ConnectionLost if the broker was unavailable for longer than `patience`,
-        AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for other errors.
+        AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
+        other errors.
         """
         self.send(method, path, body, headers)
         return self.receive()
@@ -303,22 +328,9 @@ class HttpClient:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _checked(self, answer: HttpResponse) -> HttpResponse:
-        if answer.status < 400:
-            return answer
-        code, text = error_in(answer)
-        if answer.status == 401:
-            raise AuthenticationFailed(
-                f"the broker at {self._target} requires credentials: {text} "
-                "(options user and password, or token)"
-            )
-        if answer.status == 403:
-            raise AccessDenied(f"the broker at {self._target} denied access: {text}")
-        raise HttpRefusal(
-            f"the broker at {self._target} answered {answer.status}: {text}",
-            answer.status,
-            code,
-            answer.body,
-        )
+        if answer.status >= 400:
+            raise refused(self._target, answer)
+        return answer
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
@@ -382,6 +394,30 @@ def answer_in(
 def stranger(target: HttpTarget) -> ConnectionLost:
     """Return the error for a response that no broker sends."""
     return ConnectionLost(f"what answers at {target} is not a broker's API")
+
+
+def lost(target: HttpTarget, fault: Exception) -> ConnectionLost:
+    """Return the error for a connection that cannot be made or breaks."""
+    if isinstance(fault, ssl.SSLCertVerificationError):
+        return ConnectionLost(f"the certificate of {target} is not trusted: {fault.verify_message}")
+    reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    if isinstance(fault, TimeoutError):
+        return ConnectionLost(f"the broker at {target} does not answer: {reason}")
+    return ConnectionLost(f"no broker answers at {target}: {reason}")
+
+
+def refused(target: HttpTarget, response: HttpResponse) -> SluiceError:
+    """Return the error for an error response."""
+    code, message = error_in(response)
+    text = f"{target}: {message}"
+    if response.status == 401:
+        missing = code == "authentication-required"
+        return AuthenticationMissing(text) if missing else AuthenticationFailed(text)
+    if response.status == 403:
+        return AccessDenied(text)
+    if not code:
+        return ConnectionLost(f"{stranger(target)}: {message}")
+    return HttpRefusal(text, response.status, code, response.body)
 
 
 def _text(value: object) -> str:

@@ -264,12 +264,10 @@ class MsgliteClient(AsyncClient):
     async def open(cls, url: str, **options: Any) -> Self:
         """Connect to `msglite[+tls]://host[:port]` or `msglite+unix:///path`.
 
-        The URL's options are timeout, ca and insecure; `options` are those of `connect`. Raises as
-        `connect`; ConfigurationError.
+        The URL's options are those of all clients (module `connect`); `options` are those of
+        `connect`. Raises as `connect`; ConfigurationError.
         """
-        return await cls.connect(
-            **{**urls.parse_single(url, "msglite", DEFAULT_PORT, {}), **options}
-        )
+        return await cls.connect(**{**urls.parse_single(url, "msglite", {}), **options})
 
     async def send(
         self, address: str, body: bytes, timeout: int, reply_to: str | None = None

@@ -187,12 +187,10 @@ class PhpmqClient(AsyncClient):
     async def open(cls, url: str, **options: Any) -> Self:
         """Connect to `phpmq[+tls]://host[:port]` or `phpmq+unix:///path`.
 
-        The URL's options are timeout, ca, insecure and dispatch_version (1, 2 or auto); `options`
-        are those of `connect`. Raises as `connect`; ConfigurationError.
+        The URL's options are those of all clients (module `connect`) and dispatch_version (1, 2 or
+        auto); `options` are those of `connect`. Raises as `connect`; ConfigurationError.
         """
-        return await cls.connect(
-            **{**urls.parse_single(url, "phpmq", DEFAULT_PORT, _URL_OPTIONS), **options}
-        )
+        return await cls.connect(**{**urls.parse_single(url, "phpmq", _URL_OPTIONS), **options})
 
     async def send(self, queue: str, body: bytes, ttl: int = 0) -> None:
         """Send a message that lives for `ttl` seconds (0 = for ever).

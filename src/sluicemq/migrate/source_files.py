@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 from urllib.parse import quote
 
-from sluicemq.model.errors import SluiceError
+from sluicemq.model.errors import ConfigurationError, SluiceError
+from sluicemq.security.files import read_bounded
 
 MAX_SETTINGS: Final = 4 * 1024**2
 """Maximum number of bytes of a configuration file; far above any realistic one."""
@@ -128,13 +129,9 @@ class ChangeDetector:
         """Read a text file and record its state. Raises SourceError."""
         self.look(path)
         try:
-            with path.open("rb") as file:
-                content = file.read(MAX_SETTINGS + 1)
-        except OSError as fault:
-            raise SourceError(f"{path}: {fault.strerror or fault}") from None
-        if len(content) > MAX_SETTINGS:
-            raise SourceError(f"{path}: the file is larger than {MAX_SETTINGS} bytes")
-        return content
+            return read_bounded(path, MAX_SETTINGS)
+        except ConfigurationError as error:
+            raise SourceError(str(error)) from None
 
     def changed(self) -> list[Path]:
         """Return the files that have changed."""

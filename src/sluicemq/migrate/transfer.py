@@ -30,15 +30,11 @@ import base64
 import filecmp
 import itertools
 import os
-import signal
-import threading
 import time
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from types import FrameType
 from typing import Final
 
 import msgspec
@@ -89,7 +85,7 @@ _OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
 
 
 class Interrupted(SluiceError):
-    """SIGINT stopped the migration; the text states what has been done and how to continue."""
+    """The migration was interrupted; the text states what has been done and how to continue."""
 
 
 class MigrationOutcome(msgspec.Struct, kw_only=True):
@@ -115,33 +111,38 @@ class MigrationOutcome(msgspec.Struct, kw_only=True):
     aside: Path | None = None
 
 
-def transfer(plan: Plan, data_dir: Path, configured: Collection[Address] = ()) -> MigrationOutcome:
-    """Transfer the plan. `configured` are destinations that the broker will declare at its start.
+def transfer(
+    plan: Plan,
+    data_dir: Path,
+    configured: Collection[Address] = (),
+    is_interrupted: Callable[[], bool] = lambda: False,
+) -> MigrationOutcome:
+    """Transfer the plan. `configured` are destinations that the broker will declare at its start;
+    `is_interrupted` returns whether the transfer should stop.
 
     Raises SourceError, and the errors of opening a journal: JournalLocked if a broker uses it;
-    Interrupted after SIGINT, between two units. Messages imported before an error stay, and the
-    next run does not import them again.
+    Interrupted if it should stop, between two units. Messages imported before an error stay, and
+    the next run does not import them again.
     """
     plan.change_detector.check("nothing has been written")
     _check_names(plan, configured)
-    with _until_interrupted() as interrupted:
-        data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-        ledger = Ledger(data_dir / LEDGER)
-        journal = FileJournal.open(data_dir / JOURNAL)
-        try:
-            settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
-            broker = Broker(journal, SystemClock(), settings)
-            recover(broker, journal.recovery)
-            _check_names(plan, broker.destinations)
-            writer = broker.batches.writers.get(WRITER)
-            ledger.settle(journal.identity, writer.batch if writer else 0)
-            offline_import = OfflineImport(broker, journal, WRITER)
-            transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, interrupted)
-            aside = write_aside(plan, data_dir, transfer_run.pause)
-            ledger.begin(journal.identity)
-            outcome = transfer_run.transfer()
-        finally:
-            journal.close()
+    data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    ledger = Ledger(data_dir / LEDGER)
+    journal = FileJournal.open(data_dir / JOURNAL)
+    try:
+        settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
+        broker = Broker(journal, SystemClock(), settings)
+        recover(broker, journal.recovery)
+        _check_names(plan, broker.destinations)
+        writer = broker.batches.writers.get(WRITER)
+        ledger.settle(journal.identity, writer.batch if writer else 0)
+        offline_import = OfflineImport(broker, journal, WRITER)
+        transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
+        aside = write_aside(plan, data_dir, transfer_run.pause)
+        ledger.begin(journal.identity)
+        outcome = transfer_run.transfer()
+    finally:
+        journal.close()
     outcome.aside = aside
     outcome.users, outcome.known = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
@@ -178,23 +179,6 @@ def _check_names(plan: Plan, present: Collection[Address]) -> None:
         )
 
 
-@contextmanager
-def _until_interrupted() -> Iterator[Callable[[], bool]]:
-    """Yield a function that returns whether SIGINT has arrived; a second SIGINT interrupts at
-    once."""
-    received = threading.Event()
-
-    def receive(number: int, frame: FrameType | None) -> None:
-        received.set()
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = signal.signal(signal.SIGINT, receive)
-    try:
-        yield received.is_set
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 @dataclass
 class _Transfer:
     """One run."""
@@ -204,12 +188,12 @@ class _Transfer:
     _journal: FileJournal
     _import: OfflineImport
     _ledger: Ledger
-    _interrupted: Callable[[], bool]
+    _is_interrupted: Callable[[], bool]
     _outcome: MigrationOutcome = field(default_factory=MigrationOutcome)
 
     def pause(self) -> None:
-        """Raise Interrupted after SIGINT. Call it only between two units."""
-        if not self._interrupted():
+        """Raise Interrupted if the transfer should stop. Call it only between two units."""
+        if not self._is_interrupted():
             return
         done = sum(self._outcome.imported.values())
         total = sum(self._plan.counts.values())

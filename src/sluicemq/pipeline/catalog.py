@@ -13,10 +13,9 @@ Temporary views and reads without a catalog pass their options only.
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Container, Mapping
 from typing import Final
-
-from sluicemq.clients import urls
 
 PROPERTIES: Final = frozenset(
     {"provider", "owner", "location", "external", "is_managed_location", "comment", "collation"}
@@ -68,8 +67,7 @@ def warn_of_secrets(given: Mapping[str, str]) -> None:
     if not is_table(given):
         return
     found = [f"the option {name}" for name in SECRETS if given.get(name)]
-    _, _, rest = given.get("url", "").partition("://")
-    if "@" in rest and urls.credentials(rest.partition("?")[0])[1]:
+    if re.search(r"://[^?]*:[^?]+@", given.get("url", "")):
         found.append("the option url")
     if found:
         _log.warning(

@@ -43,6 +43,7 @@ from sluicemq.security.access import (
     is_open,
 )
 from sluicemq.security.audit import Audit
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.logins import (
     ADMIN,
     CallSoon,
@@ -54,7 +55,6 @@ from sluicemq.security.logins import (
 )
 from sluicemq.security.passwords import (
     hash_password,
-    read_secret_file,
     verify,
 )
 from sluicemq.security.records import (

@@ -11,14 +11,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
-from pathlib import Path
 from typing import Final
 
 import bcrypt
 from argon2 import PasswordHasher
 from argon2.exceptions import InvalidHashError, VerificationError
 
-from sluicemq.model.errors import AccessError, ConfigurationError
+from sluicemq.model.errors import AccessError
 
 # --- bcrypt hashes of VibeMQ ----------------------------------------------------------------------
 #
@@ -196,19 +195,3 @@ def _signed_md5(text: str) -> str:
 def _md5(text: str, *, signed: bool = False) -> int:
     md5 = hashlib.md5(text.encode("utf-8", "surrogatepass"), usedforsecurity=False).digest()
     return int.from_bytes(md5, "big", signed=signed)
-
-
-def read_secret_file(path: Path) -> str:
-    """Return the first line of a file. Raises ConfigurationError if it is empty or unreadable."""
-    try:
-        with path.open(encoding="utf-8") as file:
-            secret = file.readline(MAX_PASSWORD + 2).rstrip("\r\n")
-    except OSError as error:
-        raise ConfigurationError(
-            f"{path}: the file cannot be read: {error.strerror or error}"
-        ) from None
-    except UnicodeDecodeError:
-        raise ConfigurationError(f"{path}: the file is not UTF-8 text") from None
-    if not secret:
-        raise ConfigurationError(f"{path}: the first line is empty")
-    return secret

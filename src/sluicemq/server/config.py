@@ -33,10 +33,10 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
+from sluicemq.model.url import MAX_SOCKET_PATH
 from sluicemq.security.access import AuthSettings
-from sluicemq.security.passwords import read_secret_file
+from sluicemq.security.files import read_secret_file
 from sluicemq.security.records import Database, UserStore
-from sluicemq.server.address import MAX_SOCKET_PATH
 from sluicemq.server.listener_settings import (
     OFFERS_LOGIN,
     JmqSettings,

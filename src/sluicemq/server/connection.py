@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol):
             self._hastens = raw.family != socket.AF_UNIX and hasattr(socket, "TCP_QUICKACK")
         if transport.get_extra_info("peercert"):
             # Only where there is TLS: the library that reads certificates is slow to load.
-            from sluicemq.server.certificates import peer_user
+            from sluicemq.security.certificates import peer_user
 
             kind = self._admission.options.client_user
             certificate = transport.get_extra_info("ssl_object").getpeercert(binary_form=True)

@@ -30,9 +30,9 @@ from typing import Final, Generic, Protocol, TypeVar
 import structlog
 
 from sluicemq.model.errors import TooManyConnections
+from sluicemq.model.url import Url
 from sluicemq.protocols.transport import Session, Transport
 from sluicemq.security.failures import address_of
-from sluicemq.server.address import Url
 from sluicemq.server.event_loop import EventLoopBatch
 from sluicemq.server.listener_settings import Listener
 

@@ -17,7 +17,7 @@ from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.management.broker import InputItem, ListenerItem
 from sluicemq.management.clients import ConnectionItem
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 from sluicemq.server.connection import Connection
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener_settings import Listener

@@ -13,9 +13,9 @@ import msgspec
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.model.setting import about
+from sluicemq.model.url import PROTOCOLS, Url
 from sluicemq.protocols.phpmq.wire import DispatchVersion
 from sluicemq.protocols.vibemq.wire import BLOCK_TIMEOUT, NO_LIMIT
-from sluicemq.server.address import PROTOCOLS, Url
 from sluicemq.server.settings import Setting, Unit
 
 WITH_LOGINS: Final = frozenset({"vibemq", "jmq", "http"})

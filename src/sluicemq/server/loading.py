@@ -23,8 +23,9 @@ from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import TomlLines
+from sluicemq.model.url import Url
 from sluicemq.security.access import AuthSettings
-from sluicemq.server.address import Url
+from sluicemq.security.files import read_bounded
 from sluicemq.server.config import (
     BrokerSettings,
     Config,
@@ -40,7 +41,7 @@ from sluicemq.server.listener_settings import (
     default_listeners,
     listener_of,
 )
-from sluicemq.server.settings import Setting, convert, read_bounded, settings_of, unknown
+from sluicemq.server.settings import Setting, convert, settings_of, unknown
 
 DEFAULT_FILES: Final = (Path("sluicemq.toml"), Path("/etc/sluicemq/sluicemq.toml"))
 """Default files. Without a named file the first existing one is read."""

@@ -24,6 +24,7 @@ from sluicemq.admin.http_session import HttpService, HttpSession
 from sluicemq.broker import Broker
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
+from sluicemq.model.url import Url, is_wildcard
 from sluicemq.protocols.jmq.connection import PortMapperSession
 from sluicemq.protocols.jmq.connection import SessionOptions as JmqOptions
 from sluicemq.protocols.jmq.session import Coordinator, JmqSession
@@ -43,7 +44,6 @@ from sluicemq.protocols.vibemq.session import VibemqSession
 from sluicemq.protocols.vibemq.wire import MAX_BODY
 from sluicemq.security.access import Access
 from sluicemq.security.authenticator import Authenticator
-from sluicemq.server.address import Url, is_wildcard
 from sluicemq.server.auto import PORT_MAPPER, AutoSession, detect_jmq_protocol
 from sluicemq.server.limits import SessionFactory
 from sluicemq.server.listener import OpenListener

@@ -1,5 +1,4 @@
-"""Settings of the configuration schema, the conversion of raw values to them, and the reading of
-files that they name.
+"""Settings of the configuration schema, and the conversion of raw values to them.
 
 The configuration schema is made of msgspec structs, whose fields are annotated with
 `model.setting.about(...)`.
@@ -26,9 +25,6 @@ import msgspec
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability
 from sluicemq.model.setting import suggestion
-
-MAX_FILE: Final = 1024**2
-"""Maximum size of a configuration or certificate file in bytes."""
 
 
 class Setting(NamedTuple):
@@ -209,17 +205,3 @@ def format_quantity(value: int | float, unit: Unit | None) -> str:
 
 def _plain(value: int | float) -> str:
     return str(int(value)) if value == int(value) else str(value)
-
-
-def read_bounded(file: Path) -> bytes:
-    """Return the content of a file of configuration. Raises ConfigurationError if it cannot be
-    read or has more than MAX_FILE bytes."""
-    try:
-        with file.open("rb") as stream:
-            content = stream.read(MAX_FILE + 1)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise ConfigurationError(f"{file}: the file cannot be read: {reason}") from None
-    if len(content) > MAX_FILE:
-        raise ConfigurationError(f"{file}: the file is larger than {MAX_FILE} bytes")
-    return content

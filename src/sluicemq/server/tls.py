@@ -38,7 +38,7 @@ from sluicemq.server.limits import Admission
 from sluicemq.server.listener_settings import Listener
 
 if TYPE_CHECKING:
-    from sluicemq.server.certificates import KeyedChain
+    from sluicemq.security.certificates import KeyedChain
 
 REMIND_SECONDS: Final = 86_400.0
 """Interval between two warnings about the same certificate."""
@@ -112,7 +112,7 @@ def load(options: Listener) -> tuple[ssl.SSLContext, KeyedChain]:
     Raises ConfigurationError, with the listener's URL first, if a file or setting is invalid.
     """
     # Only where there is TLS: the library that reads certificates is slow to load.
-    from sluicemq.server.certificates import read_authorities, read_chain
+    from sluicemq.security.certificates import read_authorities, read_chain
 
     try:
         assert options.certificate is not None  # the configuration has been checked

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from sluicemq.journal.files import take_lock
 from sluicemq.model.errors import ConfigurationError, JournalLocked
-from sluicemq.server.address import Url
+from sluicemq.model.url import Url
 from sluicemq.server.config import Config
 from sluicemq.server.listener import bind, is_stale
 from sluicemq.server.listener_settings import Listener, admin_listener

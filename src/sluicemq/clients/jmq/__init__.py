@@ -13,8 +13,8 @@
         await session.commit()
 
 The client follows the JMS API with Python names: a client is a started JMS connection. A
-destination is a `Queue`, a `Topic`, or the name of a queue. `messages` maps Python values to
-message types; `StatusError.status` is the status code of the broker's reply.
+destination is an `Address`, made by `Queue` or `Topic`, or the name of a queue. `messages` maps
+Python values to message types; `StatusError.status` is the status code of the broker's reply.
 
 `JmqClient` reconnects automatically: it tries its hosts in turn and recreates its sessions,
 temporary destinations, consumers and producers. The broker redelivers unacked messages. Requests
@@ -28,19 +28,17 @@ from __future__ import annotations
 from sluicemq.clients.jmq.connection import JmqClient
 from sluicemq.clients.jmq.consumer import Browser, Consumer, JmqMessage
 from sluicemq.clients.jmq.messages import (
-    Destination,
     JavaObject,
     Message,
     MessageFormatError,
     Queue,
-    TemporaryQueue,
-    TemporaryTopic,
     Topic,
 )
 from sluicemq.clients.jmq.producer import Producer
 from sluicemq.clients.jmq.request_channel import StatusError, TransactionLost
 from sluicemq.clients.jmq.session import Session, XaResource
 from sluicemq.clients.transport import ALWAYS, Backoff
+from sluicemq.model.destination import Address
 from sluicemq.protocols.java import Byte, Char, Float, Long, Short
 from sluicemq.protocols.jmq.fields import Xid
 from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, XaFlag
@@ -48,12 +46,12 @@ from sluicemq.protocols.jmq.packets import AckMode, PacketType, Status, XaFlag
 __all__ = [
     "ALWAYS",
     "AckMode",
+    "Address",
     "Backoff",
     "Browser",
     "Byte",
     "Char",
     "Consumer",
-    "Destination",
     "Float",
     "JavaObject",
     "JmqClient",
@@ -68,8 +66,6 @@ __all__ = [
     "Short",
     "Status",
     "StatusError",
-    "TemporaryQueue",
-    "TemporaryTopic",
     "Topic",
     "TransactionLost",
     "XaFlag",

@@ -20,6 +20,7 @@ Option names ignore letter case, `_`, `-` and blanks between words:
     direct                       true or false
     insecure                     true or false
     ca                           file of trusted certificates
+    certificate, key, password file     the client's own certificate
     timeout, keep alive (ping interval)     seconds, or hh:mm:ss
     flow                         messages the broker may send before the client requests more
 """
@@ -41,7 +42,6 @@ from msgspec.structs import replace
 from sluicemq import __version__
 from sluicemq.clients import urls
 from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
-from sluicemq.clients.jmq.messages import Destination, TemporaryQueue
 from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check, number, text
 from sluicemq.clients.jmq.session import Session
@@ -53,7 +53,9 @@ from sluicemq.clients.transport import (
     reason_of,
     time_limit,
 )
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
+from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.fields import GUEST
@@ -101,7 +103,7 @@ class Target(urls.Target, frozen=True):
         """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
         if text[:3].lower() != "jmq":
             return _parse_addresses(text)
-        target = cls(**urls.parse(text, "jmq", DEFAULT_PORT, _OPTIONS))
+        target = cls(**urls.parse(text, "jmq", _OPTIONS, tls_optional=True))
         return replace(target, direct=target.direct or bool(target.path))
 
 
@@ -118,7 +120,7 @@ def _parse_addresses(text: str) -> Target:
         scheme = scheme.lower()
         found.append(
             Target(
-                urls.hosts(host or "127.0.0.1", DEFAULT_PORT),
+                urls.reachable(parse_hosts(host, DEFAULT_PORT)),
                 service=service or "",
                 direct=scheme in ("mqtcp", "mqssl"),
                 tls=scheme in ("mqssl", "mq+ssl"),
@@ -169,7 +171,7 @@ class Requests:
     """Request-reply exchange over one session with a temporary reply queue."""
 
     def __init__(
-        self, session: Session, queue: TemporaryQueue, consumer: Consumer, producer: Producer
+        self, session: Session, queue: Address, consumer: Consumer, producer: Producer
     ) -> None:
         self._session = session
         self._queue = queue
@@ -186,7 +188,7 @@ class Requests:
 
     async def ask(
         self,
-        to: str | Destination,
+        to: str | Address,
         body: object,
         timeout: float | None,
         properties: Mapping[str, object] | None,
@@ -262,7 +264,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         self._target = target
         self._limits = limits
         self._context = ssl_context
-        if target.tls or target.ca:
+        if target.tls or target.ca or target.certificate:
             self._tls()
         self._level = Level.HIGHEST
         self._old = 0
@@ -380,7 +382,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
 
     async def request(
         self,
-        to: str | Destination,
+        to: str | Address,
         body: object = None,
         *,
         timeout: float | None = None,

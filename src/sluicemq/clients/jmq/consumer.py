@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
-from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Destination, Message, now_ms
+from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Message, now_ms, properties_of
 from sluicemq.clients.jmq.request_channel import (
     RequestChannel,
     SessionState,
@@ -17,6 +17,7 @@ from sluicemq.clients.jmq.request_channel import (
     number,
 )
 from sluicemq.clients.transport import AsyncClient, again, time_limit
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
@@ -28,7 +29,7 @@ from sluicemq.protocols.jmq.wire import Packet
 class ConsumerOptions(NamedTuple):
     """Destination and options of a consumer, as passed to Session.consumer."""
 
-    destination: Destination
+    destination: Address
     selector: str
     no_local: bool
     name: str
@@ -39,8 +40,7 @@ class ConsumerOptions(NamedTuple):
     def properties(self) -> dict[str, object]:
         """Return the properties of the ADD_CONSUMER packet."""
         found: dict[str, object] = {
-            "JMQDestination": self.destination.name,
-            "JMQDestType": self.destination.type,
+            **properties_of(self.destination),
             "JMQNoLocal": self.no_local,
             "JMQReconnect": False,
             "JMQSize": self.prefetch,
@@ -128,8 +128,9 @@ class Consumer(AsyncClient):
             if message is not None:
                 break
         subscription = self.subscription
+        is_queue = subscription.destination.kind is Kind.QUEUE
         # a lost non-persistent message of a non-durable topic subscription is acceptable
-        reliable = message.persistent or subscription.durable or subscription.destination.is_queue
+        reliable = message.persistent or subscription.durable or is_queue
         try:
             await self._session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
@@ -290,12 +291,9 @@ class Browser:
     Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
     """
 
-    def __init__(self, session: SessionState, queue: Destination, selector: str) -> None:
+    def __init__(self, session: SessionState, queue: Address, selector: str) -> None:
         self._session = session
-        self._properties: dict[str, object] = {
-            "JMQDestination": queue.name,
-            "JMQDestType": queue.type,
-        }
+        self._properties = properties_of(queue)
         if selector:
             self._properties["JMQSelector"] = selector
 

@@ -1,6 +1,7 @@
 """Destinations, messages, and their conversion to Python values. Public through the package.
 
-A plain `str` names a queue.
+A destination is a `model.destination.Address`, made by `Queue` or `Topic`; a plain `str` names a
+queue. Creating one does not contact the broker.
 
     JMS            Python
     TextMessage    str
@@ -23,22 +24,18 @@ import time
 import zlib
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, NamedTuple, Self
 
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, Kind, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE, Property
 from sluicemq.protocols import java
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import (
-    QUEUE_CLASS,
     TEMPORARY_QUEUE,
-    TEMPORARY_QUEUE_CLASS,
     TEMPORARY_TOPIC,
-    TEMPORARY_TOPIC_CLASS,
-    TOPIC_CLASS,
     VariableHeader,
-    class_of,
     sysid_text,
 )
 from sluicemq.protocols.jmq.packets import DestType, PacketType
@@ -50,106 +47,36 @@ DEAD_MESSAGES: Final = "mq.sys.dmq"
 """Name of the dead message queue."""
 
 
-class Destination:
-    """Queue or topic, possibly temporary. Creating the object does not contact the broker.
-    Hashable."""
+Queue: Final = partial(Address, Kind.QUEUE)
+"""Destination that delivers each message to one consumer, by its name. The name is one or more Java
+identifiers joined by `.`; the broker refuses invalid names."""
 
-    __slots__ = ("name",)
-
-    type: int = 0
-    """JMQDestType."""
-
-    def __init__(self, name: str) -> None:
-        """`name` is one or more Java identifiers joined by `.`; a topic name may contain the
-        wildcards `*`, `**` and `>`. The broker refuses invalid names."""
-        if not name:
-            raise ValueError("a destination has a name")
-        self.name = name
-
-    @property
-    def is_queue(self) -> bool:
-        return bool(self.type & DestType.QUEUE)
-
-    @property
-    def is_temporary(self) -> bool:
-        return bool(self.type & DestType.TEMP)
-
-    @property
-    def java_class(self) -> str:
-        """Java class name, sent with messages (section 9.4)."""
-        return class_of(Address(Kind.QUEUE if self.is_queue else Kind.TOPIC, self.name))
-
-    def __eq__(self, other: object) -> bool:
-        return (
-            isinstance(other, Destination)
-            and other.name == self.name
-            and other.is_queue == self.is_queue
-        )
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.is_queue))
-
-    def __repr__(self) -> str:
-        return f"{type(self).__name__}({self.name!r})"
+Topic: Final = partial(Address, Kind.TOPIC)
+"""Destination that delivers each message to every subscription. Its name may contain the wildcards
+`*`, `**` and `>`."""
 
 
-class Queue(Destination):
-    """Destination that delivers each message to one consumer."""
-
-    __slots__ = ()
-    type = DestType.QUEUE
-
-
-class Topic(Destination):
-    """Destination that delivers each message to every subscription."""
-
-    __slots__ = ()
-    type = DestType.TOPIC
-
-
-class TemporaryQueue(Queue):
-    """Temporary queue: any connection may send to it, only its creator may receive.
-
-    Made by `Session.temporary_queue`.
-    """
-
-    __slots__ = ()
-    type = DestType.QUEUE | DestType.TEMP
-
-
-class TemporaryTopic(Topic):
-    """Temporary topic. Made by `Session.temporary_topic`."""
-
-    __slots__ = ()
-    type = DestType.TOPIC | DestType.TEMP
-
-
-def named(name: str | Destination) -> Destination:
+def named(name: str | Address) -> Address:
     """Return the destination; a plain name becomes a queue."""
     return Queue(name) if isinstance(name, str) else name
 
 
-def temporary_name(queue: bool, origin: str, port: int) -> str:
+def temporary_name(kind: Kind, origin: str, port: int) -> str:
     """Make a name for a temporary destination, in the form that the Java client uses (section 6).
 
     The name ends with 128 random bits instead of the Java client's number, so that only clients
     that receive the name can send to the destination.
     """
-    prefix = TEMPORARY_QUEUE if queue else TEMPORARY_TOPIC
+    prefix = TEMPORARY_QUEUE if kind is Kind.QUEUE else TEMPORARY_TOPIC
     return f"{prefix}{origin}/{port}/{secrets.token_hex(16)}"
 
 
-_BY_CLASS: Final[dict[str, type[Destination]]] = {
-    QUEUE_CLASS: Queue,
-    TOPIC_CLASS: Topic,
-    TEMPORARY_QUEUE_CLASS: TemporaryQueue,
-    TEMPORARY_TOPIC_CLASS: TemporaryTopic,
-}
-
-
-def destination(address: Address) -> Destination:
-    """Return the client-side destination for an address in a message."""
-    return _BY_CLASS[class_of(address)](address.name)
+def properties_of(destination: Address) -> dict[str, object]:
+    """Return the properties of a request that name its destination."""
+    bits = DestType.QUEUE if destination.kind is Kind.QUEUE else DestType.TOPIC
+    if is_temporary(destination.name):
+        bits |= DestType.TEMP
+    return {"JMQDestination": destination.name, "JMQDestType": bits}
 
 
 # --- bodies
@@ -350,16 +277,15 @@ class Message:
         }
 
     @property
-    def destination(self) -> Destination:
+    def destination(self) -> Address:
         """Destination the message was sent to."""
         header = self._variable
-        return destination(header.queue if self.packet.flags & packets.Q else header.topic)
+        return header.queue if self.packet.flags & packets.Q else header.topic
 
     @property
-    def reply_to(self) -> Destination | None:
+    def reply_to(self) -> Address | None:
         """Destination for replies, or None."""
-        address = self._variable.reply_address(bool(self.packet.flags & packets.Q))
-        return None if address is None else destination(address)
+        return self._variable.reply_address(bool(self.packet.flags & packets.Q))
 
     @property
     def correlation_id(self) -> str:

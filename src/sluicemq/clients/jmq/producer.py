@@ -10,7 +10,6 @@ from itertools import count
 from typing import Any, Final
 
 from sluicemq.clients.jmq.messages import (
-    Destination,
     Message,
     MessageFormatError,
     SendOptions,
@@ -18,6 +17,7 @@ from sluicemq.clients.jmq.messages import (
     encode_body,
     named,
     now_ms,
+    properties_of,
 )
 from sluicemq.clients.jmq.request_channel import (
     Confirmations,
@@ -28,11 +28,18 @@ from sluicemq.clients.jmq.request_channel import (
     number,
 )
 from sluicemq.clients.transport import AsyncClient
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, ProtocolError
 from sluicemq.model.message import COMPRESS
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
-from sluicemq.protocols.jmq.fields import encode_header, encode_properties, encode_sysid, sysid_text
+from sluicemq.protocols.jmq.fields import (
+    class_of,
+    encode_header,
+    encode_properties,
+    encode_sysid,
+    sysid_text,
+)
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_head
 
@@ -53,7 +60,7 @@ class _Route:
 
     __slots__ = ("credit", "destination", "id", "origin")
 
-    def __init__(self, destination: Destination, channel: RequestChannel, reply: Packet) -> None:
+    def __init__(self, destination: Address, channel: RequestChannel, reply: Packet) -> None:
         self.destination = destination
         self.id = number(reply, "JMQProducerID")
         self.credit = Credit(number(reply, "JMQSize", -1))
@@ -64,7 +71,7 @@ class _Route:
         self,
         transaction: int,
         correlation_id: str | None,
-        reply_to: Destination | None,
+        reply_to: Address | None,
         type: str | None,
         delivery_time: int,
     ) -> bytes:
@@ -75,8 +82,8 @@ class _Route:
                 correlation_id,
                 reply_to.name if reply_to else None,
                 type,
-                self.destination.java_class,
-                reply_to.java_class if reply_to else None,
+                class_of(self.destination),
+                class_of(reply_to) if reply_to else None,
                 transaction,
                 self.id,
                 delivery_time,
@@ -91,7 +98,7 @@ class Producer(AsyncClient):
     def __init__(
         self,
         session: SessionState,
-        destination: Destination | None,
+        destination: Address | None,
         options: SendOptions,
         leave: Callable[[Producer], None],
     ) -> None:
@@ -101,17 +108,17 @@ class Producer(AsyncClient):
         self._options = options
         self._leave = leave
         self._timeout = session.timeout
-        self._routes: dict[Destination, _Route] = {}
+        self._routes: dict[Address, _Route] = {}
         self._closed = False
 
     async def send(
         self,
         body: object = None,
         *,
-        to: str | Destination | None = None,
+        to: str | Address | None = None,
         properties: Mapping[str, object] | None = None,
         correlation_id: str | None = None,
-        reply_to: str | Destination | None = None,
+        reply_to: str | Address | None = None,
         type: str | None = None,
         persistent: bool | None = None,
         priority: int | None = None,
@@ -166,7 +173,7 @@ class Producer(AsyncClient):
             now + round(options.delay * 1000) if options.delay else 0,
         )
         flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
-        if route.destination.is_queue:
+        if route.destination.kind is Kind.QUEUE:
             flags |= packets.Q
         if options.persistent:
             flags |= packets.P | packets.A
@@ -246,7 +253,7 @@ class Producer(AsyncClient):
         for destination in destinations:
             await self._add(channel, destination)
 
-    async def _add(self, channel: RequestChannel, destination: Destination) -> _Route:
+    async def _add(self, channel: RequestChannel, destination: Address) -> _Route:
         await declare(channel, destination)
 
         def added(packet: Packet) -> None:
@@ -255,15 +262,14 @@ class Producer(AsyncClient):
         await channel.request(
             PacketType.ADD_PRODUCER,
             {
-                "JMQDestination": destination.name,
-                "JMQDestType": destination.type,
+                **properties_of(destination),
                 "JMQSessionID": Long(self._session.id),
             },
             then=added,
         )
         return self._routes[destination]
 
-    async def _route(self, channel: RequestChannel, to: str | Destination | None) -> _Route:
+    async def _route(self, channel: RequestChannel, to: str | Address | None) -> _Route:
         if self._closed:
             raise ConnectionLost("the producer is closed")
         if (to is None) == (self.destination is None):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from typing import Final
 
-from sluicemq.clients.jmq.messages import Destination
+from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.transport import (
     ClientTransport,
     ReconnectingClient,
@@ -17,6 +17,7 @@ from sluicemq.clients.transport import (
     fail,
     time_limit,
 )
+from sluicemq.model.destination import Address, is_temporary
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -335,21 +336,21 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         transport.close()
 
 
-async def declare(channel: RequestChannel, destination: Destination) -> None:
+async def declare(channel: RequestChannel, destination: Address) -> None:
     """Send CREATE_DESTINATION, which must precede other requests for a destination.
 
     The destination may exist. Temporary destinations are skipped, because only the connection that
     owns one may create it. Raises ClientError.
     """
-    if not destination.is_temporary:
+    if not is_temporary(destination.name):
         await create(channel, destination)
 
 
-async def create(channel: RequestChannel, destination: Destination) -> None:
+async def create(channel: RequestChannel, destination: Address) -> None:
     """Create a destination, which may exist. Raises ClientError."""
     await channel.request(
         PacketType.CREATE_DESTINATION,
-        {"JMQDestination": destination.name, "JMQDestType": destination.type},
+        properties_of(destination),
         accepted=(Status.OK, Status.CONFLICT),
     )
 

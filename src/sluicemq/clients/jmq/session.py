@@ -12,18 +12,15 @@ A transaction manager (JTA's XAResource) controls global transactions:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Final, TypeVar
+from typing import Final
 
 from sluicemq.clients.jmq.consumer import Browser, Consumer, ConsumerOptions, JmqMessage
 from sluicemq.clients.jmq.messages import (
-    Destination,
     SendOptions,
-    TemporaryQueue,
-    TemporaryTopic,
-    Topic,
     named,
+    properties_of,
     temporary_name,
 )
 from sluicemq.clients.jmq.producer import Producer
@@ -35,6 +32,7 @@ from sluicemq.clients.jmq.request_channel import (
     number,
 )
 from sluicemq.clients.transport import AsyncClient, ReconnectingClient
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.fields import XID_SIZE, Xid, decode_xid, encode_header, encode_xid
@@ -42,7 +40,6 @@ from sluicemq.protocols.jmq.packets import AckMode, Level, PacketType, XaFlag
 from sluicemq.protocols.jmq.wire import Packet
 
 ANY: Final = SendOptions()
-TemporaryT = TypeVar("TemporaryT", TemporaryQueue, TemporaryTopic)
 
 
 class XaResource:
@@ -161,14 +158,14 @@ class Session(SessionState, AsyncClient):
         self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
         self._producers: list[Producer] = []
-        self._temporaries: list[Destination] = []
+        self._temporaries: list[Address] = []
         self._replier: Producer | None = None
 
     # --- factories
 
     async def producer(
         self,
-        destination: str | Destination | None = None,
+        destination: str | Address | None = None,
         *,
         persistent: bool = True,
         priority: int = 4,
@@ -193,7 +190,7 @@ class Session(SessionState, AsyncClient):
 
     async def consumer(
         self,
-        destination: str | Destination,
+        destination: str | Address,
         *,
         selector: str = "",
         no_local: bool = False,
@@ -217,7 +214,7 @@ class Session(SessionState, AsyncClient):
         where = named(destination)
         if bool(name) != (durable or shared):
             raise ValueError("a subscription with a name is durable, shared, or both")
-        if name and not isinstance(where, Topic):
+        if name and where.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
         subscription = ConsumerOptions(
             where, selector, no_local, name, durable, shared, prefetch or self._prefetch
@@ -229,28 +226,25 @@ class Session(SessionState, AsyncClient):
         self._consumers.append(consumer)
         return consumer
 
-    def browser(self, queue: str | Destination, selector: str = "") -> Browser:
+    def browser(self, queue: str | Address, selector: str = "") -> Browser:
         """Create a browser, which reads the messages of a queue without consuming them."""
         return Browser(self, named(queue), selector)
 
-    async def temporary_queue(self) -> TemporaryQueue:
+    async def temporary_queue(self) -> Address:
         """Create a queue that only this connection can receive from; it is deleted with it."""
-        return await self._temporary(TemporaryQueue)
+        return await self._temporary(Kind.QUEUE)
 
-    async def temporary_topic(self) -> TemporaryTopic:
+    async def temporary_topic(self) -> Address:
         """Create a topic that only this connection can receive from; it is deleted with it."""
-        return await self._temporary(TemporaryTopic)
+        return await self._temporary(Kind.TOPIC)
 
-    async def delete(self, temporary: TemporaryQueue | TemporaryTopic) -> None:
+    async def delete(self, temporary: Address) -> None:
         """Delete a temporary destination of this session. It must not have consumers.
 
         Raises Refused, ConnectionLost, RequestTimeout.
         """
         channel = await self.ready()
-        await channel.request(
-            PacketType.DESTROY_DESTINATION,
-            {"JMQDestination": temporary.name, "JMQDestType": temporary.type},
-        )
+        await channel.request(PacketType.DESTROY_DESTINATION, properties_of(temporary))
         if temporary in self._temporaries:
             self._temporaries.remove(temporary)
 
@@ -463,11 +457,11 @@ class Session(SessionState, AsyncClient):
         self._consumers = [consumer for consumer in self._consumers if consumer is not part]
         self._producers = [producer for producer in self._producers if producer is not part]
 
-    async def _temporary(self, kind: Callable[[str], TemporaryT]) -> TemporaryT:
+    async def _temporary(self, kind: Kind) -> Address:
         channel = await self.ready()
         address, port = channel.local()
         origin = self._client_id or address or "unix"
-        temporary = kind(temporary_name(kind is TemporaryQueue, origin, port))
+        temporary = Address(kind, temporary_name(kind, origin, port))
         await create(channel, temporary)
         channel.check()
         self._temporaries.append(temporary)

@@ -12,6 +12,7 @@ Names of options ignore letter case, `_`, `-` and blanks:
     tls (use tls, ssl)                              true or false
     insecure (skip certificate validation)          true or false
     ca                                              file of certificates that are trusted
+    certificate, key, password file                 the client's own certificate
     timeout (command timeout), keep alive (keep alive interval)    seconds, or hh:mm:ss
     compression (preferred compressions)            `brotli,gzip`, in order of preference; none
     threshold (compression threshold)               bytes
@@ -33,6 +34,7 @@ from sluicemq.model.errors import (
     ConnectionLost,
     RequestTimeout,
 )
+from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.large import LARGE
@@ -57,7 +59,7 @@ class Target(urls.Target, frozen=True):
     def parse(cls, text: str) -> Target:
         """Parse a URL or connection string. Raises ConfigurationError without the password."""
         if "://" in text.partition("?")[0]:
-            return cls(**urls.parse(text, "vibemq", DEFAULT_PORT, _OPTIONS))
+            return cls(**urls.parse(text, "vibemq", _OPTIONS))
         return _parse_pairs(text)
 
 
@@ -75,7 +77,7 @@ def _parse_pairs(text: str) -> Target:
     plain = {urls.plain(name): value for name, value in options.items()}
     port = urls.integer("port", plain.pop("port", str(DEFAULT_PORT)))
     host = plain.pop("host", plain.pop("server", "127.0.0.1"))
-    return Target(urls.hosts(host, port), **urls.read(plain, _OPTIONS))
+    return Target(urls.reachable(parse_hosts(host, port)), **urls.read(plain, _OPTIONS))
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:

@@ -5,9 +5,10 @@
 
 `scheme` is a protocol followed by `+unix` and `+tls` as needed (`phpmq+tls://`). An address
 without a host means 127.0.0.1, one without a port the protocol's traditional port; port 0 lets
-the operating system choose. IPv6 addresses stand in brackets. The queue may hold any bytes,
+the operating system choose. IPv6 addresses stand in brackets. `Url.parse_all` accepts several
+hosts, `[host][:port],host[:port],…`, which a client tries in turn. The queue may hold any bytes,
 percent-encoded where a URL cannot show them; options are the settings of a listener under the
-names they have in the configuration file, with `-` or `_`.
+names they have in the configuration file, with `-`, `_` or blanks between words.
 
 `Url.format` is the inverse of `Url.parse`.
 """
@@ -33,6 +34,8 @@ _UNSAFE: Final = re.compile(r"[\x00-\x20\x7f]")
 _HOST_NAME: Final = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_.-]{0,252})\Z")
 _PORT: Final = re.compile(r"[0-9]{1,5}\Z")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
+_PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)
+_QUERY: Final = re.compile(r"\?.*", re.DOTALL)
 
 
 class Protocol(NamedTuple):
@@ -81,39 +84,64 @@ class Url(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Url:
         """Parse an address. Raises ConfigurationError with a correction if it is invalid."""
+        first, *others = cls.parse_all(text)
+        if others:
+            raise _mistake(text, "only one host is possible here")
+        return first
+
+    @classmethod
+    def parse_all(cls, text: str) -> list[Url]:
+        """Parse an address with several hosts, separated by commas. Returns one Url for each.
+
+        Raises ConfigurationError with a correction if it is invalid."""
+        try:
+            return cls._parse(text)
+        except ConfigurationError as error:
+            raise _mistake(text, str(error)) from None
+
+    @classmethod
+    def _parse(cls, text: str) -> list[Url]:
         if len(text) > MAX_URL:
-            raise ConfigurationError(f"the address is longer than {MAX_URL} characters")
+            raise ConfigurationError(f"it is longer than {MAX_URL} characters")
         if unsafe := _UNSAFE.search(text):
             character = unsafe.group().encode()[0]
-            raise _mistake(text, f"write the character 0x{character:02x} as %{character:02X}")
+            raise ConfigurationError(f"write the character 0x{character:02x} as %{character:02X}")
         if escape := _BAD_ESCAPE.search(text):
-            raise _mistake(text, f"a literal % (position {escape.start() + 1}) is written %25")
+            raise ConfigurationError(f"a literal % (position {escape.start() + 1}) is written %25")
         if "#" in text:
-            raise _mistake(text, "an address has no # part; write a literal # as %23")
+            raise ConfigurationError("an address has no # part; write a literal # as %23")
         scheme, separator, rest = text.partition("://")
         if not separator:
-            raise _mistake(text, f"begin with a protocol, as in msglite://{text or 'host:port'}")
-        protocol, unix, tls = _parse_scheme(text, scheme)
+            raise ConfigurationError(
+                f"begin with a protocol, as in msglite://{text or 'host:port'}"
+            )
+        protocol, unix, tls = _parse_scheme(scheme)
         rest, _, query = rest.partition("?")
-        options = _parse_query(text, query)
+        options = _parse_query(query)
         if unix:
             queue = options.pop("queue", "")
-            path = _parse_socket_path(text, protocol, rest)
-            url = cls(protocol, "", 0, path, tls, queue=queue)
-        else:
-            authority, _, raw_queue = rest.partition("/")
-            userinfo, at, host_port = authority.rpartition("@")
-            user, colon, password = userinfo.partition(":")
-            if at and not user:
-                raise _mistake(text, "there is no user name before the @")
-            if colon and not password:
-                raise _mistake(text, "there is no password between the : and the @")
-            host, port = _parse_host_port(text, protocol, host_port)
-            queue = decode_name(unquote_to_bytes(raw_queue))
-            if "queue" in options:
-                raise _mistake(text, "the queue of a TCP address is its path: …host:port/queue")
-            url = cls(protocol, host, port, "", tls, unquote(user), unquote(password), queue)
-        return url._replace(options=tuple(options.items()))
+            path = _parse_socket_path(protocol, rest)
+            url = cls(protocol, "", 0, path, tls, queue=queue, options=tuple(options.items()))
+            return [url]
+        authority, _, raw_queue = rest.partition("/")
+        userinfo, at, host_list = authority.rpartition("@")
+        user, colon, password = userinfo.partition(":")
+        if at and not user:
+            raise ConfigurationError("there is no user name before the @")
+        if colon and not password:
+            raise ConfigurationError("there is no password between the : and the @")
+        if "queue" in options:
+            raise ConfigurationError("the queue of a TCP address is its path: …host:port/queue")
+        url = cls(
+            protocol,
+            tls=tls,
+            user=unquote(user),
+            password=unquote(password),
+            queue=decode_name(unquote_to_bytes(raw_queue)),
+            options=tuple(options.items()),
+        )
+        hosts = parse_hosts(host_list, PROTOCOLS[protocol].port)
+        return [url._replace(host=host, port=port) for host, port in hosts]
 
     def format(self) -> str:
         """Return the address as text with the password. `str(url)` hides the password."""
@@ -161,83 +189,86 @@ class Url(NamedTuple):
 
 
 def _mistake(text: str, what: str) -> ConfigurationError:
-    displayed = text if len(text) <= 200 else f"{text[:200]}…"
-    before, at, after = displayed.rpartition("@")
-    scheme, separator, userinfo = before.partition("://")
-    if at and separator and ":" in userinfo:
-        displayed = f"{scheme}://{userinfo.partition(':')[0]}:***@{after}"
-    return ConfigurationError(f"address {displayed!r}: {what}")
+    """Return the error for an address, which it shows without password and options."""
+    displayed = _QUERY.sub("?…", _PASSWORD.sub(r"\1***@", text))
+    return ConfigurationError(f"address {displayed[:200]!r}: {what}")
 
 
-def _parse_scheme(text: str, scheme: str) -> tuple[str, bool, bool]:
+def _parse_scheme(scheme: str) -> tuple[str, bool, bool]:
     protocol, *modifiers = scheme.lower().split("+")
     if protocol not in PROTOCOLS:
         hint = suggestion(protocol, PROTOCOLS)
-        raise _mistake(text, f"there is no protocol {protocol!r}; {hint}")
+        raise ConfigurationError(f"there is no protocol {protocol!r}; {hint}")
     for modifier in modifiers:
         if modifier not in ("unix", "tls"):
-            raise _mistake(text, f"+{modifier} has no meaning; there are +unix and +tls")
+            raise ConfigurationError(f"+{modifier} has no meaning; there are +unix and +tls")
     if len(set(modifiers)) != len(modifiers):
-        raise _mistake(text, "+unix and +tls are written once")
+        raise ConfigurationError("+unix and +tls are written once")
     return protocol, "unix" in modifiers, "tls" in modifiers
 
 
-def _parse_query(text: str, query: str) -> dict[str, str]:
+def _parse_query(query: str) -> dict[str, str]:
     options: dict[str, str] = {}
     for item in query.split("&") if query else ():
         raw_name, _, raw_value = item.partition("=")
-        name = unquote(raw_name).replace("-", "_")
+        name = re.sub("[- ]", "_", unquote(raw_name))
         if not name or not raw_value:
-            raise _mistake(text, f"{item!r} is no option; options are name=value, joined by &")
+            raise ConfigurationError(f"{item!r} is no option; options are name=value, joined by &")
         if not name.isidentifier():
-            raise _mistake(text, f"{name!r} cannot be the name of an option")
+            raise ConfigurationError(f"{name!r} cannot be the name of an option")
         if name in options:
-            raise _mistake(text, f"the option {name} is given twice")
+            raise ConfigurationError(f"the option {name} is given twice")
         is_name = name == "queue"
         options[name] = decode_name(unquote_to_bytes(raw_value)) if is_name else unquote(raw_value)
     return options
 
 
-def _parse_socket_path(text: str, protocol: str, rest: str) -> str:
+def _parse_socket_path(protocol: str, rest: str) -> str:
     path = unquote(rest) or PROTOCOLS[protocol].path
     if not path:
-        raise _mistake(text, f"give the path of the socket: {protocol}+unix:///run/x.sock")
+        raise ConfigurationError(f"give the path of the socket: {protocol}+unix:///run/x.sock")
     if not path.startswith("/"):
-        raise _mistake(text, "the path of a Unix socket is absolute: three slashes after the colon")
+        raise ConfigurationError(
+            "a Unix socket has an absolute path: three slashes after the colon"
+        )
     if "\0" in path:
-        raise _mistake(text, "a path cannot contain the character 0")
+        raise ConfigurationError("a path cannot contain the character 0")
     if len(path.encode("utf-8", "surrogateescape")) > MAX_SOCKET_PATH:
-        raise _mistake(text, f"the path of a Unix socket has at most {MAX_SOCKET_PATH} bytes")
+        raise ConfigurationError(f"the path of a Unix socket has at most {MAX_SOCKET_PATH} bytes")
     return path
 
 
-def _parse_host_port(text: str, protocol: str, host_port: str) -> tuple[str, int]:
-    if host_port.startswith("["):
-        raw_host, bracket, tail = host_port[1:].partition("]")
+def parse_hosts(text: str, default_port: int | None) -> list[tuple[str, int]]:
+    """Parse hosts with optional ports, separated by commas. Raises ConfigurationError."""
+    return [_parse_host_port(item.strip(), default_port) for item in (text or LOOPBACK).split(",")]
+
+
+def _parse_host_port(text: str, default_port: int | None) -> tuple[str, int]:
+    if text.startswith("["):
+        raw_host, bracket, tail = text[1:].partition("]")
         host = unquote(raw_host)
         if not bracket or (tail and not tail.startswith(":")):
-            raise _mistake(text, "an IPv6 address is written [address]:port")
+            raise ConfigurationError("an IPv6 address is written [address]:port")
         try:
             host = str(ipaddress.IPv6Address(host))
         except ValueError:
-            raise _mistake(text, f"{host!r} is not an IPv6 address") from None
+            raise ConfigurationError(f"{host!r} is not an IPv6 address") from None
         colon, port = tail[:1], tail[1:]
     else:
-        host, colon, port = host_port.partition(":")
+        host, colon, port = text.partition(":")
         if ":" in port:
-            raise _mistake(text, "an IPv6 address stands in brackets: [::1]:9813")
-        host = host.lower() or LOOPBACK
+            raise ConfigurationError("an IPv6 address stands in brackets: [::1]:9813")
+        if colon and not host:
+            host = LOOPBACK
+        host = host.lower()
         if not _HOST_NAME.match(host):
-            raise _mistake(text, f"{host!r} is neither a host name nor an IP address")
+            raise ConfigurationError(f"{host!r} is neither a host name nor an IP address")
     if not colon:
-        default = PROTOCOLS[protocol].port
-        if default is None:
-            raise _mistake(
-                text, f"{protocol} has no traditional port; write {protocol}://host:port"
-            )
-        return host, default
+        if default_port is None:
+            raise ConfigurationError("the protocol has no traditional port; write host:port")
+        return host, default_port
     if not _PORT.match(port) or int(port) > 65535:
-        raise _mistake(text, f"{port!r} is not a port number (0-65535)")
+        raise ConfigurationError(f"{port!r} is not a port number (0-65535)")
     return host, int(port)
 
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.address import MAX_SOCKET_PATH, PROTOCOLS, Url
+from sluicemq.model.url import MAX_SOCKET_PATH, PROTOCOLS, Url
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_parse(text: str, expected: Url) -> None:
         ("phpmq://h?mode=", "name=value"),
         ("phpmq://h?a=1&a=2", "twice"),
         ("phpmq://h?max-x=1&max_x=2", "twice"),
-        ("phpmq://h?a%20b=1", "name of an option"),
+        ("phpmq://h?a%2Fb=1", "name of an option"),
         ("phpmq://h?queue=a", "is its path"),
         ("phpmq+unix://", "give the path"),
         ("phpmq+unix://run/x", "three slashes"),
@@ -95,6 +95,29 @@ def test_mistakes_are_explained(text: str, says: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Url.parse(text)
     assert says in str(caught.value)
+
+
+def test_several_hosts_are_parsed_on_request_only() -> None:
+    text = "jmq+tls://me:pw@a,b:9,[::1]:7?timeout=2"
+    urls = Url.parse_all(text)
+    assert [(url.host, url.port) for url in urls] == [("a", 7676), ("b", 9), ("::1", 7)]
+    assert {url._replace(host="", port=0) for url in urls} == {
+        Url("jmq", "", tls=True, user="me", password="pw", options=(("timeout", "2"),))
+    }
+    for mistake in (text, "jmq://a,,b"):
+        with pytest.raises(ConfigurationError, match="host"):
+            Url.parse(mistake)
+
+
+def test_mistakes_show_neither_password_nor_options() -> None:
+    for text in (
+        "vibemq://u:secret@h:x",
+        "vibemq://h:x?token=secret",
+        f"jmq://u:secret{'x' * 9000}@h",
+    ):
+        with pytest.raises(ConfigurationError) as caught:
+            Url.parse(text)
+        assert "secret" not in str(caught.value)
 
 
 def test_passwords_are_included_by_format_only() -> None:

@@ -32,7 +32,7 @@ from cryptography.hazmat.primitives.serialization.pkcs12 import load_pkcs12
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.settings import read_bounded
+from sluicemq.security.files import read_bounded
 
 PKCS12_SUFFIXES: Final = (".p12", ".pfx")
 SOON: Final = timedelta(days=14)
@@ -142,7 +142,12 @@ def peer_user(certificate: bytes, kind: str) -> str:
             attributes = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             return str(attributes[-1].value) if attributes else ""
         alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except (x509.ExtensionNotFound, ValueError):
+    except (
+        x509.DuplicateExtension,
+        x509.ExtensionNotFound,
+        x509.UnsupportedGeneralNameType,
+        ValueError,
+    ):
         return ""
     entry_type: type[x509.DNSName | x509.RFC822Name] = (
         x509.DNSName if kind == "san-dns" else x509.RFC822Name

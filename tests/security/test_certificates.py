@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import AuthorityInformationAccessOID, NameOID
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.server.certificates import peer_user, read_authorities, read_chain
+from sluicemq.security.certificates import peer_user, read_authorities, read_chain
 from tests.server.authority import Authority, serial_of
 
 NOW = datetime(2030, 6, 1, tzinfo=UTC)
