@@ -10,6 +10,7 @@ from sluicemq.model.access import (
     Identity,
     Operation,
     Permission,
+    is_role_name,
     is_user_name,
     matcher,
 )
@@ -114,7 +115,15 @@ def test_a_cached_decision_equals_the_first_one() -> None:
         ("a\n", False),
         ("a/b", False),
         ("(admin token)", False),
+        ("CN=Alice Ö,O=Example\\, Inc.+UID=7", True),
+        ("2.5.4.5=\\#1,C=DE", True),
+        ("CN=" + "a" * 191, True),
+        ("CN=" + "a" * 192, False),
+        ("CN=a:b", False),
+        ("CN=a\n", False),
+        ("=a", False),
     ],
 )
 def test_user_names(name: str, valid: bool) -> None:
     assert is_user_name(name) is valid
+    assert is_role_name(name) is (valid and "=" not in name)

@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import load_pem_x509_certificate
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
@@ -259,16 +260,20 @@ def test_optional_client_certificates(start: Start, authority: Authority) -> Non
     says(broker, "no san-email in its certificate")
 
 
+@pytest.mark.parametrize("kind", ["cn", "subject"])
 def test_a_certificate_gives_the_permissions_of_its_user(
-    start: Start, authority: Authority, tmp_path: Path
+    start: Start, authority: Authority, tmp_path: Path, kind: str
 ) -> None:
     """In protocols without logins, too."""
+    issued = authority.issue("client.example", common_name="alice")
+    subject = load_pem_x509_certificate(issued.cert_chain_pems[0].bytes()).subject
+    name = {"cn": "alice", "subject": subject.rfc4514_string()}[kind]
     place = ("--data-dir", str(tmp_path / "broker"))
-    assert main(["users", "add", "alice", "--no-password", *place]) == 0
-    assert main(["permissions", "grant", "alice", "jobs.*", "produce", "consume", *place]) == 0
-    broker = start(f"phpmq+tls://0.0.0.0:0?{client_options(authority, 'required')}")
+    assert main(["users", "add", name, "--no-password", *place]) == 0
+    assert main(["permissions", "grant", name, "jobs.*", "produce", "consume", *place]) == 0
+    broker = start(f"phpmq+tls://0.0.0.0:0?{client_options(authority, 'required', kind)}")
     port = broker.port("phpmq+tls")
-    alice = authority.trust(authority.issue("client.example", common_name="alice"))
+    alice = authority.trust(issued)
     mallory = authority.trust(authority.issue("client.example", common_name="mallory"))
     with phpmq(port, alice) as client:
         echo(client, "jobs.a", b"x")

@@ -17,9 +17,10 @@ import msgspec
 MAX_PATTERN: Final = 256
 """Longest pattern, in characters."""
 MAX_USER: Final = 64
-"""Longest user name, in characters."""
+"""Longest user name that is not the subject of a certificate, in characters."""
 
 _USER: Final = re.compile(r"[\w.@-]{1,64}\Z")
+_SUBJECT: Final = re.compile(r"[A-Za-z0-9.-]{1,64}=[^\0-\x1f\x7f:]{1,191}\Z")
 _MOST_REMEMBERED: Final = 1024
 
 
@@ -71,9 +72,15 @@ def matcher(pattern: str, ignore_case: bool = False) -> re.Pattern[str]:
     return re.compile(rf"{first}{between}.*{last}\Z", flags)
 
 
-def is_user_name(name: str) -> bool:
+def is_role_name(name: str) -> bool:
     """Return whether the name has 1 to 64 letters, digits, `-`, `_`, `.` and `@`."""
     return _USER.match(name) is not None
+
+
+def is_user_name(name: str) -> bool:
+    """Return whether a user can have the name: one that a role can have, or the subject of a client
+    certificate (RFC 4514) without colons, which cannot be sent as a login (RFC 7617)."""
+    return is_role_name(name) or _SUBJECT.match(name) is not None
 
 
 def is_pattern(pattern: str) -> bool:

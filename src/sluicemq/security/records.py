@@ -34,6 +34,7 @@ from sluicemq.model.access import (
     Identity,
     Permission,
     is_pattern,
+    is_role_name,
     is_user_name,
 )
 from sluicemq.model.errors import (
@@ -156,9 +157,9 @@ def decode(content: bytes, where: str) -> Database:
 
 
 def _problems(database: Database) -> Iterator[str]:
-    for name in (*database.users, *database.roles):
-        if not is_user_name(name):
-            yield f"{name[:100]!r} cannot be the name of a user or role"
+    wrong = [name for name in database.users if not is_user_name(name)]
+    for name in wrong + [name for name in database.roles if not is_role_name(name)]:
+        yield f"{name[:100]!r} cannot be the name of a user or role"
     listed = [*database.roles.items()]
     for name, user in database.users.items():
         listed.append((name, user.permissions))
@@ -320,7 +321,8 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
     """
     if not is_user_name(name):
         raise AccessError(
-            f"{name[:100]!r} cannot be a user's name: 1 to 64 letters, digits and - _ . @"
+            f"{name[:100]!r} cannot be a user's name: 1 to 64 letters, digits and - _ . @, or the "
+            "subject of a certificate, such as CN=alice,O=Example"
         )
     if name in database.users:
         raise UserExists(f"there is a user {name} already")
@@ -402,7 +404,7 @@ def revoke(database: Database, name: str, pattern: str, now: int) -> Database:
 
 def add_role(database: Database, role: str) -> Database:
     """Add a role. Raises RoleExists; AccessError if the name is invalid."""
-    if not is_user_name(role):
+    if not is_role_name(role):
         raise AccessError(
             f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
         )
