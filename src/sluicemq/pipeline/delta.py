@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.schema import quoted
+from sluicemq.pipeline.session import is_local
 
 PROPERTIES: Final = {
     "delta.autoOptimize.autoCompact": "true",
@@ -178,24 +179,25 @@ class LakeTable:
         size  about the number of rows, if each task has rows of few partitions of the table
         """
         writer = _writer(rows, "append", tag)
-        if size >= MANY_ROWS and str(rows.sparkSession.sparkContext.master).startswith("local"):
+        if size >= MANY_ROWS and is_local(rows.sparkSession):
             # a few tasks have many rows each; an optimised write would exchange all of them first
             writer = writer.option("optimizeWrite", "false")
-        if not self.exists(rows.sparkSession):
-            # refuses another lake's table of this name before anything is written
-            self.register(rows.sparkSession)
-            # one commit, whose state Spark computes, and not two
-            writer = writer.options(**self._properties())
-            writer.partitionBy(*self.partitions).save(self.location)
-            self.register(rows.sparkSession)
-        else:
-            writer.save(self.location)
+        self._save(writer, rows.sparkSession)
 
     def overwrite(self, rows: DataFrame, tag: Tag) -> None:
         """Replace the table's rows and columns, and create it if it does not exist."""
-        self.register(rows.sparkSession)
-        _writer(rows, "overwrite", tag).option("overwriteSchema", "true").save(self.location)
-        self.register(rows.sparkSession)
+        writer = _writer(rows, "overwrite", tag).option("overwriteSchema", "true")
+        self._save(writer, rows.sparkSession)
+
+    def _save(self, writer: DataFrameWriter, spark: SparkSession) -> None:
+        if self.exists(spark):
+            writer.save(self.location)
+            return
+        # refuses another lake's table of this name before anything is written
+        self.register(spark)
+        # one commit, whose state Spark computes, and not two
+        writer.options(**self._properties()).partitionBy(*self.partitions).save(self.location)
+        self.register(spark)
 
     def merge(
         self,

@@ -134,7 +134,7 @@ def session(
     if not submitted:
         found = [str(jar) for each in libraries for jar in jars.jars(each)]
         effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *found])
-        if _is_local(effective):
+        if _has_local_master(effective):
             _use_local_home(effective)
     builder = SparkSession.builder.appName(name)
     for key, value in effective.items():
@@ -174,14 +174,19 @@ def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) 
     given       settings of the caller, which take precedence
     """
     chosen = {**configured, **NEEDED, **given}
-    effective = {**EVERYWHERE, **(LOCAL if _is_local(chosen) else {}), **chosen}
+    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(chosen) else {}), **chosen}
     extensions = [each for each in effective.get(_EXTENSIONS, "").split(",") if each]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
     return effective
 
 
-def _is_local(settings: Mapping[str, str]) -> bool:
+def _has_local_master(settings: Mapping[str, str]) -> bool:
     return settings.get("spark.master", "local").startswith("local")
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Return True if the session runs its tasks in the process that plans them."""
+    return _has_local_master({"spark.master": str(spark.sparkContext.master)})
 
 
 def _expect_submitted(libraries: Collection[str]) -> None:

@@ -49,6 +49,7 @@ from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
+from sluicemq.pipeline.session import is_local
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import lag_of
@@ -216,9 +217,8 @@ class Supervisor:
             "maxOffsetsPerTrigger": str(job.max_rows),
             "maxBytesPerTrigger": str(job.max_bytes),
         }
-        context = self._spark.sparkContext
-        if not str(context.master).startswith("local"):
-            options["minPartitions"] = str(context.defaultParallelism)
+        if not is_local(self._spark):
+            options["minPartitions"] = str(self._spark.sparkContext.defaultParallelism)
         if query.name != "gold" and job.tables_interval:
             options["minOffsetsPerTrigger"] = str(job.max_rows)
             options["maxTriggerDelay"] = f"{round(job.tables_interval * 1000)}ms"
