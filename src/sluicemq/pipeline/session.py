@@ -53,9 +53,10 @@ LOCAL: Final = {
     # Each task that computes a table's state generates code for the actions of Delta's log, which
     # takes longer than a small commit's own tasks. The default of 50 costs 15 s for the first read.
     "spark.databricks.delta.snapshotPartitions": "1",
-    # Plans are described for the UI, which is off here. The default, "formatted", costs 5 % of the
-    # processor time of a small batch.
+    # Plans are described for the UI, which is off here. The default, "formatted" with 25 fields of
+    # each operator, costs 15 % of the processor time of a small batch.
     "spark.sql.ui.explainMode": "simple",
+    "spark.sql.debug.maxToStringFields": "1",
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "4",
     # Files from half this size on are not compacted while a query runs: that of fifty large ones
     # takes minutes, in which the table is not updated. `pipeline maintain` compacts them.
