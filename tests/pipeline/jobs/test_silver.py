@@ -183,6 +183,23 @@ def test_the_life_of_a_message(spark: SparkSession) -> None:
     assert (found[999_999]["published"], found[999_999]["destination"]) == (None, "orders")
 
 
+def test_a_relocated_message_is_one_row(spark: SparkSession) -> None:
+    """The broker moved its record forward in the journal: it has the same message again."""
+    journal = Journal()
+    for number in range(2):
+        journal.message(0, b"%d" % number)
+    again = [
+        {**row, "sequence": row["sequence"] + 10, "event": "relocated"} for row in journal.rows
+    ]
+    journal.rows += again
+    del journal.rows[0]
+    journal.event(1, Event.DELIVERED, 1)
+    found = made(spark, journal)
+    assert {
+        number: (row["text"], row["deliveries"], row["events"]) for number, row in found.items()
+    } == {1: ("0", 1, 2), 2: ("1", 0, 2)}
+
+
 def test_subscriptions_of_a_topic_are_distinguished(spark: SparkSession) -> None:
     journal = Journal()
     news = journal.message(0, b"x", destination="news", destination_kind="topic")

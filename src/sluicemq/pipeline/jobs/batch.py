@@ -17,6 +17,7 @@ from sluicemq.pipeline.jobs.bodies import NEED_JAVA
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
 from sluicemq.pipeline.jobs.schemas import BRONZE
 from sluicemq.pipeline.schema import EVENTS
+from sluicemq.pipeline.session import is_local
 from sluicemq.pipeline.typed.rows import TableCounts
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -164,7 +165,12 @@ class LakeWriter:
         facts  of these events, or of more
         """
         end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
-        java, topics = bool(facts["java"]), bool(facts["topics"])
+        few = facts["messages"] <= silver.MOST_BROADCAST
+        needs = {
+            "java": bool(facts["java"]),
+            "topics": bool(facts["topics"]),
+            "broadcast": few and is_local(events.sparkSession),
+        }
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
         # a message has the number of its first event, so silver has none above `appended`
@@ -173,7 +179,7 @@ class LakeWriter:
         message = "message_sequence"
         if any_new or not any_late:
             new = events.where(~_at_most(message, appended)) if any_late else events
-            rows = silver.silver(new, broker, java=java, topics=topics)
+            rows = silver.silver(new, broker, **needs)
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, done.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
@@ -182,7 +188,7 @@ class LakeWriter:
             late = _at_most(message, appended)
             if appended > end:
                 late &= _at_most(message, end) | ~_at_most("sequence", appended)
-            rows = silver.silver(events.where(late), broker, java=java)
+            rows = silver.silver(events.where(late), broker, **needs)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
             within = f"old.broker = '{broker}' AND {numbers}"
             table.merge(rows, silver.COMBINED, self._tag(done), within=within)
@@ -229,6 +235,7 @@ def _facts(events: DataFrame) -> list[Column]:
         facts |= {
             "java": f.max(f.expr(NEED_JAVA)),
             "topics": f.max(f.expr(silver.OF_TOPICS)),
+            "messages": f.approx_count_distinct("message_sequence"),
             "first_message": f.min("message_sequence"),
             "last_message": f.max("message_sequence"),
         }
