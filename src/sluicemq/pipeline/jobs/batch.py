@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from pyspark import StorageLevel
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.delta import Tag
+from sluicemq.pipeline.delta import Tag, configured
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
@@ -21,6 +22,10 @@ from sluicemq.pipeline.session import is_local
 from sluicemq.pipeline.typed.rows import TableCounts
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_GOLD_SETTINGS: Final = {"spark.databricks.delta.merge.materializeSource": "none"}
+"""The merged rows are materialised already."""
+_LOCAL_GOLD_SETTINGS: Final = {**_GOLD_SETTINGS, "spark.sql.shuffle.partitions": "1"}
+"""A batch has few groups of events; a second task would take longer than it saves."""
 
 
 @dataclass
@@ -107,7 +112,7 @@ class LakeWriter:
                     seen, seen_from = Observation(), start
                     rows = rows.observe(seen, *_facts(rows))
                 if layer == "gold":
-                    self._gold(rows, done)
+                    self._gold(rows, done, seen)
                 else:
                     changed = self._bronze(rows, done, last - start + 1)
             self.ends[layer] = last
@@ -116,8 +121,7 @@ class LakeWriter:
         if facts is not None:
             done.rows = facts["rows"]
             if facts["newest"] is not None:
-                done.oldest = _EPOCH + timedelta(microseconds=facts["oldest"])
-                done.newest = _EPOCH + timedelta(microseconds=facts["newest"])
+                done.oldest, done.newest = _time(facts["oldest"]), _time(facts["newest"])
         self._newest = max(filter(None, (self._newest, done.newest)), default=None)
         return done
 
@@ -126,20 +130,22 @@ class LakeWriter:
     def _tag(self, done: BatchResult) -> Tag:
         return Tag(self._application, done.last)
 
-    def _gold(self, events: DataFrame, done: BatchResult) -> None:
-        sums = gold.sums(events, self._lake.broker).persist()
-        try:
-            # as dates: times would come in the zone of this process
-            (days,) = sums.agg(f.to_date(f.min("minute")), f.to_date(f.max("minute"))).collect()
+    def _gold(self, events: DataFrame, done: BatchResult, seen: Observation) -> None:
+        spark, table, broker = events.sparkSession, self._lake.gold, self._lake.broker
+        local = is_local(spark)
+        level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
+        with configured(spark, _LOCAL_GOLD_SETTINGS if local else _GOLD_SETTINGS):
+            # Not cached: a merge materialises cached rows again, and then Spark searches all cached
+            # plans for the table. Two copies, because a lost worker's part cannot be made again.
+            sums = gold.sums(events, broker).localCheckpoint(storageLevel=level)
             rows = gold.complete(sums, self._newest, self._watermark)
-            if days[0] is None:
-                self._lake.gold.append(rows.where("false"), self._tag(done))
+            if seen.get["oldest"] is None:
+                table.append(rows.where("false"), self._tag(done))
             else:
-                range_of_days = f"old.day BETWEEN DATE'{days[0]}' AND DATE'{days[1]}'"
-                within = f"old.broker = '{self._lake.broker}' AND {range_of_days}"
-                self._lake.gold.merge(rows, gold.COMBINED, self._tag(done), within=within)
-        finally:
-            sums.unpersist()
+                days = (_time(seen.get[name]).date() for name in ("oldest", "newest"))
+                first, last = (f"DATE'{day}'" for day in days)
+                within = f"old.broker = '{broker}' AND old.day BETWEEN {first} AND {last}"
+                table.merge(rows, gold.COMBINED, self._tag(done), within=within)
         done.gold_committed = datetime.now(UTC)
 
     def _bronze(self, events: DataFrame, done: BatchResult, records: int) -> tuple[int, int] | None:
@@ -214,6 +220,10 @@ def bronze(events: DataFrame, broker: str) -> DataFrame:
     """Return `events` (columns of schema.EVENTS) as rows of BRONZE: unchanged, with partitions."""
     frame = events.withColumn("broker", f.lit(broker)).withColumn("day", f.to_date("time"))
     return frame.select(*BRONZE.names)
+
+
+def _time(microseconds: int) -> datetime:
+    return _EPOCH + timedelta(microseconds=microseconds)
 
 
 def _at_most(name: str, limit: int) -> Column:
