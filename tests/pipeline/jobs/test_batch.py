@@ -6,11 +6,12 @@ import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from deltalake import DeltaTable
 from pyarrow.parquet import ParquetFile
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
@@ -236,6 +237,22 @@ def test_a_merge_reads_only_files_that_may_have_its_rows(
         Path(file).unlink()
     journal.event(86_401, Event.ACKNOWLEDGED, message)
     assert before < write()
+
+
+def test_the_number_of_tasks_can_be_limited(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tasks = []
+    append = LakeTable.append
+
+    def observed(table: LakeTable, rows: DataFrame, *args: Any, **options: Any) -> None:
+        tasks.append(rows.rdd.getNumPartitions())
+        append(table, rows, *args, **options)
+
+    monkeypatch.setattr(LakeTable, "append", observed)
+    writer = LakeWriter(spark, Lake(tmp_path / "lake"), JOURNAL, ["bronze"], tasks=2)
+    writer.write(frame(spark, traffic()).repartition(5), 1, 500)
+    assert tasks == [2]
 
 
 def test_silver_takes_only_its_own_new_events_from_bronze(

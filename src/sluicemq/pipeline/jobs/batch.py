@@ -54,7 +54,8 @@ class LakeWriter:
 
     It caches the progress of each table; no other writer may write this broker's events meanwhile.
 
-    ends  last record of each table, -1 = none
+    tasks  most tasks that write events and messages at a time; 0 = no limit
+    ends   last record of each table, -1 = none
     """
 
     def __init__(
@@ -64,12 +65,14 @@ class LakeWriter:
         journal: str,
         layers: Collection[str] = NAMES,
         watermark: timedelta = gold.WATERMARK,
+        tasks: int = 0,
     ) -> None:
         self._lake = lake
         self._journal = journal
         self._application = lake.application(journal)
         self._layers = [layer for layer in NAMES if layer in layers]
         self._watermark = watermark
+        self._tasks = tasks
         reached = {layer: lake.reached(spark, journal, [layer]) for layer in self._layers}
         self.ends = {layer: -1 if end is None else end for layer, end in reached.items()}
         self._version = -1
@@ -114,7 +117,7 @@ class LakeWriter:
                 if layer == "gold":
                     self._gold(rows, done, seen)
                 else:
-                    changed = self._bronze(rows, done, last - start + 1)
+                    changed = self._bronze(self._limited(rows), done, last - start + 1)
             self.ends[layer] = last
             done.seconds[layer] = time.perf_counter() - before
         facts = facts if seen is None else seen.get
@@ -213,7 +216,11 @@ class LakeWriter:
         else:
             chosen = f.col("sequence").between(self.ends["silver"] + 1, last)
             rows = table.read(spark).where(chosen)
-        return rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
+        rows = rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
+        return self._limited(rows)
+
+    def _limited(self, rows: DataFrame) -> DataFrame:
+        return rows.coalesce(self._tasks) if self._tasks else rows
 
 
 def bronze(events: DataFrame, broker: str) -> DataFrame:

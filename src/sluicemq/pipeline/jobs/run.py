@@ -295,7 +295,10 @@ class Supervisor:
 
         Raises ConfigurationError if the query would leave one of the tables incomplete."""
         lake = self._job.lake
-        writer = LakeWriter(self._spark, lake, journal, query.names, self._job.watermark)
+        # long tasks must leave processors to the short ones of gold
+        parallel = self._spark.sparkContext.defaultParallelism
+        tasks = max(1, parallel // 2) if is_local(self._spark) else 0
+        writer = LakeWriter(self._spark, lake, journal, query.names, self._job.watermark, tasks)
         ends = writer.ends
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         end = checkpoint.end()
