@@ -174,12 +174,7 @@ class LakeWriter:
         facts  of these events, or of more
         """
         end, appended = self.ends["silver"], max(self.ends["silver"], self._appended)
-        few = facts["messages"] <= silver.MOST_BROADCAST
-        needs = {
-            "java": bool(facts["java"]),
-            "topics": bool(facts["topics"]),
-            "broadcast": few and is_local(events.sparkSession),
-        }
+        java, topics = bool(facts["java"]), bool(facts["topics"])
         low, high = facts["first_message"], facts["last_message"]
         broker, table = self._lake.broker, self._lake.silver
         # a message has the number of its first event, so silver has none above `appended`
@@ -188,7 +183,7 @@ class LakeWriter:
         message = "message_sequence"
         if any_new or not any_late:
             new = events.where(~_at_most(message, appended)) if any_late else events
-            rows = silver.silver(new, broker, **needs)
+            rows = silver.silver(new, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, done.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
@@ -197,7 +192,7 @@ class LakeWriter:
             late = _at_most(message, appended)
             if appended > end:
                 late &= _at_most(message, end) | ~_at_most("sequence", appended)
-            rows = silver.silver(events.where(late), broker, **needs)
+            rows = silver.silver(events.where(late), broker, java=java)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
             within = f"old.broker = '{broker}' AND {numbers}"
             table.merge(rows, silver.COMBINED, self._tag(done), within=within)
@@ -252,7 +247,6 @@ def _facts(events: DataFrame) -> list[Column]:
         facts |= {
             "java": f.max(f.expr(NEED_JAVA)),
             "topics": f.max(f.expr(silver.OF_TOPICS)),
-            "messages": f.approx_count_distinct("message_sequence"),
             "first_message": f.min("message_sequence"),
             "last_message": f.max("message_sequence"),
         }

@@ -45,35 +45,21 @@ _MAPS: Final = {
 """Maps by subscription, and the counts whose parts they have."""
 OF_TOPICS: Final = "destination_kind = 'topic' AND subscription IS NOT NULL"
 """SQL condition of the events that are counted by subscription."""
-_HAS_RECORD: Final = "event IN ('published', 'relocated')"
-"""SQL condition of the events that have the message's record."""
-MOST_BROADCAST: Final = 400_000
-"""Messages without their records for which one machine has memory: about 300 bytes each."""
+_DERIVED: Final = ("outcome", "state", "queueing_ms", "end_to_end_ms")
+
+_PLAIN: Final = tuple(name for name in SILVER.names if name not in _DERIVED)
 
 
-def silver(
-    events: DataFrame,
-    broker: str,
-    *,
-    java: bool = True,
-    topics: bool = True,
-    broadcast: bool = False,
-) -> DataFrame:
+def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = True) -> DataFrame:
     """Return `events` (columns of schema.EVENTS) as rows of SILVER.
 
-    java       True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
-    topics     True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
-    broadcast  True if the rows without their records fit into memory: bodies are not exchanged
+    java    True if a row may fulfil bodies.NEED_JAVA; otherwise nothing is sent to Python
+    topics  True if an event may fulfil OF_TOPICS; otherwise no maps by subscription are made
     """
-    events = events.where("message_sequence IS NOT NULL")
-    histories = _histories(events, topics).withColumn("broker", f.lit(broker))
-    derived = _derived({name: name for name in histories.columns})
-    histories = histories.withColumns({name: f.expr(made) for name, made in derived.items()})
-    if broadcast:
-        histories = f.broadcast(histories)
-    recorded = _records(events, java).join(histories, ["message_sequence", "record_sequence"])
-    others = histories.where("record_sequence IS NULL")
-    return recorded.unionByName(others, allowMissingColumns=True).select(*SILVER.names)
+    rows = _sum(_facts(events, java), broker, topics)
+    derived = _derived({name: name for name in rows.columns})
+    columns = {name: f.expr(made) for name, made in derived.items()}
+    return rows.withColumns(columns).select(*SILVER.names)
 
 
 def added(name: str) -> str:
@@ -126,56 +112,56 @@ COMBINED: Final = _combined()
 """SQL expressions of the columns of an existing row, `old`, and a `new` one of the same message."""
 
 
-def _records(events: DataFrame, java: bool) -> DataFrame:
-    """Return the columns RECORD of each event that has a message's record.
-
-    A message that is published and relocated has two rows, with different `record_sequence`."""
-    frame = events.where(_HAS_RECORD).withColumn(
-        "original_destination", f.expr(f"element_at(properties, '{_ORIGIN}')")
+def _facts(events: DataFrame, java: bool) -> DataFrame:
+    frame = events.where("message_sequence IS NOT NULL").selectExpr(
+        "*",
+        "event IN ('published', 'relocated') AS _published",
+        "event IN ('delivered', 'redelivered') AS _given",
+        f"event IN ({sql_list(OUTCOMES)}) AS _ended",
+        f"element_at(properties, '{_ORIGIN}') AS original_destination",
+        # properties of a `dead-lettered` event are those of the dead letter
+        f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )
-    frame = decode(frame.withColumnRenamed("sequence", "record_sequence"), java)
-    return frame.select("message_sequence", "record_sequence", *RECORD)
-
-
-def _histories(events: DataFrame, topics: bool) -> DataFrame:
-    """Return a row for each message, with the columns that depend on all its events.
-
-    `record_sequence` is the number of the first event that has the message's record, if any.
-
-    For maps by subscription, the first step groups by subscription as well, so that they take
-    linear time. One exchange serves both steps, because it is by the coarser key.
-    """
-    given = "event IN ('delivered', 'redelivered')"
-    ended = f"event IN ({sql_list(OUTCOMES)})"
-    facts = events.selectExpr(
+    frame = decode(frame, java)
+    record = ", ".join(f"'{name}', `{name}`" for name in RECORD)
+    return frame.selectExpr(
         "message_sequence",
-        f"if(({given} OR {ended}) AND {OF_TOPICS}, subscription, NULL) AS subscription",
-        f"if({_HAS_RECORD}, sequence, NULL) AS record_sequence",
+        f"if((_given OR _ended) AND {OF_TOPICS}, subscription, NULL) AS subscription",
+        f"if(_published, named_struct({record}), NULL) AS record",
         "destination",
         "destination_kind",
         "coalesce(published, if(event = 'published', time, NULL)) AS published",
         "protocol",
-        f"if({given}, time, NULL) AS first_delivered",
-        f"if({given}, time, NULL) AS last_delivered",
+        "if(_given, time, NULL) AS first_delivered",
+        "if(_given, time, NULL) AS last_delivered",
         "attempts",
         *(f"if(event = '{each}', time, NULL) AS {column(each)}" for each in OUTCOMES),
         "if(event = 'requeued', time, NULL) AS requeued",
-        # properties of a `dead-lettered` event are those of the dead letter
-        f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
+        "reason",
         "if(event IN ('dead-lettered', 'moved'), sequence - 1, NULL) AS moved_to_sequence",
         "time AS last_event",
-        f"bigint({given}) AS deliveries",
+        "bigint(_given) AS deliveries",
         "bigint(event = 'redelivered') AS redeliveries",
-        f"bigint({ended}) AS completed_deliveries",
+        "bigint(_ended) AS completed_deliveries",
         "bigint(event = 'requeued') AS requeues",
         "1L AS events",
     )
+
+
+def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
+    """Aggregate to one row per message.
+
+    For maps by subscription, the first step groups by subscription as well, so that they take
+    linear time. One exchange serves both steps, because it is by the coarser key. The broker, a
+    constant, is no part of the key: Spark would exchange the rows, with their bodies, once more.
+    """
     merged = [
-        *(f"min({each}) AS {each}" for each in ("record_sequence", *_SMALLEST)),
+        "first(record, true) AS record",
+        *(f"min({each}) AS {each}" for each in _SMALLEST),
         *(f"max({each}) AS {each}" for each in _GREATEST),
         *(f"sum({each}) AS {each}" for each in _SUMMED),
     ]
-    partitions = int(str(events.sparkSession.conf.get("spark.sql.shuffle.partitions")))
+    partitions = int(str(facts.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     parts = facts.repartition(partitions, "message_sequence")
     none = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
     maps = [f"map_from_entries({none}) AS {name}" for name in _MAPS]
@@ -186,4 +172,7 @@ def _histories(events: DataFrame, topics: bool) -> DataFrame:
             f"{count} > 0, struct(subscription, {count}), NULL)))) AS {name}"
             for name, count in _MAPS.items()
         ]
-    return parts.groupBy("message_sequence").agg(*map(f.expr, merged + maps))
+    whole = parts.groupBy("message_sequence").agg(*map(f.expr, merged + maps))
+    return whole.withColumn("broker", f.lit(broker)).selectExpr(
+        *(f"record.`{name}` AS `{name}`" if name in RECORD else name for name in _PLAIN)
+    )
