@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from pyspark import SparkConf, SparkContext
+from pyspark import SparkConf, SparkContext, StorageLevel
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
@@ -188,6 +188,18 @@ def _has_local_master(settings: Mapping[str, str]) -> bool:
 def is_local(spark: SparkSession) -> bool:
     """Return True if the session runs its tasks in the process that plans them."""
     return _has_local_master({"spark.master": str(spark.sparkContext.master)})
+
+
+def materialized(rows: DataFrame) -> DataFrame:
+    """Compute rows once, and return them without their query.
+
+    Unlike cached rows, they are not computed again when one of the tables they come from changes,
+    nor materialised again by a merge. On a cluster they have two copies, because the part of a
+    lost worker cannot be computed again.
+    """
+    local = is_local(rows.sparkSession)
+    level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
+    return rows.localCheckpoint(storageLevel=level)
 
 
 def _expect_submitted(libraries: Collection[str]) -> None:

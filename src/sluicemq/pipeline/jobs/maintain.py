@@ -18,6 +18,7 @@ from sluicemq.pipeline.jobs.batch import LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake, journals
 from sluicemq.pipeline.jobs.run import MAX_BYTES, MAX_ROWS, BatchProgress
 from sluicemq.pipeline.schema import EVENTS
+from sluicemq.pipeline.session import materialized
 
 _COMPARED: Final = timedelta(days=8)
 """Time range of gold to examine: a day, and the same day of the previous week."""
@@ -49,13 +50,11 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     since = newest - _COMPARED
     rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
-    found = anomalies(rates, lives, timedelta(seconds=last - first)).persist()
-    try:
-        # merging no rows costs seconds: Delta plans and compiles both of its queries
-        if not lake.anomalies.exists(spark) or not found.isEmpty():
-            lake.anomalies.merge(found)
-    finally:
-        found.unpersist()
+    # not cached: each commit to gold or silver would plan the query again and read both tables
+    found = materialized(anomalies(rates, lives, timedelta(seconds=last - first)))
+    # merging no rows costs seconds: Delta plans and compiles both of its queries
+    if not lake.anomalies.exists(spark) or not found.isEmpty():
+        lake.anomalies.merge(found)
     return lake.anomalies.read(spark).count()
 
 
