@@ -209,7 +209,7 @@ def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> Non
         (["check", "none"], 1, "there is no directory none"),
         (["check", "."], 1, "there is no journal in"),
         (["compact", "."], 1, "there is no journal in"),
-        (["dump", "data", "--type", "mesage"], 2, "did you mean message?"),
+        (["dump", "data", "--type", "mesage"], 2, "no type 'mesage'; did you mean message?"),
         (["dump", "data", "--queue", "a", "--topic", "b"], 2, "either --queue or --topic"),
         (["slots", "data", "--position", "3"], 2, "go with --create"),
         (["slots", "data", "--create", "a", "--delete", "b"], 2, "either --create or --delete"),

@@ -31,6 +31,7 @@ from sluicemq.cli.console import (
     complain,
     err,
     moment,
+    no_such,
     number,
     out,
     print_json,
@@ -66,7 +67,7 @@ from sluicemq.server.configuration_reference import (
     USERS_NAME,
     EffectiveConfiguration,
 )
-from sluicemq.server.settings import Unit, unknown
+from sluicemq.server.settings import Unit
 
 JOURNAL_DIRECTORY: Final = "journal"
 """Name of the journal directory within the data directory."""
@@ -339,7 +340,7 @@ def _print_report(report: InspectionReport, place: Path, console: Console) -> No
 def _record_type(name: str) -> RecordType:
     words = [each.name.lower() for each in RecordType]
     if name.lower() not in words:
-        raise unknown("--type", name, words)
+        raise no_such("--type", "type", name, words)
     return RecordType[name.upper()]
 
 

@@ -134,11 +134,12 @@ def java_columns(java: bool) -> Column:
     if not java:
         return f.lit(None).cast(_READ)
     size = f"coalesce(try_cast(element_at(properties, '{UNCOMPRESSED_SIZE}') AS BIGINT), -1)"
-    return _read_java(  # type: ignore[no-any-return]
+    columns: Column = _read_java(
         f.expr(f"if({NEED_JAVA}, body, NULL)"),
         f.col("body_kind"),
         f.expr(f"if({PACKED}, {size}, NULL)"),
     )
+    return columns
 
 
 @arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
