@@ -264,7 +264,7 @@ class Flow:
         """Handle the end of the stream; `closed`: the connection had ended."""
         if self._codec is None:
             self._report(self._end)
-        elif self._codec.incomplete and self._end > self._begin:
+        elif self._codec.decoder.incomplete and self._end > self._begin:
             size = self._end - self._begin
             what = "connection" if closed else "capture"
             text = f"the {what} ends within a frame, of which {size} bytes have come"
@@ -275,7 +275,7 @@ class Flow:
         self._latest = chunk.time
         self._kept += chunk.data
         if self._codec is not None:
-            self._accept(self._codec, self._codec.feed(chunk.data))
+            self._accept(self._codec, self._codec.decoder.feed(chunk.data))
         while self._codec is None and (found := self._search()) is not None:
             self._codec, frames = found
             self._accept(self._codec, frames)
@@ -299,13 +299,14 @@ class Flow:
             size = codec.size(self._kept, at, frame)
             self.emit(self._latest, self._begin + at, size, codec.describe(frame))
             at += size
-        if codec.error is None and not codec.incomplete:
+        error = codec.decoder.error
+        if error is None and not codec.decoder.incomplete:
             # blank lines between frames belong to no frame
             at = len(self._kept)
         del self._kept[:at]
         self._begin += at
-        if codec.error is not None:
-            self._fall_out(str(codec.error))
+        if error is not None:
+            self._fall_out(str(error))
             self._from = 1
 
     def _fall_out(self, reason: str) -> None:
@@ -317,26 +318,17 @@ class Flow:
         """Return the next codec in step, and the frames it found in the kept bytes.
 
         Return None if more bytes are needed."""
-        kind, at = self._kind, self._from
-        while kind is not None and (match := kind.signature.search(self._kept, at)) is not None:
-            at = match.start()
-            codec = kind(*self._arguments)
-            rest = bytes(memoryview(self._kept)[at:])
-            frames = codec.feed(rest)
-            if frames or (codec.error is None and len(rest) >= _TRIAL):
-                self._report(self._end - len(rest))
-                self._begin = self._end - len(rest)
-                self._kept = bytearray(rest)
-                return codec, frames
-            if codec.error is None:
-                break
-            at += 1
-        else:
-            at = max(at, len(self._kept) - _OVERLAP)
+        kind, kept, found = self._kind, self._kept, None
+        if kind is not None:
+            found = _first_frames(kind, self._arguments, kept, kind.starts(kept, self._from))
         # no frame begins in the bytes before
-        del self._kept[:at]
+        del kept[: max(self._from, len(kept) - _OVERLAP) if found is None else found[0]]
         self._from = 0
-        return None
+        if found is None or not (found[2] or len(kept) >= _TRIAL):
+            return None
+        self._report(self._end - len(kept))
+        self._begin = self._end - len(kept)
+        return found[1:]
 
     def _report(self, until: int) -> None:
         """Emit a row with the reason why the bytes before `until` were not decoded."""
@@ -537,23 +529,27 @@ def _recognise(
 
 def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
-    return sum(
-        _try(kind, side != server, data, begins, options)
-        for side, (data, begins) in enumerate(heads)
-        if data
-    )
+    score = 0
+    for side, (data, begins) in enumerate(heads):
+        if data:
+            starts = [0] if begins else islice(kind.starts(data), _MOST_TRIALS)
+            found = _first_frames(kind, (side != server, options), data, starts)
+            score += _FAULT if found is None else _FRAMES if found[2] else _NOTHING
+    return score
 
 
-def _try(
-    kind: type[Codec], to_server: bool, data: bytes, begins: bool, options: DecodeOptions
-) -> int:
-    """Return the score of one side: what its codec finds first."""
-    matches = kind.signature.finditer(data)
-    places = [0] if begins else [match.start() for match in islice(matches, _MOST_TRIALS)]
-    for place in places:
-        codec = kind(to_server, options)
-        if codec.feed(data[place:]):
-            return _FRAMES
-        if codec.error is None:
-            return _NOTHING
-    return _FAULT
+def _first_frames(
+    kind: type[Codec],
+    arguments: tuple[bool, DecodeOptions],
+    data: bytes | bytearray,
+    starts: Iterable[int],
+) -> tuple[int, Codec, list[Any]] | None:
+    """Return the first start from which a codec finds no error before a frame.
+
+    Return it with the codec and its frames, none if more bytes are needed."""
+    for start in starts:
+        codec = kind(*arguments)
+        frames = codec.decoder.feed(bytes(memoryview(data)[start:]))
+        if frames or codec.decoder.error is None:
+            return start, codec, frames
+    return None
