@@ -7,17 +7,6 @@
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
 
-The protocol of a connection and its server side are detected from
-
-    1. a TLS record (RFC 8446, section 5.1), or the first line of JMQ's port mapper, at the
-       beginning of a side
-    2. the port of one side, if it is known; unless its codec reports an error at once and another
-       codec finds frames
-    3. the codecs: the one that finds frames without an error before in the first bytes
-
-Without a SYN and a known port, the side with the lower port is the server, unless the codec
-decides.
-
 Each direction is
 
     in step       the codec receives all bytes
@@ -82,7 +71,8 @@ _BEGINNINGS: Final = {
     "tls": re.compile(rb"[\x14-\x17]\x03[\0-\x04]"),
     "jmq-portmapper": re.compile(rb"101(?: \S+ \d+)?\r?\n"),
 }
-"""Patterns of the first bytes of a side, by protocol, for protocols without a codec."""
+"""Patterns of the first bytes of a side, by protocol, for protocols without a codec: a TLS record
+(RFC 8446, section 5.1), and a line of JMQ's port mapper."""
 _MOST_TRIALS: Final = 256
 _FRAMES, _NOTHING, _FAULT = 4, 1, -1
 """Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
@@ -495,6 +485,9 @@ def _recognise(
     heads: Heads, ports: tuple[int, int], client: int | None, options: DecodeOptions
 ) -> tuple[str | None, int]:
     """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
+
+    In this order, it is: the one with a fixed beginning; that of a known port; the one whose codec
+    finds frames. The last two change places if the port's codec finds an error at once.
 
     `heads` has each side's first bytes, and whether the connection begins with them;
     `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
