@@ -11,16 +11,8 @@ The column `body` becomes body bytes and body kinds:
     binary               any                 bytes
     map<string,string>   map (MapMessage)    map
 
-The columns `properties` and `property_types` become typed properties; those without a type are
-text:
-
-    type      text form
-    boolean   true, false
-    integer   decimal digits; 64 bits, signed or unsigned
-    real      as in Python and Java, including nan and inf
-    text      unchanged
-    bytes     base64
-    null      any
+The columns `properties` and `property_types` become typed properties (_READERS); those without a
+type are text.
 """
 
 from __future__ import annotations
@@ -251,6 +243,7 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "null": lambda _: None,
 }
+"""Conversion of the text of a property, by its type; integers are of 64 bits, signed or not."""
 
 
 def read_properties(
