@@ -53,21 +53,12 @@ Properties = dict[str, Property]
 Values = tuple[Any, ...]
 """Fields of model.rows.Row in order; trailing fields may be missing."""
 
-_MOST_CHARACTERS: Final = 60
-"""Maximum number of characters of a value in a fault."""
-
 
 # --- values ------------------------------------------------------------------------------------
 
 
 class InvalidValue(ValueError):
     """Raised for a value that a message cannot have; the text has the reason."""
-
-
-def abbreviated(value: object) -> str:
-    """Return a value for fault messages, truncated to `_MOST_CHARACTERS` characters."""
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T) -> Iterable[T]:
@@ -100,7 +91,7 @@ def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
 
     def read(name: str) -> T:
         if name not in choices:
-            raise InvalidValue(f"{problem} {abbreviated(name)}")
+            raise InvalidValue(f"{problem} {name!r:.60}")
         return choices[name]
 
     return read
@@ -119,15 +110,11 @@ def _name(spelled: str) -> str | bytes:
     raw = spelled.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
-    if "\\x" not in spelled or not _RAW.search(spelled):
-        return spelled
-    parts = _RAW.split(spelled)
-    return b"".join(
-        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(parts)
-    )
+    named = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
+    return spelled if named == raw else named
 
 
-_RAW: Final = re.compile(r"\\x([89a-f][0-9a-f])")
+_RAW: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 """Escape of a byte that is not UTF-8 in a name, as the source writes it."""
 
 
@@ -276,15 +263,11 @@ def _value(name: str, text: str | None, kind: str | None) -> Property:
         return text
     reader = _READERS.get(kind)
     if reader is None:
-        raise InvalidValue(
-            f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
-        )
+        raise InvalidValue(f"the property {name!r:.60} is of no known type: {kind!r:.60}")
     try:
         return reader(text)
     except (ValueError, LookupError):
-        raise InvalidValue(
-            f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
-        ) from None
+        raise InvalidValue(f"the property {name!r:.60} is no {kind}: {text!r:.60}") from None
 
 
 # --- rows --------------------------------------------------------------------------------------
