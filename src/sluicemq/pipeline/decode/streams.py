@@ -58,7 +58,6 @@ _TRIAL: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
 _OVERLAP: Final = 64
 """Overlap of searches in bytes, not less than the longest signature."""
-_MID_STREAM: Final = "the capture begins within the connection"
 
 _MAX_CONNECTIONS: Final = 20_000
 """Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
@@ -389,7 +388,7 @@ class Connection:
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
         codec = CODECS.get(protocol or "")
-        reason = _MID_STREAM if codec else None
+        reason = "the capture begins within the connection" if codec else None
         if protocol is None:
             reason = (
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, repeat
@@ -151,11 +151,6 @@ _durability: Final = _choice(
 
 _UNKNOWN: Final = -1
 """Code of a row without a body_kind."""
-_OF_TEXT: Final = frozenset({BodyKind.TEXT, BodyKind.JSON})
-_OF_MAP: Final = frozenset({BodyKind.MAP})
-_OF_BINARY: Final = frozenset(BodyKind)
-
-_json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read_bodies(
@@ -170,35 +165,30 @@ def read_bodies(
         found = []
         named = repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
         for row, (body, kind) in enumerate(zip(read, named, strict=False)):
-            if body is None:
-                if kind > BodyKind.NONE:
-                    faults.setdefault(
-                        row, f"there is no body of body_kind {BodyKind(kind).name.lower()}"
-                    )
-                kind = BodyKind.NONE
-            elif kind == _UNKNOWN:
-                kind = usual
-            elif kind != BodyKind.NONE and kind not in allowed:
+            if kind > BodyKind.NONE and (body is None or kind not in allowed):
                 name = BodyKind(kind).name.lower()
-                fault = f"a body of type {column.type} cannot be of body_kind {name}"
-                faults.setdefault(row, fault)
-            found.append(int(kind))
+                problem = (
+                    f"there is no body of body_kind {name}"
+                    if body is None
+                    else f"a body of type {column.type} cannot be of body_kind {name}"
+                )
+                faults.setdefault(row, problem)
+            known = usual if kind == _UNKNOWN else kind
+            found.append(int(BodyKind.NONE if body is None else known))
     return bodies, found
 
 
-def _bytes(
-    column: pa.Array, faults: Faults
-) -> tuple[list[bytes | None], BodyKind, frozenset[BodyKind]]:
+def _bytes(column: pa.Array, faults: Faults) -> tuple[list[bytes | None], BodyKind, Set[BodyKind]]:
     """Return the bytes of each body, None for null, with their default and their allowed kinds.
 
     A map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
         maps = [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
-        return maps, BodyKind.MAP, _OF_MAP
+        return maps, BodyKind.MAP, {BodyKind.MAP}
     raw = column.cast(pa.large_binary()).to_pylist()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return raw, BodyKind.TEXT, _OF_TEXT
-    return raw, BodyKind.BYTES, _OF_BINARY
+        return raw, BodyKind.TEXT, {BodyKind.TEXT, BodyKind.JSON}
+    return raw, BodyKind.BYTES, set(BodyKind)
 
 
 def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
@@ -274,7 +264,6 @@ def _value(name: str, text: str | None, kind: str | None) -> Property:
 
 _FIELDS: Final = Row.__struct_fields__
 _USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
-_NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _BEGINNING: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
@@ -324,9 +313,9 @@ class Converter:
             if name in columns:
                 found[name] = reader(columns[name], faults)
         if "reply_to" in columns:
-            replies = list(by_value(columns["reply_to"], faults, _reply, _NO_REPLY))
-            found["reply_to"] = [name for name, _ in replies]
-            found["reply_topic"] = [topic for _, topic in replies]
+            replies = columns["reply_to"].to_pylist()
+            found["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
+            found["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
         if count and max(map(len, bodies)) > MOST_BODY_BYTES:
             _check_bodies(bodies, faults)
         fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
@@ -346,10 +335,6 @@ class Converter:
             return names, by_value(kinds, faults, _topic, False)
         # the option's topic applies only to rows without a destination
         return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
-
-
-def _reply(name: str) -> tuple[str | None, bool]:
-    return name.removeprefix("topic:"), name.startswith("topic:")
 
 
 def _check_bodies(bodies: list[bytes], faults: Faults) -> None:

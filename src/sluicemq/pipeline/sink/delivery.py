@@ -43,8 +43,6 @@ MOST_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
 
-_CONFLICT: Final = "batch-conflict"
-_REFUSED: Final = "rejected"
 ROW_BYTES: Final = 64
 """Bytes of a part by which each row counts in addition to its body."""
 
@@ -217,7 +215,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
         location = f"part {part.number} of partition {self._query['partition']}"
-        if refusal.code == _CONFLICT:
+        if refusal.code == "batch-conflict":
             return RequestRefused(
                 f"{location} of batch {self._query['batch']} has been written with other rows "
                 f"before ({refusal}). A batch that is written again has to have the same rows in "
@@ -225,7 +223,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
                 "rand(), uuid() or the like needs a table between, and transactionRows and "
                 "transactionBytes have to stay as they were"
             )
-        if refusal.code == _REFUSED:
+        if refusal.code == "rejected":
             return BadRow(
                 f"{refusal} ({location}). The option badRows can be drop or dead-letter instead "
                 "of fail"
