@@ -170,25 +170,23 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     def flush(self) -> None:
         """Send the added rows and wait until the broker has stored them."""
-        part = self._parts.cut()
-        if part is not None:
-            self._send(part, final=False)
+        self._send(self._parts.cut(), final=False)
         self._settle()
 
     def finish(self) -> SinkCommitMessage:
         """Send the last part and return the result once the broker has stored everything."""
-        last = self._parts.last()
-        if last is not None:
-            self._send(last, final=True)
+        self._send(self._parts.last(), final=True)
         self._settle()
         return self.written
 
-    def _send(self, part: EncodedPart, final: bool) -> None:
+    def _send(self, part: EncodedPart | None, final: bool) -> None:
+        """Wait for the response to the part sent last, then send this one, if there is one."""
         self._settle()
-        query = BatchQuery(**self._query, part=part.number, final=final)
+        if part is not None:
+            query = BatchQuery(**self._query, part=part.number, final=final)
+            method, path, _, _ = request_of(WRITE_BATCH_PART, query)
+            self._remote.send(method, path, part.frames)
         self._waiting = part
-        method, path, _, _ = request_of(WRITE_BATCH_PART, query)
-        self._remote.send(method, path, part.frames)
 
     def _settle(self) -> None:
         """Wait for the response to the part sent last."""
