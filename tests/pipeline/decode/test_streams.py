@@ -98,7 +98,7 @@ def test_every_frame_is_found_where_it_stands(
         check_tiling(rows, sum(map(len, sent)))
         assert [row["length"] for row in rows] == [len(frame) for frame in sent if frame]
         codec = CODECS[protocol](direction == "to-server", DecodeOptions())
-        frames = codec.feed(b"".join(sent))
+        frames = codec.decoder.feed(b"".join(sent))
         for row, frame in zip(rows, frames, strict=True):
             described = codec.describe(frame)
             assert {name: row[name] for name in COLUMNS} == dict.fromkeys(COLUMNS) | described

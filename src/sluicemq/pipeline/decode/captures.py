@@ -13,7 +13,9 @@
 
 (draft-ietf-opsawg-pcap, draft-ietf-opsawg-pcapng.)
 
-A file's contents are not trusted: an invalid value ends the reading with a CaptureError.
+A file's contents are not trusted: an invalid value ends the reading with a CaptureError. The
+libraries for these formats drop what is needed here, or read whatever length a file announces
+(docs/pipeline/decode.md).
 
 Checksums are ignored: captures on the sending machine precede the network card, which fills them
 in. Such cards also leave the length of a large packet 0, which then extends to the end of the

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -108,42 +108,32 @@ def parse_ports(text: str) -> dict[int, str]:
 class Codec(ABC):
     """Decoder of one direction of a connection, starting at the beginning of a frame.
 
-    It calls the server's codec, which does not report frame boundaries; `size` computes the length
-    of each frame that the codec returned.
+    Frames come from `decoder`, the server's own, which does not report their boundaries; `size`
+    computes the length of each.
     """
 
     name: ClassVar[str]
     signature: ClassVar[re.Pattern[bytes]]
-    """Pattern of the beginning of a frame, for resynchronisation."""
+    """Pattern of the beginning of a frame, for resynchronisation. Its matches do not overlap, so
+    bytes at which another frame may begin are in a lookahead."""
 
     def __init__(self, to_server: bool, options: DecodeOptions) -> None:
         self.to_server = to_server
         self.options = options
-        self._decoder = self._new_decoder()
+        self.decoder = self._new_decoder()
 
     @abstractmethod
     def _new_decoder(self) -> Any:
-        """Return the server's codec, with `error`, `incomplete` and `feed`."""
+        """Return the server's decoder, with `error`, `incomplete` and `feed`."""
 
-    @property
-    def error(self) -> ProtocolError | None:
-        """Error in the bytes after the last frame; decoding stops there."""
-        error: ProtocolError | None = self._decoder.error
-        return error
-
-    @property
-    def incomplete(self) -> bool:
-        """True if a frame has begun and has not ended."""
-        return bool(self._decoder.incomplete)
-
-    def feed(self, data: bytes) -> list[Any]:
-        """Add bytes and return the frames that are complete now. Never raises."""
-        frames: list[Any] = self._decoder.feed(data)
-        return frames
+    @classmethod
+    def starts(cls, data: bytes | bytearray, at: int = 0) -> Iterator[int]:
+        """Yield the positions from `at` on at which a frame may begin."""
+        return (match.start() for match in cls.signature.finditer(data, at))
 
     @abstractmethod
     def size(self, data: bytearray, at: int, frame: Any) -> int:
-        """Return the size in bytes of a frame returned by `feed`, which begins at `data[at]`."""
+        """Return the size in bytes of a decoded frame, which begins at `data[at]`."""
 
     @abstractmethod
     def describe(self, frame: Any) -> Row:
@@ -162,7 +152,7 @@ class PhpmqCodec(Codec):
     """Codec of PHPMQ."""
 
     name = "phpmq"
-    signature = re.compile(rb"H01\d{5}(?:\r?\n)?P\d{31}")
+    signature = re.compile(rb"H(?=01\d{5}(?:\r?\n)?P\d{31})")
 
     _FRAMES: ClassVar = {
         phpmq.SEND: "send",
@@ -190,7 +180,7 @@ class PhpmqCodec(Codec):
 
     def _after_line(self, data: bytearray, at: int) -> int:
         """Return the index behind the end of line at `at`, in the line form of the protocol."""
-        return at if not self._decoder.newline else at + 2 if data[at] == 0x0D else at + 1
+        return at if not self.decoder.newline else at + 2 if data[at] == 0x0D else at + 1
 
     def describe(self, frame: phpmq.Frame) -> Row:
         kind, queue, content, message_id, number = frame
@@ -276,7 +266,7 @@ class VibemqCodec(Codec):
     # a length below 16 MiB, then a plain body of version 1 with a known type and an id of less than
     # 256 bytes, or a body with the mark of gzip or Brotli
     signature = re.compile(
-        rb"\x00[\x00-\xff]{3}(?:\x00\x01[%b]\x00[^\x00]|\x01\x1f\x8b|\x02)"
+        rb"\x00(?=[\x00-\xff]{3}(?:\x00\x01[%b]\x00[^\x00]|\x01\x1f\x8b|\x02))"
         % re.escape(bytes(_VIBEMQ_FRAMES)),
         re.DOTALL,
     )
@@ -320,6 +310,22 @@ class VibemqCodec(Codec):
         }
 
 
+class _JmqDecoder(jmq.Decoder):
+    """Decoder that ends at a packet above a limit instead of skipping it.
+
+    The announced size may be wrong, so the next packet is searched for."""
+
+    def feed(self, data: bytes) -> list[jmq.Packet | jmq.Oversized]:
+        packets = super().feed(data)
+        for number, packet in enumerate(packets):
+            if isinstance(packet, jmq.Oversized):
+                self.error = FrameTooLarge(
+                    f"a packet of {packet.size} bytes, or one of its headers, is above the limit"
+                )
+                return packets[:number]
+        return packets
+
+
 class JmqCodec(Codec):
     """Codec of JMQ."""
 
@@ -336,25 +342,8 @@ class JmqCodec(Codec):
         PacketType.MESSAGE.value: "none",
     }
 
-    _oversized: ProtocolError | None = None
-
     def _new_decoder(self) -> jmq.Decoder:
-        return jmq.Decoder(jmq.Limits(packet=self.options.max_frame_bytes))
-
-    @property
-    def error(self) -> ProtocolError | None:
-        return self._oversized or super().error
-
-    def feed(self, data: bytes) -> list[jmq.Packet]:
-        packets = super().feed(data)
-        for number, packet in enumerate(packets):
-            if isinstance(packet, jmq.Oversized):
-                # the announced size may be wrong: the next packet is searched for
-                self._oversized = FrameTooLarge(
-                    f"a packet of {packet.size} bytes, or one of its headers, is above the limit"
-                )
-                return packets[:number]
-        return packets
+        return _JmqDecoder(jmq.Limits(packet=self.options.max_frame_bytes))
 
     def size(self, data: bytearray, at: int, frame: jmq.Packet) -> int:
         return len(frame.head) + len(frame.body)

@@ -1,32 +1,6 @@
-"""Columns of decoded traffic. One row is one frame or one error.
+"""Columns of decoded traffic (docs/pipeline/decode.md), and the collection of its rows.
 
-file              file name of the capture
-connection        number of the TCP connection in that file, from 0, in the order of their first
-                  packets; null for an error in the file itself
-stream            "client:port > server:port"; IPv6 addresses in brackets; the file name for a
-                  log of raw bytes
-direction         "to-server" or "to-client"
-protocol          "phpmq", "msglite", "vibemq", "jmq"; "tls", "msglite-http", "jmq-portmapper" and
-                  others that are reported and not decoded; null if it was not recognised
-time              time of the packet that completed the frame; null in logs of raw bytes
-offset            position of its first byte in this direction, from 0, or from the first byte
-                  captured; for an error in the file, the position in the file
-length            bytes of the frame or of what could not be decoded
-frame             type of the frame in the protocol's terms; null if it was not decoded
-packet_type       number of that type in the protocol; null if there is none
-destination       name of the queue or topic, address of msglite; a byte that is not UTF-8 becomes
-                  \\xNN. Several are separated by blanks
-destination_kind  "queue" or "topic"
-message_id        id of the message in the frame, or that it refers to; separated by blanks
-correlation_id    as sent
-request_id        id that a request and its response share
-reply_to          destination for the reply
-priority          0-9 (JMQ); VibeMQ's priority names are in `properties`
-properties        properties and headers, as text; fields of a control frame
-body_kind         "none", "text", "json", "bytes", "map", "stream", "object" (model.BodyKind); null
-                  for frames without a message
-body              as sent; decompressed if its sender had compressed it
-error             error and its effect; null for valid frames
+One row is one frame or one error.
 """
 
 from __future__ import annotations

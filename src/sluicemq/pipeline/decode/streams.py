@@ -7,17 +7,6 @@
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
 
-The protocol of a connection and its server side are detected from
-
-    1. a TLS record (RFC 8446, section 5.1), or the first line of JMQ's port mapper, at the
-       beginning of a side
-    2. the port of one side, if it is known; unless its codec reports an error at once and another
-       codec finds frames
-    3. the codecs: the one that finds frames without an error before in the first bytes
-
-Without a SYN and a known port, the side with the lower port is the server, unless the codec
-decides.
-
 Each direction is
 
     in step       the codec receives all bytes
@@ -69,7 +58,6 @@ _TRIAL: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
 _OVERLAP: Final = 64
 """Overlap of searches in bytes, not less than the longest signature."""
-_MID_STREAM: Final = "the capture begins within the connection"
 
 _MAX_CONNECTIONS: Final = 20_000
 """Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
@@ -82,7 +70,8 @@ _BEGINNINGS: Final = {
     "tls": re.compile(rb"[\x14-\x17]\x03[\0-\x04]"),
     "jmq-portmapper": re.compile(rb"101(?: \S+ \d+)?\r?\n"),
 }
-"""Patterns of the first bytes of a side, by protocol, for protocols without a codec."""
+"""Patterns of the first bytes of a side, by protocol, for protocols without a codec: a TLS record
+(RFC 8446, section 5.1), and a line of JMQ's port mapper."""
 _MOST_TRIALS: Final = 256
 _FRAMES, _NOTHING, _FAULT = 4, 1, -1
 """Scores of a side. In their sums, frames of one side outweigh a fault of the other, and an
@@ -264,7 +253,7 @@ class Flow:
         """Handle the end of the stream; `closed`: the connection had ended."""
         if self._codec is None:
             self._report(self._end)
-        elif self._codec.incomplete and self._end > self._begin:
+        elif self._codec.decoder.incomplete and self._end > self._begin:
             size = self._end - self._begin
             what = "connection" if closed else "capture"
             text = f"the {what} ends within a frame, of which {size} bytes have come"
@@ -275,7 +264,7 @@ class Flow:
         self._latest = chunk.time
         self._kept += chunk.data
         if self._codec is not None:
-            self._accept(self._codec, self._codec.feed(chunk.data))
+            self._accept(self._codec, self._codec.decoder.feed(chunk.data))
         while self._codec is None and (found := self._search()) is not None:
             self._codec, frames = found
             self._accept(self._codec, frames)
@@ -299,13 +288,14 @@ class Flow:
             size = codec.size(self._kept, at, frame)
             self.emit(self._latest, self._begin + at, size, codec.describe(frame))
             at += size
-        if codec.error is None and not codec.incomplete:
+        error = codec.decoder.error
+        if error is None and not codec.decoder.incomplete:
             # blank lines between frames belong to no frame
             at = len(self._kept)
         del self._kept[:at]
         self._begin += at
-        if codec.error is not None:
-            self._fall_out(str(codec.error))
+        if error is not None:
+            self._fall_out(str(error))
             self._from = 1
 
     def _fall_out(self, reason: str) -> None:
@@ -317,26 +307,17 @@ class Flow:
         """Return the next codec in step, and the frames it found in the kept bytes.
 
         Return None if more bytes are needed."""
-        kind, at = self._kind, self._from
-        while kind is not None and (match := kind.signature.search(self._kept, at)) is not None:
-            at = match.start()
-            codec = kind(*self._arguments)
-            rest = bytes(memoryview(self._kept)[at:])
-            frames = codec.feed(rest)
-            if frames or (codec.error is None and len(rest) >= _TRIAL):
-                self._report(self._end - len(rest))
-                self._begin = self._end - len(rest)
-                self._kept = bytearray(rest)
-                return codec, frames
-            if codec.error is None:
-                break
-            at += 1
-        else:
-            at = max(at, len(self._kept) - _OVERLAP)
+        kind, kept, found = self._kind, self._kept, None
+        if kind is not None:
+            found = _first_frames(kind, self._arguments, kept, kind.starts(kept, self._from))
         # no frame begins in the bytes before
-        del self._kept[:at]
+        del kept[: max(self._from, len(kept) - _OVERLAP) if found is None else found[0]]
         self._from = 0
-        return None
+        if found is None or not (found[2] or len(kept) >= _TRIAL):
+            return None
+        self._report(self._end - len(kept))
+        self._begin = self._end - len(kept)
+        return found[1:]
 
     def _report(self, until: int) -> None:
         """Emit a row with the reason why the bytes before `until` were not decoded."""
@@ -407,7 +388,7 @@ class Connection:
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
         codec = CODECS.get(protocol or "")
-        reason = _MID_STREAM if codec else None
+        reason = "the capture begins within the connection" if codec else None
         if protocol is None:
             reason = (
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
@@ -504,6 +485,9 @@ def _recognise(
 ) -> tuple[str | None, int]:
     """Return the protocol, None if it was not recognised, and the server side, 0 or 1.
 
+    In this order, it is: the one with a fixed beginning; that of a known port; the one whose codec
+    finds frames. The last two change places if the port's codec finds an error at once.
+
     `heads` has each side's first bytes, and whether the connection begins with them;
     `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
     # the more likely server first
@@ -537,23 +521,27 @@ def _recognise(
 
 def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions) -> int:
     """Return a score: more than 0 if the protocol is possible; higher is more likely."""
-    return sum(
-        _try(kind, side != server, data, begins, options)
-        for side, (data, begins) in enumerate(heads)
-        if data
-    )
+    score = 0
+    for side, (data, begins) in enumerate(heads):
+        if data:
+            starts = [0] if begins else islice(kind.starts(data), _MOST_TRIALS)
+            found = _first_frames(kind, (side != server, options), data, starts)
+            score += _FAULT if found is None else _FRAMES if found[2] else _NOTHING
+    return score
 
 
-def _try(
-    kind: type[Codec], to_server: bool, data: bytes, begins: bool, options: DecodeOptions
-) -> int:
-    """Return the score of one side: what its codec finds first."""
-    matches = kind.signature.finditer(data)
-    places = [0] if begins else [match.start() for match in islice(matches, _MOST_TRIALS)]
-    for place in places:
-        codec = kind(to_server, options)
-        if codec.feed(data[place:]):
-            return _FRAMES
-        if codec.error is None:
-            return _NOTHING
-    return _FAULT
+def _first_frames(
+    kind: type[Codec],
+    arguments: tuple[bool, DecodeOptions],
+    data: bytes | bytearray,
+    starts: Iterable[int],
+) -> tuple[int, Codec, list[Any]] | None:
+    """Return the first start from which a codec finds no error before a frame.
+
+    Return it with the codec and its frames, none if more bytes are needed."""
+    for start in starts:
+        codec = kind(*arguments)
+        frames = codec.decoder.feed(bytes(memoryview(data)[start:]))
+        if frames or codec.decoder.error is None:
+            return start, codec, frames
+    return None

@@ -420,21 +420,15 @@ class Drawings:
         return text
 
 
-def write_pngs(report: ReportFigures, directory: Path) -> list[Path]:
-    """Write the charts as PNG pictures to a directory, created if missing.
-
-    Return their paths; none without traffic."""
+def write_pngs(report: ReportFigures, directory: Path) -> None:
+    """Write the charts as PNG pictures to a directory, created if missing."""
     directory.mkdir(parents=True, exist_ok=True)
-    paths = []
     for name, chart in charts(report).items():
         figure = draw(report, name, PICTURE)
         title = f"{words.printable(report.title, 40)} · {chart.title} · {report.period}"
         figure.suptitle(title, parse_math=False, fontweight="bold")
-        path = directory / f"{name}.png"
         with warnings.catch_warnings():
             # characters that the font lacks appear as boxes; no other font is certain to exist
             warnings.filterwarnings("ignore", "Glyph .* missing from font", UserWarning)
             # two pixels for one of `PICTURE`
-            figure.savefig(path, dpi=144, metadata={"Software": None})
-        paths.append(path)
-    return paths
+            figure.savefig(directory / f"{name}.png", dpi=144, metadata={"Software": None})

@@ -11,23 +11,15 @@ The column `body` becomes body bytes and body kinds:
     binary               any                 bytes
     map<string,string>   map (MapMessage)    map
 
-The columns `properties` and `property_types` become typed properties; those without a type are
-text:
-
-    type      text form
-    boolean   true, false
-    integer   decimal digits; 64 bits, signed or unsigned
-    real      as in Python and Java, including nan and inf
-    text      unchanged
-    bytes     base64
-    null      any
+The columns `properties` and `property_types` become typed properties (_READERS); those without a
+type are text.
 """
 
 from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from functools import partial
 from itertools import islice, pairwise, repeat
@@ -61,21 +53,12 @@ Properties = dict[str, Property]
 Values = tuple[Any, ...]
 """Fields of model.rows.Row in order; trailing fields may be missing."""
 
-_MOST_CHARACTERS: Final = 60
-"""Maximum number of characters of a value in a fault."""
-
 
 # --- values ------------------------------------------------------------------------------------
 
 
 class InvalidValue(ValueError):
     """Raised for a value that a message cannot have; the text has the reason."""
-
-
-def abbreviated(value: object) -> str:
-    """Return a value for fault messages, truncated to `_MOST_CHARACTERS` characters."""
-    text = repr(value)
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}…"
 
 
 def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing: T) -> Iterable[T]:
@@ -108,7 +91,7 @@ def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
 
     def read(name: str) -> T:
         if name not in choices:
-            raise InvalidValue(f"{problem} {abbreviated(name)}")
+            raise InvalidValue(f"{problem} {name!r:.60}")
         return choices[name]
 
     return read
@@ -127,15 +110,11 @@ def _name(spelled: str) -> str | bytes:
     raw = spelled.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
-    if "\\x" not in spelled or not _RAW.search(spelled):
-        return spelled
-    parts = _RAW.split(spelled)
-    return b"".join(
-        bytes.fromhex(piece) if place % 2 else piece.encode() for place, piece in enumerate(parts)
-    )
+    named = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
+    return spelled if named == raw else named
 
 
-_RAW: Final = re.compile(r"\\x([89a-f][0-9a-f])")
+_RAW: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
 """Escape of a byte that is not UTF-8 in a name, as the source writes it."""
 
 
@@ -172,11 +151,6 @@ _durability: Final = _choice(
 
 _UNKNOWN: Final = -1
 """Code of a row without a body_kind."""
-_OF_TEXT: Final = frozenset({BodyKind.TEXT, BodyKind.JSON})
-_OF_MAP: Final = frozenset({BodyKind.MAP})
-_OF_BINARY: Final = frozenset(BodyKind)
-
-_json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 
 def read_bodies(
@@ -191,35 +165,30 @@ def read_bodies(
         found = []
         named = repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
         for row, (body, kind) in enumerate(zip(read, named, strict=False)):
-            if body is None:
-                if kind > BodyKind.NONE:
-                    faults.setdefault(
-                        row, f"there is no body of body_kind {BodyKind(kind).name.lower()}"
-                    )
-                kind = BodyKind.NONE
-            elif kind == _UNKNOWN:
-                kind = usual
-            elif kind != BodyKind.NONE and kind not in allowed:
+            if kind > BodyKind.NONE and (body is None or kind not in allowed):
                 name = BodyKind(kind).name.lower()
-                fault = f"a body of type {column.type} cannot be of body_kind {name}"
-                faults.setdefault(row, fault)
-            found.append(int(kind))
+                problem = (
+                    f"there is no body of body_kind {name}"
+                    if body is None
+                    else f"a body of type {column.type} cannot be of body_kind {name}"
+                )
+                faults.setdefault(row, problem)
+            known = usual if kind == _UNKNOWN else kind
+            found.append(int(BodyKind.NONE if body is None else known))
     return bodies, found
 
 
-def _bytes(
-    column: pa.Array, faults: Faults
-) -> tuple[list[bytes | None], BodyKind, frozenset[BodyKind]]:
+def _bytes(column: pa.Array, faults: Faults) -> tuple[list[bytes | None], BodyKind, Set[BodyKind]]:
     """Return the bytes of each body, None for null, with their default and their allowed kinds.
 
     A map is encoded as a MapMessage."""
     if pa.types.is_map(column.type):
         maps = [_map(entries, row, faults) for row, entries in enumerate(column.to_pylist())]
-        return maps, BodyKind.MAP, _OF_MAP
+        return maps, BodyKind.MAP, {BodyKind.MAP}
     raw = column.cast(pa.large_binary()).to_pylist()
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        return raw, BodyKind.TEXT, _OF_TEXT
-    return raw, BodyKind.BYTES, _OF_BINARY
+        return raw, BodyKind.TEXT, {BodyKind.TEXT, BodyKind.JSON}
+    return raw, BodyKind.BYTES, set(BodyKind)
 
 
 def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> bytes | None:
@@ -251,6 +220,7 @@ _READERS: Final[dict[str, Callable[[str], Property]]] = {
     "bytes": lambda text: base64.b64decode(text, validate=True),
     "null": lambda _: None,
 }
+"""Conversion of the text of a property, by its type; integers are of 64 bits, signed or not."""
 
 
 def read_properties(
@@ -283,22 +253,17 @@ def _value(name: str, text: str | None, kind: str | None) -> Property:
         return text
     reader = _READERS.get(kind)
     if reader is None:
-        raise InvalidValue(
-            f"the property {abbreviated(name)} is of no known type: {abbreviated(kind)}"
-        )
+        raise InvalidValue(f"the property {name!r:.60} is of no known type: {kind!r:.60}")
     try:
         return reader(text)
     except (ValueError, LookupError):
-        raise InvalidValue(
-            f"the property {abbreviated(name)} is no {kind}: {abbreviated(text)}"
-        ) from None
+        raise InvalidValue(f"the property {name!r:.60} is no {kind}: {text!r:.60}") from None
 
 
 # --- rows --------------------------------------------------------------------------------------
 
 _FIELDS: Final = Row.__struct_fields__
 _USUAL: Final = dict(zip(_FIELDS, row_of(""), strict=True))
-_NO_REPLY: Final[tuple[str | None, bool]] = (None, False)
 _BEGINNING: Final = 65_536
 
 _READERS_BY_COLUMN: Final[dict[str, Callable[[pa.Array, Faults], Iterable[object]]]] = {
@@ -348,9 +313,9 @@ class Converter:
             if name in columns:
                 found[name] = reader(columns[name], faults)
         if "reply_to" in columns:
-            replies = list(by_value(columns["reply_to"], faults, _reply, _NO_REPLY))
-            found["reply_to"] = [name for name, _ in replies]
-            found["reply_topic"] = [topic for _, topic in replies]
+            replies = columns["reply_to"].to_pylist()
+            found["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
+            found["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
         if count and max(map(len, bodies)) > MOST_BODY_BYTES:
             _check_bodies(bodies, faults)
         fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
@@ -370,10 +335,6 @@ class Converter:
             return names, by_value(kinds, faults, _topic, False)
         # the option's topic applies only to rows without a destination
         return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
-
-
-def _reply(name: str) -> tuple[str | None, bool]:
-    return name.removeprefix("topic:"), name.startswith("topic:")
 
 
 def _check_bodies(bodies: list[bytes], faults: Faults) -> None:

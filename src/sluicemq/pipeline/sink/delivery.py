@@ -1,8 +1,8 @@
 """Delivery of one partition to the broker, in the tasks of a write.
 
 A part of a partition has the rows that are written in one transaction and sent in one request. The
-boundaries of parts and frames depend on the rows alone, not on Spark's batches: a partition that is
-written again after a failure has the same parts.
+boundaries of parts depend on the rows alone, not on Spark's batches: a partition that is written
+again after a failure has the same parts.
 
 If an earlier step fails (an error in it, a killed Python worker), Spark closes its end of the
 socket on which it sends the rows. Arrow takes that for the end of the rows, so the writer sees a
@@ -27,7 +27,7 @@ from collections.abc import Iterator, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
@@ -35,7 +35,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from sluicemq.clients.http import HttpClient, HttpRefusal, answer_in, request_of
 from sluicemq.management.journal import WRITE_BATCH_PART, BatchQuery
 from sluicemq.model.errors import ConnectionLost, RequestRefused
-from sluicemq.model.rows import USUAL_BYTES, USUAL_ROWS, frame
+from sluicemq.model.rows import encode
 from sluicemq.pipeline.sink.conversion import Converter, Values
 from sluicemq.pipeline.sink.options import SinkOptions
 
@@ -43,12 +43,8 @@ MOST_REASONS: Final = 20
 """Number of reasons in a commit message; further ones are counted together."""
 OTHER_REASONS: Final = "other reasons"
 
-_CONFLICT: Final = "batch-conflict"
-_REFUSED: Final = "rejected"
-
-
 ROW_BYTES: Final = 64
-"""Size of a row in addition to its body."""
+"""Bytes of a part by which each row counts in addition to its body."""
 
 
 @dataclass
@@ -89,18 +85,12 @@ class BadRow(RequestRefused):
     """Raised for a row that is not a valid message if the option badRows is `fail`."""
 
 
-@dataclass(slots=True)
-class EncodedPart:
-    """Encoded rows.
-
-    number  index in its partition, from 0
-    size    bytes of bodies plus ROW_BYTES for each row
-    """
+class EncodedPart(NamedTuple):
+    """Encoded rows; `number` is the index of the part in its partition, from 0."""
 
     number: int
-    frames: list[bytes] = field(default_factory=list)
-    rows: int = 0
-    size: int = 0
+    rows: int
+    frames: list[bytes]
 
 
 class Parts:
@@ -110,55 +100,42 @@ class Parts:
         """Set the limits of a part; a larger row forms a part alone."""
         self._part_rows = part_rows
         self._part_bytes = part_bytes
-        self._part = EncodedPart(0)
+        self._number = 0
         self._rows: list[Values] = []
         self._size = 0
 
-    def add(self, rows: Sequence[Values], sizes: Sequence[int]) -> Iterator[EncodedPart]:
-        """Add rows with the sizes of their bodies; yield each full part except the last."""
-        totals = list(accumulate((size + ROW_BYTES for size in sizes), initial=0))
-        start, count = 0, len(rows)
-        while start < count:
-            part = self._part
-            most_rows = min(USUAL_ROWS, self._part_rows - part.rows) - len(self._rows)
-            most_bytes = min(USUAL_BYTES, self._part_bytes - part.size) - self._size
-            end = min(start + most_rows, bisect_right(totals, totals[start] + most_bytes) - 1)
-            if end <= start:
-                if self._rows:
-                    self._end_frame()
-                    continue
-                size = totals[start + 1] - totals[start]
-                if part.rows and (most_rows == 0 or part.size + size > self._part_bytes):
-                    self._part = EncodedPart(part.number + 1)
-                    yield part
-                    continue
-                end = start + 1
+    def add(self, rows: Sequence[Values]) -> Iterator[EncodedPart]:
+        """Add rows; yield each full part except the last."""
+        sizes = (len(values[2]) + ROW_BYTES for values in rows)
+        totals = list(accumulate(sizes, initial=0))
+        start = 0
+        while start < len(rows):
+            end = min(
+                start + self._part_rows - len(self._rows),
+                bisect_right(totals, totals[start] + self._part_bytes - self._size) - 1,
+            )
+            if end <= start and self._rows:
+                yield self._encode()
+                continue
+            end = max(end, start + 1)
             self._rows += rows[start:end]
             self._size += totals[end] - totals[start]
             start = end
 
     def cut(self) -> EncodedPart | None:
         """Return the collected rows as a part that is not the last; None if there are none."""
-        self._end_frame()
-        part = self._part
-        if not part.rows:
-            return None
-        self._part = EncodedPart(part.number + 1)
-        return part
+        return self._encode() if self._rows else None
 
     def last(self) -> EncodedPart | None:
         """Return the last part, empty after a `cut`; None if there were no rows."""
-        self._end_frame()
-        return self._part if self._part.rows or self._part.number else None
+        return self._encode() if self._rows or self._number else None
 
-    def _end_frame(self) -> None:
-        if self._rows:
-            part = self._part
-            part.frames.append(frame(self._rows))
-            part.rows += len(self._rows)
-            part.size += self._size
-            self._rows = []
-            self._size = 0
+    def _encode(self) -> EncodedPart:
+        part = EncodedPart(self._number, len(self._rows), list(encode(self._rows)))
+        self._number += 1
+        self._rows = []
+        self._size = 0
+        return part
 
 
 class PartitionWriter(AbstractContextManager["PartitionWriter"]):
@@ -188,30 +165,28 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
         """Add rows. Raises BadRow, and as `HttpClient.request`."""
         rows = self._converter.convert(batch)
         self.written.rows += len(rows)
-        for part in self._parts.add(rows, [len(values[2]) for values in rows]):
+        for part in self._parts.add(rows):
             self._send(part, final=False)
 
     def flush(self) -> None:
         """Send the added rows and wait until the broker has stored them."""
-        part = self._parts.cut()
-        if part is not None:
-            self._send(part, final=False)
+        self._send(self._parts.cut(), final=False)
         self._settle()
 
     def finish(self) -> SinkCommitMessage:
         """Send the last part and return the result once the broker has stored everything."""
-        last = self._parts.last()
-        if last is not None:
-            self._send(last, final=True)
+        self._send(self._parts.last(), final=True)
         self._settle()
         return self.written
 
-    def _send(self, part: EncodedPart, final: bool) -> None:
+    def _send(self, part: EncodedPart | None, final: bool) -> None:
+        """Wait for the response to the part sent last, then send this one, if there is one."""
         self._settle()
-        query = BatchQuery(**self._query, part=part.number, final=final)
+        if part is not None:
+            query = BatchQuery(**self._query, part=part.number, final=final)
+            method, path, _, _ = request_of(WRITE_BATCH_PART, query)
+            self._remote.send(method, path, part.frames)
         self._waiting = part
-        method, path, _, _ = request_of(WRITE_BATCH_PART, query)
-        self._remote.send(method, path, part.frames)
 
     def _settle(self) -> None:
         """Wait for the response to the part sent last."""
@@ -238,7 +213,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
 
     def _refusal(self, refusal: HttpRefusal, part: EncodedPart) -> RequestRefused:
         location = f"part {part.number} of partition {self._query['partition']}"
-        if refusal.code == _CONFLICT:
+        if refusal.code == "batch-conflict":
             return RequestRefused(
                 f"{location} of batch {self._query['batch']} has been written with other rows "
                 f"before ({refusal}). A batch that is written again has to have the same rows in "
@@ -246,7 +221,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
                 "rand(), uuid() or the like needs a table between, and transactionRows and "
                 "transactionBytes have to stay as they were"
             )
-        if refusal.code == _REFUSED:
+        if refusal.code == "rejected":
             return BadRow(
                 f"{refusal} ({location}). The option badRows can be drop or dead-letter instead "
                 "of fail"

@@ -1,23 +1,4 @@
-"""Options of a write, and the columns that a row may have.
-
-    destination       string     required unless the option `destination` names one for all rows
-    destination_kind  string     "queue" (also for null) or "topic"
-    body              string, binary or map<string,string>; required; null = no body
-    body_kind         string     null or no column: text, bytes or map, by the type of `body`
-    properties        map<string,string>
-    property_types    map<string,string>   types of the properties that are not text
-    priority          integer    0-9; null = 4
-    ttl               integer    time to live in ms; null or 0 = no limit
-    expiration        timestamp  time of expiration; null = never
-    deliver_at        timestamp  earliest delivery time; null = at once
-    message_id        string     message id chosen by the publisher
-    correlation_id    string
-    reply_to          string     destination for replies; a topic is "topic:NAME"
-    type              string     JMSType or similar
-    durability        string     "none", "lazy" or "sync"; null = "sync"
-
-A column of type void is ignored.
-"""
+"""Options of a write, and the columns that a row may have: docs/pipeline/sink.md describes both."""
 
 from __future__ import annotations
 
@@ -69,7 +50,6 @@ _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""
 _NUMBER: Final = re.compile(r"[1-9]\d{0,9}\Z|0\Z", re.ASCII)
 _WRITE_ID: Final = re.compile(r"[\x21-\x7e]{1,128}\Z")
-
 
 BAD_ROWS: Final = ("fail", "drop", "dead-letter")
 """Values of badRows: handling of rows that are not valid messages, by the broker."""
@@ -184,7 +164,6 @@ DEFAULT_SCHEMA: Final = StructType(
 )
 """Default columns of a view or table created without columns; bodies are text."""
 
-
 _SORTS: Final = {
     "char": _TEXT,
     "varchar": _TEXT,
@@ -204,8 +183,8 @@ def _sort(kind: DataType) -> str:
 def places(schema: StructType, destination: str) -> dict[str, int]:
     """Return the index of each column in a batch, by its name in COLUMNS.
 
-    `destination` is the option of that name, or "". Raises ConfigurationError if the schema does
-    not fit.
+    Columns of type void are left out. `destination` is the option of that name, or "". Raises
+    ConfigurationError if the schema does not fit.
     """
     found: dict[str, int] = {}
     wrong: list[str] = []
