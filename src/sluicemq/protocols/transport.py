@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -97,6 +98,34 @@ class Transport(Protocol):
         Call it once the client is authenticated and before the client is notified. Raises
         TooManyConnections if the user has reached its limit of connections.
         """
+
+
+class Alarm:
+    """One scheduled call of a session, which can be replaced or cancelled.
+
+    timer  the scheduled call; None if there is none
+    """
+
+    __slots__ = ("_transport", "timer")
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.timer: Timer | None = None
+
+    def set(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay` seconds (>= 0), instead of an earlier callback."""
+        self.cancel()
+        self.timer = self._transport.call_later(delay, partial(self._ring, callback))
+
+    def _ring(self, callback: Callable[[], None]) -> None:
+        self.timer = None
+        callback()
+
+    def cancel(self) -> None:
+        """Cancel the call, if one is scheduled."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
 
 
 class Login(Enum):

@@ -54,11 +54,11 @@ from sluicemq.protocols.jmq.wire import (
     encode_reply,
 )
 from sluicemq.protocols.transport import (
+    Alarm,
     Background,
     Login,
     NoConsumers,
     SessionInfo,
-    Timer,
     Transport,
 )
 from sluicemq.security.access import Credentials
@@ -439,9 +439,9 @@ class PortMapperSession(NoConsumers):
         self._rows = rows
         self._heard = 0
         self._answered = False
-        self._timer: Timer | None = None
+        self._timer = Alarm(transport)
         if patience:
-            self._timer = transport.call_later(patience, self.end_of_input)
+            self._timer.set(patience, self.end_of_input)
 
     def receive(self, data: bytes) -> None:
         """Read up to the end of a line (CR or LF), then answer."""
@@ -464,9 +464,7 @@ class PortMapperSession(NoConsumers):
     def closed(self) -> None:
         """Cancel the timer: the connection is closed."""
         self._answered = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection without an answer."""

@@ -74,12 +74,12 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
 )
 from sluicemq.protocols.transport import (
+    Alarm,
     Background,
     Job,
     Login,
     SessionInfo,
     State,
-    Timer,
     Transport,
 )
 from sluicemq.security.access import OPEN, Access, Credentials
@@ -210,7 +210,7 @@ class JmqSession:
         """Compilation job of the selector."""
         self._at_end = False
         """True after EOF; the session still processes the packets that are held."""
-        self._timer: Timer | None = None
+        self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
         self._heard = True
         self._missed = 0
@@ -456,7 +456,7 @@ class JmqSession:
         connection.write(encode_challenge(options, packet, self._nonce))
         interval = options.ping_interval
         if interval:
-            self._timer = self._transport.call_later(interval, self._ring)
+            self._timer.set(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
         """Check the login; later packets wait until the check ends."""
@@ -587,7 +587,6 @@ class JmqSession:
 
     def _ring(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""
-        self._timer = None
         connection = self._connection
         if self._channel.closed:
             return
@@ -605,7 +604,7 @@ class JmqSession:
             self._missed += 1
             if self._login.logged_in:
                 connection.write(encode_packet(PacketType.PING, A))
-        self._timer = self._transport.call_later(connection.options.ping_interval, self._ring)
+        self._timer.set(connection.options.ping_interval, self._ring)
 
     # --- closing -----------------------------------------------------------------------------
 
@@ -653,9 +652,7 @@ class JmqSession:
         if self._compilation is not None:
             self._compilation.cancel()
             self._compilation = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         self._channel.release()
         self._give_back()
 
