@@ -144,22 +144,19 @@ class Login(Enum):
     DONE = 4
 
 
-State = Literal["connecting", "open", "closing"]
-
-
 class SessionInfo(NamedTuple):
-    """Protocol, user, client id and state of a connection.
+    """Protocol, user, client id and state of a session.
 
     protocol   name as in listener URLs; `auto` until the protocol is detected
     user       user name; "" for the anonymous user
     client_id  name that the client chose or the broker assigned; or ""
-    state      `connecting` until the client may send requests
+    state      `connecting` until the client may send requests; the connection adds other states
     """
 
     protocol: str
     user: str = ""
     client_id: str = ""
-    state: State = "open"
+    state: Literal["connecting", "open"] = "open"
 
 
 class Session(Protocol):
@@ -215,7 +212,7 @@ class Session(Protocol):
         """
 
     def session_info(self) -> SessionInfo:
-        """Return protocol, user, client id and state of the connection."""
+        """Return protocol, user, client id and state of the session."""
 
     def consumers(self) -> Iterable[Consumer]:
         """Return the current consumers of the session."""

@@ -477,4 +477,4 @@ class PortMapperSession(NoConsumers):
 
     def session_info(self) -> SessionInfo:
         """Return the session's protocol and state."""
-        return SessionInfo("jmq", state="closing" if self._answered else "connecting")
+        return SessionInfo("jmq", state="connecting")

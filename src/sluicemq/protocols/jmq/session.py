@@ -79,7 +79,6 @@ from sluicemq.protocols.transport import (
     Job,
     Login,
     SessionInfo,
-    State,
     Transport,
 )
 from sluicemq.security.access import OPEN, Access, Credentials
@@ -341,12 +340,12 @@ class JmqSession:
 
     def session_info(self) -> SessionInfo:
         """Return protocol, user, client id and state of the connection."""
-        channel = self._channel
-        state: State = "open" if self._login.logged_in else "connecting"
-        if channel.ended or self._at_end:
-            state = "closing"
-        client_id = self._connection.sender.client_id
-        return SessionInfo("jmq", channel.identity.name, client_id, state)
+        return SessionInfo(
+            "jmq",
+            self._channel.identity.name,
+            self._connection.sender.client_id,
+            "open" if self._login.logged_in else "connecting",
+        )
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""

@@ -37,7 +37,7 @@ from sluicemq.protocols.msglite.http import (
 )
 from sluicemq.protocols.msglite.mapping import to_message, wire_body
 from sluicemq.protocols.msglite.session import ReplyAddresses
-from sluicemq.protocols.transport import Alarm, Login, SessionInfo, State, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 ADDRESS: Final = "msglite.httpRequests"
@@ -169,8 +169,7 @@ class GatewaySession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. HTTP clients have no client id."""
-        state: State = "closing" if self._state is _State.CLOSED else "open"
-        return SessionInfo("msglite-http", self._channel.identity.name, state=state)
+        return SessionInfo("msglite-http", self._channel.identity.name)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumer of the response."""

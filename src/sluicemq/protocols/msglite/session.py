@@ -55,7 +55,7 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
-from sluicemq.protocols.transport import Alarm, Login, SessionInfo, State, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 WAITING: Final = 1
@@ -293,8 +293,7 @@ class MsgliteSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
-        state: State = "closing" if self._holds & CLOSED or self._channel.ended else "open"
-        return SessionInfo("msglite", self._channel.identity.name, state=state)
+        return SessionInfo("msglite", self._channel.identity.name)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of the waiting ready or query."""

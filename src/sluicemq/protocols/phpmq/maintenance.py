@@ -32,7 +32,6 @@ from sluicemq.protocols.transport import (
     NoConsumers,
     Process,
     SessionInfo,
-    State,
     Transport,
 )
 from sluicemq.security.access import OPEN, Access
@@ -162,8 +161,7 @@ class MaintenanceSession(NoConsumers):
 
     def session_info(self) -> SessionInfo:
         """Return the session info."""
-        state: State = "closing" if self._channel.closed else "open"
-        return SessionInfo("phpmq-maintenance", self._channel.identity.name, state=state)
+        return SessionInfo("phpmq-maintenance", self._channel.identity.name)
 
     # --- commands ----------------------------------------------------------------------------
 

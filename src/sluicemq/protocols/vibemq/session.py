@@ -34,7 +34,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.channel import CONGESTED, Channel, LoginCheck
-from sluicemq.protocols.transport import Alarm, Login, SessionInfo, State, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
 from sluicemq.protocols.vibemq.connection import (
@@ -276,11 +276,10 @@ class VibemqSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. The client id is the connection id sent with ConnectAck."""
-        state: State = "open" if self._login.logged_in else "connecting"
-        if self._channel.ended:
-            state = "closing"
-        client_id = self._connection.name if self._login.logged_in else ""
-        return SessionInfo("vibemq", self._channel.identity.name, client_id, state)
+        user = self._channel.identity.name
+        if self._login.logged_in:
+            return SessionInfo("vibemq", user, self._connection.name)
+        return SessionInfo("vibemq", user, state="connecting")
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
