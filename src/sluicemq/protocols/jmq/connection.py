@@ -171,7 +171,6 @@ class JmqConnection:
     channel      transport, user and replies
     uid          returns a number that is unique within the broker
     background   compiles long selectors; None = they are compiled on the event loop
-    close        closes the connection; called with the reason
     number       JMQConnectionID
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
@@ -187,7 +186,6 @@ class JmqConnection:
     options: SessionOptions
     uid: Callable[[], int]
     background: Background | None
-    close: Callable[[str], None]
     broker: Broker = field(init=False)
     number: int = field(init=False)
     outbound: Outbound = field(init=False)
@@ -210,10 +208,6 @@ class JmqConnection:
     def identity(self) -> Identity:
         """User of the connection: anonymous until the login."""
         return self.channel.identity
-
-    def release(self) -> None:
-        """Drop the reference to the session, after its end."""
-        self.close = _nothing
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector of a request, or None.
@@ -273,10 +267,6 @@ class JmqConnection:
     def write(self, data: bytes) -> None:
         """Write bytes that are not a delivery."""
         self.channel.write([data])
-
-
-def _nothing(reason: str) -> None:
-    """Do nothing: the callback of a closed session."""
 
 
 # --- properties of requests ----------------------------------------------------------------------

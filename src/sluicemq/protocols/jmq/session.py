@@ -110,7 +110,7 @@ class Coordinator:
     """State shared by all JMQ connections of a broker.
 
     session      JMQBrokerSessionID, unique for each run of the broker
-    connections  connections by JMQConnectionID
+    connections  logged-in connections by JMQConnectionID
     background   runs long computations off the event loop, or None
     """
 
@@ -134,7 +134,7 @@ class Coordinator:
         self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
         self._ready = False
         self.session = self.uid()
-        self.connections: dict[int, JmqConnection] = {}
+        self.connections: dict[int, JmqSession] = {}
         self.client_ids = ClientIds()
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
@@ -191,9 +191,7 @@ class JmqSession:
         self._channel: Channel[Packet | Oversized] = Channel(
             transport, broker, access, "jmq", ANONYMOUS
         )
-        connection = JmqConnection(
-            self._channel, options, coordinator.uid, coordinator.background, self._close
-        )
+        connection = JmqConnection(self._channel, options, coordinator.uid, coordinator.background)
         self._connection = connection
         self._producers = Producers(connection, coordinator.branches)
         self._consumer_commands = ConsumerCommands(
@@ -322,7 +320,6 @@ class JmqSession:
         self._login.release()
         self._producers.publisher.release()
         self._handlers.clear()
-        self._connection.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Send GOODBYE (SHUTDOWN or ADMIN_KILLED) and close; the client may reconnect."""
@@ -490,7 +487,7 @@ class JmqSession:
         connection = self._connection
         self._decoder.allow(Limits(packet=connection.options.packet))
         self._supersede()
-        self._coordinator.connections[connection.number] = connection
+        self._coordinator.connections[connection.number] = self
         connection.reply(request)
 
     def process_held(self, frames: list[Packet | Oversized]) -> None:
@@ -501,8 +498,8 @@ class JmqSession:
         """Close the previous connection of this client, if it is still open."""
         old = self._coordinator.connections.get(self._before)
         user = self._channel.identity.name
-        if old is not None and old.reconnectable and old.channel.identity.name == user:
-            old.close("the client has connected again")
+        if old and old._connection.reconnectable and old._channel.identity.name == user:
+            old._close("the client has connected again")
 
     # --- other requests ---------------------------------------------------------------------
 
