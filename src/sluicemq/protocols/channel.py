@@ -29,7 +29,7 @@ from sluicemq.model.errors import (
     TooManyConnections,
 )
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.transport import Login, Timer, Transport
+from sluicemq.protocols.transport import Alarm, Login, Transport
 from sluicemq.security.access import Access, Credentials, demand
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
@@ -229,7 +229,7 @@ class LoginCheck(Generic[Frame]):
         self._session: LoginSession[Frame] | None = session
         self._request: Frame | None = None
         """Login in progress."""
-        self._refused: Timer | None = None
+        self._refused = Alarm(channel.transport)
         self.logged_in = False
 
     @property
@@ -273,14 +273,12 @@ class LoginCheck(Generic[Frame]):
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""
-        transport = self._channel.transport
-        self._refused = transport.call_later(REFUSED_SECONDS, partial(transport.close, reason))
+        self._refused.set(REFUSED_SECONDS, partial(self._channel.transport.close, reason))
 
     def release(self) -> None:
         """End the check in progress and drop the reference to the session, after its end."""
         self._channel.access.cancel_login()
-        if self._refused is not None:
-            self._refused.cancel()
+        self._refused.cancel()
         self._session = None
 
 
@@ -373,7 +371,7 @@ class Publisher(Generic[Request]):
         self._session: PublishingSession[Request] | None = session
         self._patience = patience
         self._parked: dict[Message, Parked] = {}
-        self._alarm: Timer | None = None
+        self._alarm = Alarm(channel.transport)
         self.accepted: list[Request] = []
         self.last_sync = 0
         self.parked_bytes = 0
@@ -424,9 +422,8 @@ class Publisher(Generic[Request]):
         deadline = self._broker.clock.steady + self._patience if self._patience else 0
         self._parked[message] = Parked(destination, request, deadline)
         self.parked_bytes += len(message.body)
-        if deadline and self._alarm is None:
-            delay = self._patience / 1000
-            self._alarm = self._channel.transport.call_later(delay, self._give_up)
+        if deadline and self._alarm.timer is None:
+            self._alarm.set(self._patience / 1000, self._give_up)
 
     def _unparked(self, message: Message) -> None:
         """Handle that a parked message was accepted, or that its destination was deleted."""
@@ -448,12 +445,10 @@ class Publisher(Generic[Request]):
 
     def _give_up(self) -> None:
         """Refuse the messages whose time to wait for capacity is over."""
-        self._alarm = None
         now = self._broker.clock.steady
         for message, parked in list(self._parked.items()):
             if parked.deadline > now:
-                delay = (parked.deadline - now) / 1000
-                self._alarm = self._channel.transport.call_later(delay, self._give_up)
+                self._alarm.set((parked.deadline - now) / 1000, self._give_up)
                 return
             self._withdraw(message)
             why = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
@@ -467,9 +462,7 @@ class Publisher(Generic[Request]):
 
     def end(self, stays: Callable[[Request], bool] | None = None) -> None:
         """Withdraw the messages that wait for capacity, except those that `stay`."""
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
         for message, parked in list(self._parked.items()):
             if stays is None or not stays(parked.request):
                 self._withdraw(message)

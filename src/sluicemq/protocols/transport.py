@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import Enum
+from functools import partial
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -99,6 +100,34 @@ class Transport(Protocol):
         """
 
 
+class Alarm:
+    """One scheduled call of a session, which can be replaced or cancelled.
+
+    timer  the scheduled call; None if there is none
+    """
+
+    __slots__ = ("_transport", "timer")
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.timer: Timer | None = None
+
+    def set(self, delay: float, callback: Callable[[], None]) -> None:
+        """Call `callback` in `delay` seconds (>= 0), instead of an earlier callback."""
+        self.cancel()
+        self.timer = self._transport.call_later(delay, partial(self._ring, callback))
+
+    def _ring(self, callback: Callable[[], None]) -> None:
+        self.timer = None
+        callback()
+
+    def cancel(self) -> None:
+        """Cancel the call, if one is scheduled."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
+
 class Login(Enum):
     """State of a client's login. It decides which limits apply to the client's input.
 
@@ -115,22 +144,19 @@ class Login(Enum):
     DONE = 4
 
 
-State = Literal["connecting", "open", "closing"]
-
-
 class SessionInfo(NamedTuple):
-    """Protocol, user, client id and state of a connection.
+    """Protocol, user, client id and state of a session.
 
     protocol   name as in listener URLs; `auto` until the protocol is detected
     user       user name; "" for the anonymous user
     client_id  name that the client chose or the broker assigned; or ""
-    state      `connecting` until the client may send requests
+    state      `connecting` until the client may send requests; the connection adds other states
     """
 
     protocol: str
     user: str = ""
     client_id: str = ""
-    state: State = "open"
+    state: Literal["connecting", "open"] = "open"
 
 
 class Session(Protocol):
@@ -186,7 +212,7 @@ class Session(Protocol):
         """
 
     def session_info(self) -> SessionInfo:
-        """Return protocol, user, client id and state of the connection."""
+        """Return protocol, user, client id and state of the session."""
 
     def consumers(self) -> Iterable[Consumer]:
         """Return the current consumers of the session."""

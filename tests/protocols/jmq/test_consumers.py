@@ -261,7 +261,7 @@ def test_the_memory_of_what_was_taken_away_is_bounded(harness: Harness, peer: Pe
         purge(harness.broker, harness.queue("q"), unacked=True)
         peer.resume(number, 1000)
     peer.receive()
-    consumer = harness.coordinator.connections.popitem()[1].consumers[number]
+    consumer = harness.coordinator.connections.popitem()[1]._connection.consumers[number]
     assert len(consumer.held.first) < 100
 
 
@@ -347,7 +347,7 @@ def test_an_undeliverable_message_goes_to_another_consumer(harness: Harness, pee
     peer.send("q", "a", "b")
     [message], [_] = peer.delivered(), other.delivered()
     other.resume(0, 1)  # there is no such consumer
-    for number in list(harness.coordinator.connections.values())[1].consumers:
+    for number in list(harness.coordinator.connections.values())[1]._connection.consumers:
         other.resume(number, 1)
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 1}, blocks(message))
     harness.turn()

@@ -239,7 +239,7 @@ def test_closed_consumers_are_forgotten(harness: Harness, peer: Peer) -> None:
         peer.close_consumer(number, message)
         peer.acknowledge(message)
     [jmq] = harness.coordinator.connections.values()
-    assert jmq.consumers == {}
-    [known] = jmq.sessions.values()
+    assert jmq._connection.consumers == {}
+    [known] = jmq._connection.sessions.values()
     assert known.consumers == {}
     assert len(known.known) == 1000

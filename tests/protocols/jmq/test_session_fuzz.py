@@ -132,8 +132,8 @@ class Model(RuleBasedStateMachine):
     def left(self) -> list[Message]:
         """Return the ready messages, without those pending at a connection without credit."""
         numbers = set(self.waiting)
-        for connection in self.harness.coordinator.connections.values():
-            for consumer in connection.consumers.values():
+        for session in self.harness.coordinator.connections.values():
+            for consumer in session._connection.consumers.values():
                 for delivery in consumer.pending:
                     assert delivery.message is not None
                     numbers.discard(int(delivery.message.body))

@@ -82,13 +82,6 @@ Receiver = Callable[[Packet | ClientError], None]
 which none will arrive. Does not raise."""
 
 
-def _fail(future: asyncio.Future[Packet], error: ClientError) -> None:
-    """Fail a future, so that asyncio logs no warning if nobody awaits it any more."""
-    if not future.done():
-        fail(future, error)
-        future.exception()
-
-
 class Credit:
     """Number of messages that may be sent before the next RESUME_FLOW (section 6.2); None = no
     limit.
@@ -205,7 +198,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
 
         def receive(reply: Packet | ClientError) -> None:
             if isinstance(reply, ClientError):
-                _fail(future, reply)
+                fail(future, reply)
                 return
             if then is not None and number(reply, "JMQStatus") in accepted:
                 then(reply)
@@ -321,7 +314,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
             receive(reason)
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
-        _fail(self._challenge, reason)
+        fail(self._challenge, reason)
         self._lost(self, reason)
 
     def discard(self) -> None:

@@ -82,13 +82,11 @@ def _parse_pairs(text: str) -> Target:
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
     known = {how.name.lower(): how for how in Compression}
-    found = []
-    for word in filter(None, (word.strip().lower() for word in text.split(","))):
+    words = list(filter(None, (word.strip().lower() for word in text.split(","))))
+    for word in words:
         if word not in known:
             raise ConfigurationError(f"{name}: {word!r} is not one of {', '.join(known)}")
-        if known[word] is not Compression.NONE:
-            found.append(known[word])
-    return tuple(found)
+    return tuple(known[word] for word in words if known[word] is not Compression.NONE)
 
 
 _OPTIONS: Final[urls.Known] = {

@@ -54,11 +54,11 @@ from sluicemq.protocols.jmq.wire import (
     encode_reply,
 )
 from sluicemq.protocols.transport import (
+    Alarm,
     Background,
     Login,
     NoConsumers,
     SessionInfo,
-    Timer,
     Transport,
 )
 from sluicemq.security.access import Credentials
@@ -171,7 +171,6 @@ class JmqConnection:
     channel      transport, user and replies
     uid          returns a number that is unique within the broker
     background   compiles long selectors; None = they are compiled on the event loop
-    close        closes the connection; called with the reason
     number       JMQConnectionID
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
@@ -187,7 +186,6 @@ class JmqConnection:
     options: SessionOptions
     uid: Callable[[], int]
     background: Background | None
-    close: Callable[[str], None]
     broker: Broker = field(init=False)
     number: int = field(init=False)
     outbound: Outbound = field(init=False)
@@ -210,10 +208,6 @@ class JmqConnection:
     def identity(self) -> Identity:
         """User of the connection: anonymous until the login."""
         return self.channel.identity
-
-    def release(self) -> None:
-        """Drop the reference to the session, after its end."""
-        self.close = _nothing
 
     def selector(self, packet: Packet) -> CompiledSelector | None:
         """Return the selector of a request, or None.
@@ -273,10 +267,6 @@ class JmqConnection:
     def write(self, data: bytes) -> None:
         """Write bytes that are not a delivery."""
         self.channel.write([data])
-
-
-def _nothing(reason: str) -> None:
-    """Do nothing: the callback of a closed session."""
 
 
 # --- properties of requests ----------------------------------------------------------------------
@@ -439,9 +429,9 @@ class PortMapperSession(NoConsumers):
         self._rows = rows
         self._heard = 0
         self._answered = False
-        self._timer: Timer | None = None
+        self._timer = Alarm(transport)
         if patience:
-            self._timer = transport.call_later(patience, self.end_of_input)
+            self._timer.set(patience, self.end_of_input)
 
     def receive(self, data: bytes) -> None:
         """Read up to the end of a line (CR or LF), then answer."""
@@ -464,9 +454,7 @@ class PortMapperSession(NoConsumers):
     def closed(self) -> None:
         """Cancel the timer: the connection is closed."""
         self._answered = True
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection without an answer."""
@@ -479,4 +467,4 @@ class PortMapperSession(NoConsumers):
 
     def session_info(self) -> SessionInfo:
         """Return the session's protocol and state."""
-        return SessionInfo("jmq", state="closing" if self._answered else "connecting")
+        return SessionInfo("jmq", state="connecting")

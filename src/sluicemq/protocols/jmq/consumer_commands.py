@@ -69,7 +69,7 @@ from sluicemq.protocols.jmq.subscriptions import (
 )
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import Packet, encode_reply
-from sluicemq.protocols.transport import Timer
+from sluicemq.protocols.transport import Alarm
 
 RECOVERY_SECONDS: Final = 0.1
 """Delay between the first START of a reconnected client and the first delivery."""
@@ -97,7 +97,7 @@ class ConsumerCommands:
         self._durables = durables
         self._broker = connection.broker
         self._consumers = connection.consumers
-        self._delay: Timer | None = None
+        self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
         self._pending: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
@@ -164,14 +164,11 @@ class ConsumerCommands:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.reconnected = False
-            self._delay = self._connection.channel.transport.call_later(
-                RECOVERY_SECONDS, self._begin
-            )
-        elif self._delay is None:
+            self._delay.set(RECOVERY_SECONDS, self._begin)
+        elif self._delay.timer is None:
             self._begin()
 
     def _begin(self) -> None:
-        self._delay = None
         outbound = self._connection.outbound
         outbound.started = True
         outbound.measure()
@@ -188,9 +185,7 @@ class ConsumerCommands:
 
     def pause(self) -> None:
         """Pause the deliveries of this connection until START."""
-        if self._delay is not None:
-            self._delay.cancel()
-            self._delay = None
+        self._delay.cancel()
         outbound = self._connection.outbound
         outbound.started = False
         outbound.measure()

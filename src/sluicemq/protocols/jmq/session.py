@@ -74,12 +74,11 @@ from sluicemq.protocols.jmq.wire import (
     encode_packet,
 )
 from sluicemq.protocols.transport import (
+    Alarm,
     Background,
     Job,
     Login,
     SessionInfo,
-    State,
-    Timer,
     Transport,
 )
 from sluicemq.security.access import OPEN, Access, Credentials
@@ -111,7 +110,7 @@ class Coordinator:
     """State shared by all JMQ connections of a broker.
 
     session      JMQBrokerSessionID, unique for each run of the broker
-    connections  connections by JMQConnectionID
+    connections  logged-in connections by JMQConnectionID
     background   runs long computations off the event loop, or None
     """
 
@@ -135,7 +134,7 @@ class Coordinator:
         self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
         self._ready = False
         self.session = self.uid()
-        self.connections: dict[int, JmqConnection] = {}
+        self.connections: dict[int, JmqSession] = {}
         self.client_ids = ClientIds()
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
@@ -192,9 +191,7 @@ class JmqSession:
         self._channel: Channel[Packet | Oversized] = Channel(
             transport, broker, access, "jmq", ANONYMOUS
         )
-        connection = JmqConnection(
-            self._channel, options, coordinator.uid, coordinator.background, self._close
-        )
+        connection = JmqConnection(self._channel, options, coordinator.uid, coordinator.background)
         self._connection = connection
         self._producers = Producers(connection, coordinator.branches)
         self._consumer_commands = ConsumerCommands(
@@ -210,7 +207,7 @@ class JmqSession:
         """Compilation job of the selector."""
         self._at_end = False
         """True after EOF; the session still processes the packets that are held."""
-        self._timer: Timer | None = None
+        self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
         self._heard = True
         self._missed = 0
@@ -323,7 +320,6 @@ class JmqSession:
         self._login.release()
         self._producers.publisher.release()
         self._handlers.clear()
-        self._connection.release()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Send GOODBYE (SHUTDOWN or ADMIN_KILLED) and close; the client may reconnect."""
@@ -341,12 +337,12 @@ class JmqSession:
 
     def session_info(self) -> SessionInfo:
         """Return protocol, user, client id and state of the connection."""
-        channel = self._channel
-        state: State = "open" if self._login.logged_in else "connecting"
-        if channel.ended or self._at_end:
-            state = "closing"
-        client_id = self._connection.sender.client_id
-        return SessionInfo("jmq", channel.identity.name, client_id, state)
+        return SessionInfo(
+            "jmq",
+            self._channel.identity.name,
+            self._connection.sender.client_id,
+            "open" if self._login.logged_in else "connecting",
+        )
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
@@ -456,7 +452,7 @@ class JmqSession:
         connection.write(encode_challenge(options, packet, self._nonce))
         interval = options.ping_interval
         if interval:
-            self._timer = self._transport.call_later(interval, self._ring)
+            self._timer.set(interval, self._ring)
 
     def _authenticate(self, packet: Packet) -> None:
         """Check the login; later packets wait until the check ends."""
@@ -491,7 +487,7 @@ class JmqSession:
         connection = self._connection
         self._decoder.allow(Limits(packet=connection.options.packet))
         self._supersede()
-        self._coordinator.connections[connection.number] = connection
+        self._coordinator.connections[connection.number] = self
         connection.reply(request)
 
     def process_held(self, frames: list[Packet | Oversized]) -> None:
@@ -502,8 +498,8 @@ class JmqSession:
         """Close the previous connection of this client, if it is still open."""
         old = self._coordinator.connections.get(self._before)
         user = self._channel.identity.name
-        if old is not None and old.reconnectable and old.channel.identity.name == user:
-            old.close("the client has connected again")
+        if old and old._connection.reconnectable and old._channel.identity.name == user:
+            old._close("the client has connected again")
 
     # --- other requests ---------------------------------------------------------------------
 
@@ -587,7 +583,6 @@ class JmqSession:
 
     def _ring(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""
-        self._timer = None
         connection = self._connection
         if self._channel.closed:
             return
@@ -605,7 +600,7 @@ class JmqSession:
             self._missed += 1
             if self._login.logged_in:
                 connection.write(encode_packet(PacketType.PING, A))
-        self._timer = self._transport.call_later(connection.options.ping_interval, self._ring)
+        self._timer.set(connection.options.ping_interval, self._ring)
 
     # --- closing -----------------------------------------------------------------------------
 
@@ -653,9 +648,7 @@ class JmqSession:
         if self._compilation is not None:
             self._compilation.cancel()
             self._compilation = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         self._channel.release()
         self._give_back()
 

@@ -37,7 +37,7 @@ from sluicemq.protocols.msglite.http import (
 )
 from sluicemq.protocols.msglite.mapping import to_message, wire_body
 from sluicemq.protocols.msglite.session import ReplyAddresses
-from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 ADDRESS: Final = "msglite.httpRequests"
@@ -97,7 +97,7 @@ class GatewaySession:
         self._owned: list[Destination] = []
         """Temporary queues R and B."""
         self._sent = SentDeliveries(broker, refill=True)
-        self._alarm: Timer
+        self._alarm = Alarm(transport)
         self._put_off()
         self._set_alarm()
 
@@ -169,8 +169,7 @@ class GatewaySession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. HTTP clients have no client id."""
-        state: State = "closing" if self._state is _State.CLOSED else "open"
-        return SessionInfo("msglite-http", self._channel.identity.name, state=state)
+        return SessionInfo("msglite-http", self._channel.identity.name)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumer of the response."""
@@ -270,11 +269,9 @@ class GatewaySession:
 
     def _set_alarm(self) -> None:
         left = self._deadline - self._broker.clock.steady
-        self._alarm = self._transport.call_later(left / 1000, self._on_alarm)
+        self._alarm.set(left / 1000, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        if self._state is _State.CLOSED:
-            return
         if self._broker.clock.steady < self._deadline:
             self._set_alarm()
         elif self._state is _State.READING:

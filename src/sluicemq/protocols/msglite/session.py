@@ -55,7 +55,7 @@ from sluicemq.protocols.msglite.wire import (
     encode_message,
     message_head,
 )
-from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 WAITING: Final = 1
@@ -190,7 +190,7 @@ class MsgliteSession:
         self._query: Destination | None = None
         """Reply address of the waiting query."""
         self._deadline = 0
-        self._alarm: Timer | None = None
+        self._alarm = Alarm(transport)
         self._alarm_at = 0
         self._unsent = 0
         self._sent = SentDeliveries(broker, refill=False)
@@ -271,7 +271,7 @@ class MsgliteSession:
     def closed(self) -> None:
         """Requeue unsent deliveries. Received messages are still published."""
         self._channel.close()
-        self._set_no_alarm()
+        self._alarm.cancel()
         self._sent.unsent.clear()
         for consumer in (*self._retired, *self._window.consumers):
             self._broker.detach(consumer)
@@ -293,8 +293,7 @@ class MsgliteSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
-        state: State = "closing" if self._holds & CLOSED or self._channel.ended else "open"
-        return SessionInfo("msglite", self._channel.identity.name, state=state)
+        return SessionInfo("msglite", self._channel.identity.name)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of the waiting ready or query."""
@@ -406,7 +405,7 @@ class MsgliteSession:
             self._give_up()
             return
         self._deadline = self._broker.clock.steady + timeout * 1000
-        if self._alarm is None or self._alarm_at > self._deadline:
+        if self._alarm.timer is None or self._alarm_at > self._deadline:
             self._set_alarm()
 
     def _give_up(self) -> None:
@@ -564,19 +563,11 @@ class MsgliteSession:
 
     def _set_alarm(self) -> None:
         """Set the timer for the deadline. One timer serves all commands; an earlier one is kept."""
-        if self._alarm is not None:
-            self._alarm.cancel()
         delay = min((self._deadline - self._broker.clock.steady) / 1000, _LONGEST_ALARM)
         self._alarm_at = self._deadline
-        self._alarm = self._transport.call_later(delay, self._on_alarm)
-
-    def _set_no_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.set(delay, self._on_alarm)
 
     def _on_alarm(self) -> None:
-        self._alarm = None
         if not self._holds & WAITING:
             return
         if self._broker.clock.steady < self._deadline:
@@ -598,7 +589,7 @@ class MsgliteSession:
             return
         self._holds = CLOSED
         self._pending.clear()
-        self._set_no_alarm()
+        self._alarm.cancel()
         self._cancel_waiting()
         if self._channel.close():
             self._transport.close(reason)

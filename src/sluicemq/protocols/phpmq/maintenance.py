@@ -27,12 +27,11 @@ from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.transport import (
+    Alarm,
     Login,
     NoConsumers,
     Process,
     SessionInfo,
-    State,
-    Timer,
     Transport,
 )
 from sluicemq.security.access import OPEN, Access
@@ -88,7 +87,7 @@ class MaintenanceSession(NoConsumers):
         self._purging = 0
         """Queues of the latest command that are not purged yet; its response and others wait."""
         self._page: Callable[[], str] | None = None
-        self._timer: Timer | None = None
+        self._timer = Alarm(transport)
         self._write(screen.welcome(vitals.version) + screen.PROMPT)
 
     # --- from the connection -----------------------------------------------------------------
@@ -162,8 +161,7 @@ class MaintenanceSession(NoConsumers):
 
     def session_info(self) -> SessionInfo:
         """Return the session info."""
-        state: State = "closing" if self._channel.closed else "open"
-        return SessionInfo("phpmq-maintenance", self._channel.identity.name, state=state)
+        return SessionInfo("phpmq-maintenance", self._channel.identity.name)
 
     # --- commands ----------------------------------------------------------------------------
 
@@ -274,13 +272,11 @@ class MaintenanceSession(NoConsumers):
         if page is not None:
             if not self._channel.congested:
                 self._write(page())
-            self._timer = self._transport.call_later(REFRESH_SECONDS, self._draw)
+            self._timer.set(REFRESH_SECONDS, self._draw)
 
     def _stop(self) -> None:
         self._page = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
 
     def _monitor(self) -> str:
         queues = [_figures(destination) for destination in self._queues()]

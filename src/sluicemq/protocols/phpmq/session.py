@@ -75,7 +75,7 @@ from sluicemq.protocols.phpmq.wire import (
     Limits,
 )
 from sluicemq.protocols.transcoding import answer_correlation
-from sluicemq.protocols.transport import Login, SessionInfo, State, Transport
+from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
 
 MOST_WAITING: Final = 1024 * 1024
@@ -225,9 +225,7 @@ class PhpmqSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. PHPMQ clients have no client id."""
-        channel = self._channel
-        state: State = "closing" if channel.closed or channel.ended else "open"
-        return SessionInfo("phpmq", channel.identity.name, state=state)
+        return SessionInfo("phpmq", self._channel.identity.name)
 
     def consumers(self) -> list[Consumer]:
         """Return the consumer of the subscription, if there is one."""

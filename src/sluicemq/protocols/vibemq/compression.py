@@ -35,8 +35,6 @@ class Compression(IntEnum):
     BROTLI = 2
 
 
-_NAMES: Final = {"gzip": Compression.GZIP, "brotli": Compression.BROTLI}
-
 SUPPORTED: Final = (Compression.BROTLI, Compression.GZIP)
 """All algorithms, the best first."""
 
@@ -47,11 +45,9 @@ def negotiate(offered: str, supported: Collection[Compression] = SUPPORTED) -> C
     `offered` is the header `supported-compression`: names in descending preference, separated by
     commas. Letter case is ignored, and unknown names are skipped.
     """
-    for name in offered.split(","):
-        how = _NAMES.get(name.strip().lower())
-        if how is not None and how in supported:
-            return how
-    return Compression.NONE
+    by_name = {how.name.lower(): how for how in supported}
+    found = (by_name.get(name.strip().lower()) for name in offered.split(","))
+    return next(filter(None, found), Compression.NONE)
 
 
 def names(algorithms: Collection[Compression]) -> str:

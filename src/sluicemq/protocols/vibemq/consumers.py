@@ -62,7 +62,7 @@ from sluicemq.protocols.channel import (
     SentDeliveries,
     Unacked,
 )
-from sluicemq.protocols.transport import Timer
+from sluicemq.protocols.transport import Alarm
 from sluicemq.protocols.vibemq.compression import Compression
 from sluicemq.protocols.vibemq.connection import VibemqConnection
 from sluicemq.protocols.vibemq.large import LARGE, LargeKey, encode_large
@@ -127,7 +127,7 @@ class Subscriber:
         """Deliveries from one whose large frame is being encoded onwards."""
         self._awaited: LargeKey | None = None
         """The large frame that is requested."""
-        self._timer: Timer | None = None
+        self._timer = Alarm(self._connection.channel.transport)
         """Scheduled sending of that frame."""
         self._passed = (0, 0, 0)
         """Position of the latest acknowledged delivery, as of `_position`."""
@@ -332,13 +332,10 @@ class Subscriber:
         if key == self._awaited:
             self._awaited = None
             # in an event loop callback of this connection, so that an error ends only it
-            self._timer = self._connection.channel.transport.call_later(
-                0, partial(self._go_on, key, frame)
-            )
+            self._timer.set(0, partial(self._go_on, key, frame))
 
     def _go_on(self, key: LargeKey, frame: bytes | Exception) -> None:
         """Send the large frame and the deliveries behind it."""
-        self._timer = None
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
@@ -354,9 +351,7 @@ class Subscriber:
     def _stop_sending(self) -> list[int]:
         """Drop the deliveries that are not sent yet and return their sequences."""
         self._awaited = None
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._timer.cancel()
         behind, self._behind = self._behind, []
         return [delivery.sequence for delivery in behind]
 
@@ -521,7 +516,7 @@ class Subscriptions:
         self.heard = 0
         self.passed = 0
         self.silent = False
-        self._alarm: Timer | None = None
+        self._alarm = Alarm(connection.channel.transport)
         self._due = 0
 
     def end(self) -> None:
@@ -531,9 +526,7 @@ class Subscriptions:
             subscriber.end(begun)
         self.by_name.clear()
         self.copies = None
-        if self._alarm is not None:
-            self._alarm.cancel()
-            self._alarm = None
+        self._alarm.cancel()
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries of queues without acknowledgements."""
@@ -650,14 +643,11 @@ class Subscriptions:
 
     def expect(self, due: int) -> None:
         """Set the timer for a delivery that must be acknowledged by `due`, in steady ms."""
-        if self._alarm is not None:
-            if self._due <= due:
-                return
-            self._alarm.cancel()
+        if self._alarm.timer is not None and self._due <= due:
+            return
         self._due = due
         delay = max(1, due - self.connection.broker.clock.steady)
-        transport = self.connection.channel.transport
-        self._alarm = transport.call_later(delay / 1000, self._on_alarm)
+        self._alarm.set(delay / 1000, self._on_alarm)
 
     def _deadline(self, copy: Copy, current: Copy | None) -> int:
         """Return the steady ms at which a copy times out; 0 = never."""
@@ -668,7 +658,6 @@ class Subscriptions:
 
     def _on_alarm(self) -> None:
         """Handle expired timeouts and set the timer for the next one."""
-        self._alarm = None
         now = self.connection.broker.clock.steady
         late: dict[Subscriber, list[int]] = {}
         sent = self._sent()

@@ -34,7 +34,7 @@ from sluicemq.model.errors import (
     TooManyFailures,
 )
 from sluicemq.protocols.channel import CONGESTED, Channel, LoginCheck
-from sluicemq.protocols.transport import Login, SessionInfo, State, Timer, Transport
+from sluicemq.protocols.transport import Alarm, Login, SessionInfo, Transport
 from sluicemq.protocols.vibemq.commands import COMMANDS
 from sluicemq.protocols.vibemq.compression import Compression, Unpacker, negotiate
 from sluicemq.protocols.vibemq.connection import (
@@ -146,7 +146,7 @@ class VibemqSession:
         self._channel.has_backlog = self._has_backlog
         self._login = LoginCheck(self._channel, self)
         self._subscriptions = Subscriptions(self._connection)
-        self._unpacking: Timer | None = None
+        self._unpacking = Alarm(transport)
         """Scheduled call that unpacks the decoder's backlog or reads its large frame."""
         self._large: OffloadedJob | None = None
         """Job that reads the decoder's large frame."""
@@ -177,7 +177,6 @@ class VibemqSession:
     def _process_backlog(self) -> None:
         """Process the next frames of the decoder's backlog, or submit its large frame for reading,
         first with a small memory limit."""
-        self._unpacking = None
         large = self._decoder.large
         if large is None:
             self.receive(b"")
@@ -200,12 +199,9 @@ class VibemqSession:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
             # in a callback of this connection, so that an error ends only this connection
-            self._unpacking = self._channel.transport.call_later(
-                0, partial(self._carry_out_large, result)
-            )
+            self._unpacking.set(0, partial(self._carry_out_large, result))
 
     def _carry_out_large(self, result: Frame | Exception) -> None:
-        self._unpacking = None
         if isinstance(result, Exception):
             if not isinstance(result, ProtocolError):
                 raise result
@@ -280,11 +276,10 @@ class VibemqSession:
 
     def session_info(self) -> SessionInfo:
         """Return the session info. The client id is the connection id sent with ConnectAck."""
-        state: State = "open" if self._login.logged_in else "connecting"
-        if self._channel.ended:
-            state = "closing"
-        client_id = self._connection.name if self._login.logged_in else ""
-        return SessionInfo("vibemq", self._channel.identity.name, client_id, state)
+        user = self._channel.identity.name
+        if self._login.logged_in:
+            return SessionInfo("vibemq", user, self._connection.name)
+        return SessionInfo("vibemq", user, state="connecting")
 
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
@@ -474,9 +469,8 @@ class VibemqSession:
         """Return whether received frames are still packed, and unpack them unless they `wait`."""
         if not self._decoder.backlog:
             return False
-        if not wait and self._unpacking is None and self._large is None:
-            transport = self._channel.transport
-            self._unpacking = transport.call_later(0, self._process_backlog)
+        if not wait and self._unpacking.timer is None and self._large is None:
+            self._unpacking.set(0, self._process_backlog)
         return True
 
     def _leave(self, reason: str = "") -> None:
@@ -493,9 +487,7 @@ class VibemqSession:
     def _stop(self) -> None:
         """Stop processing input and sending responses."""
         self._channel.close()
-        if self._unpacking is not None:
-            self._unpacking.cancel()
-            self._unpacking = None
+        self._unpacking.cancel()
         if self._large is not None:
             self._large.cancel()
             self._large = None
