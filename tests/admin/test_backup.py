@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import http.client
 import json
 import time
+from collections import deque
 from contextlib import closing
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
 
+from sluicemq.admin.journal import _lines
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.journal.backup import CopyProgress
 from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
 from tests.server.conftest import Start
@@ -56,6 +61,18 @@ def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
 def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
     answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
     return answer.status, answer.code
+
+
+def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
+    async def lines() -> list[bytes]:
+        making = asyncio.get_running_loop().create_future()
+        making.set_result({"state": "done"})
+        return [line async for line in _lines(making, deque([CopyProgress(7, 7)]), Event())]
+
+    assert [json.loads(line) for line in asyncio.run(lines())] == [
+        {"state": "copying", "processed": 7, "total": 7},
+        {"state": "done"},
+    ]
 
 
 def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path) -> None:

@@ -491,11 +491,13 @@ async def _lines(
     latest: deque[CopyProgress],
     given_up: threading.Event,
 ) -> AsyncIterator[bytes]:
-    """Yield the lines of the response: progress, then the result. Cancels the backup if the
-    response ends before it."""
+    """Yield the lines of the response: progress, at least once, then the result. Cancels the backup
+    if the response ends before it."""
     try:
-        while not making.done():
+        ended = False
+        while not ended:
             await asyncio.wait((making,), timeout=REPORT_SECONDS)
+            ended = making.done()
             if latest:
                 done, total = latest.pop()
                 line = {"state": "copying", "processed": done, "total": total}
