@@ -193,9 +193,8 @@ def is_local(spark: SparkSession) -> bool:
 def materialized(rows: DataFrame) -> DataFrame:
     """Compute rows once, and return them without their query.
 
-    Unlike cached rows, they are not computed again when one of the tables they come from changes,
-    nor materialised again by a merge. On a cluster they have two copies, because the part of a
-    lost worker cannot be computed again.
+    Unlike cached rows, they are not computed again when one of the tables they come from changes.
+    On a cluster they have two copies, because the part of a lost worker cannot be computed again.
     """
     local = is_local(rows.sparkSession)
     level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
