@@ -11,7 +11,7 @@ from typing import Any, Final
 from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as f
 
-from sluicemq.pipeline.delta import Tag, configured
+from sluicemq.pipeline.delta import INTERPRETED, Tag, configured
 from sluicemq.pipeline.jobs import gold, silver
 from sluicemq.pipeline.jobs.bodies import NEED_JAVA
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
@@ -25,14 +25,6 @@ _GOLD_SETTINGS: Final = {"spark.databricks.delta.merge.materializeSource": "none
 """The merged rows are materialised already."""
 _LOCAL_GOLD_SETTINGS: Final = {**_GOLD_SETTINGS, "spark.sql.shuffle.partitions": "1"}
 """A batch has few groups of events; a second task would take longer than it saves."""
-_INTERPRETED: Final = {
-    "spark.sql.codegen.wholeStage": "false",
-    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
-}
-"""For the few rows of a merge into gold: each task generates code again, even if it is compiled.
-
-That took a third of the processor time of the merge's tasks. With 8,000 rows it is equal, and with
-50,000 the interpreted merge takes an eighth more."""
 
 
 @dataclass
@@ -152,7 +144,7 @@ class LakeWriter:
                 days = (_time(seen.get[name]).date() for name in ("oldest", "newest"))
                 first, last = (f"DATE'{day}'" for day in days)
                 within = f"old.broker = '{broker}' AND old.day BETWEEN {first} AND {last}"
-                with configured(spark, _INTERPRETED if local else {}):
+                with configured(spark, INTERPRETED if local else {}):
                     table.merge(rows, gold.COMBINED, self._tag(done), within=within)
         done.gold_committed = datetime.now(UTC)
 
