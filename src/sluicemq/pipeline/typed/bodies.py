@@ -53,6 +53,11 @@ MAY_NEED_JAVA: Final = (
 _NONCE: Final = f"n{secrets.token_hex(8)}"
 """Name that no message can contain on purpose: see _json."""
 _CORRUPT: Final = "_corrupt"
+_INTERNAL: Final = (
+    *("_text", "_error", "_object", "_keys", _CORRUPT),
+    *("_listed", "_twice", "_valid", "_ended", "_raw", "_parsed"),
+)
+"""Columns that `parse` needs, and does not return."""
 _TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
 _STRICT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT, **_TOKENS}
 _LENIENT: Final = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _CORRUPT}
@@ -80,16 +85,12 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
     java  True if a row may fulfil NEED_JAVA; otherwise nothing is sent to Python
     """
     condition = NEED_JAVA if java else "false"
-    frame = messages.withColumn("_read", java_columns(java)).selectExpr(
+    kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
+    return messages.withColumn("_read", java_columns(java)).selectExpr(
         "* EXCEPT (_read)",
         f"if({condition}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
-        "_read.error AS _error",
-    )
-    kinds = "('object')" if format is Format.JSON else "('object', 'map', 'stream')"
-    return frame.selectExpr(
-        "* EXCEPT (_error)",
         f"CASE WHEN body_kind IN {kinds} THEN concat('a body of the kind ', body_kind, "
-        f"' is no {format}') WHEN _error IS NOT NULL THEN _error "
+        f"' is no {format}') WHEN _read.error IS NOT NULL THEN _read.error "
         "WHEN coalesce(octet_length(body), 0) = 0 THEN 'the body is empty' END AS _error",
     )
 
@@ -112,7 +113,7 @@ def parse(
         Format.XML: _xml,
         Format.TEXT: _plain,
     }
-    return parsers[format](frame, columns).drop("_text", "_error")
+    return parsers[format](frame, columns).drop(*_INTERNAL)
 
 
 def usual_fields(messages: DataFrame) -> list[tuple[str, ...]]:
@@ -143,12 +144,11 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     is the last name, unless the object ends before the text does.
     """
     known = (*columns.names, _NONCE)
-    unknown = f.size(f.array_except("_keys", _literals(known)))
-    twice = f.expr("size(_keys) > size(array_distinct(_keys))")
-    for names in usual:
-        same = f.col("_keys") == _literals(names)
-        unknown = f.when(same, f.lit(len(set(names) - set(known)))).otherwise(unknown)
-        twice = f.when(same, f.lit(False)).otherwise(twice)
+    listed = f.lit(None)
+    for names in reversed(usual):
+        unknown = len(set(names) - set(known))
+        listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
+    others = f.size(f.array_except("_keys", _literals(known)))
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     frame = frame.withColumns(
         {
@@ -156,19 +156,19 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
             "_keys": f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS)),
         }
     )
+    # Each alias may refer to those before it.
     frame = frame.select(
         "*",
         "_object.*",
-        f.coalesce(unknown, f.lit(0)).alias("_unknown"),
-        twice.alias("_twice"),
+        listed.cast("INT").alias("_listed"),
+        f.coalesce("_listed", others, f.lit(0)).alias("_unknown"),
+        f.expr("_listed IS NULL AND size(_keys) > size(array_distinct(_keys))").alias("_twice"),
         f.expr(f"_object IS NOT NULL AND _object.{_CORRUPT} IS NULL").alias("_valid"),
         f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
-    ).drop("_object", "_keys", _CORRUPT)
+    )
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
     good = valid & ~f.col("_twice") & ~f.expr(_infinite(columns)) & _utf8(columns)
-    frame = frame.withColumn("_good", f.coalesce(good, f.lit(False)))
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
-    frame = frame.withColumn("_raw", raw)
     reasons = [_wrong(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
@@ -189,7 +189,12 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         )
         .otherwise(f.coalesce(_joined(reasons), f.lit("the body is not JSON")))
     )
-    return frame.withColumn("_reason", reason).drop("_valid", "_ended", "_raw", "_twice")
+    return frame.select(
+        "*",
+        f.coalesce(good, f.lit(False)).alias("_good"),
+        raw.alias("_raw"),
+        reason.alias("_reason"),
+    )
 
 
 def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
@@ -263,7 +268,7 @@ def _strings(
         "_parsed.*",
         f.coalesce(good & f.is_valid_utf8("_text"), f.lit(False)).alias("_good"),
         f.lit(0).alias("_unknown"),
-    ).drop("_parsed", _CORRUPT)
+    )
     frame = frame.withColumn("_good", f.col("_good") & ~f.expr(_infinite(columns)))
     frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(texts)))
     reason = (
@@ -275,7 +280,7 @@ def _strings(
         reason = reason.when(f.expr(condition), f.lit(text))
     wrong = _joined([_wrong(field, f.col("_raw")[field.name]) for field in columns])
     reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
-    return frame.withColumn("_reason", reason).drop("_raw")
+    return frame.withColumn("_reason", reason)
 
 
 # --- helpers of the formats ----------------------------------------------------------------------

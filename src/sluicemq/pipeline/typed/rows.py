@@ -62,6 +62,13 @@ METADATA: Final = StructType(
 )
 """Columns of every typed table after the declared ones."""
 
+_MESSAGE: Final = (
+    *("message_sequence AS _sequence", "destination AS _destination"),
+    *("coalesce(published, time) AS _time", "message_id AS _message_id"),
+    *("sequence AS _record", "body AS _bytes", "_text", "_error"),
+)
+"""Columns of a typed row before its body is parsed."""
+
 QUARANTINE_COLUMNS: Final = StructType(
     [
         StructField("broker", StringType()),
@@ -169,18 +176,9 @@ def typed_rows(
     java     True if a body may need Java's serialisation (jobs/bodies.NEED_JAVA)
     usual    lists of bodies.usual_fields
     """
-    frame = with_text(messages, table.format, java).withColumn("_broker", f.lit(broker))
+    frame = with_text(messages, table.format, java)
     # A declared column may have any name without a leading underscore.
-    frame = frame.selectExpr(
-        "_broker",
-        "message_sequence AS _sequence",
-        "destination AS _destination",
-        "coalesce(published, time) AS _time",
-        "message_id AS _message_id",
-        "sequence AS _record",
-        "body AS _bytes",
-        *("_text", "_error"),
-    )
+    frame = frame.select(f.lit(broker).alias("_broker"), *map(f.expr, _MESSAGE))
     frame = parse(frame, table.format, columns, usual)
     with configured(messages.sparkSession, LENIENT):
         return _with_outcome(_with_key_reason(frame, table), table)
