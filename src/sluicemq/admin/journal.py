@@ -166,7 +166,7 @@ class JournalService:
         status = 206 if partial else 200
         if call.request.method == "HEAD":
             start = end
-        return StreamingResponse(_pieces(file, start, end), status, headers, OCTETS)
+        return StreamingResponse(_chunks(file, start, end), status, headers, OCTETS)
 
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
@@ -246,7 +246,7 @@ class JournalService:
         return durable, found
 
 
-async def _pieces(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]:
+async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]:
     """Yield the bytes of a segment from `start` to `end`, read in chunks on another thread. Closes
     the file."""
     with file:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
-from sluicemq.protocols.transport import Login, NoConsumers, Session, SessionInfo, Timer, Transport
+from sluicemq.protocols.transport import Alarm, Login, NoConsumers, Session, SessionInfo, Transport
 
 MSGLITE_FIRST = b"><?. \t\r\n"
 
@@ -87,11 +87,11 @@ class AutoSession(NoConsumers):
     """
 
     __slots__ = (
+        "_alarm",
         "_detect_protocol",
         "_first",
         "_open",
         "_silent",
-        "_timer",
         "_transport",
         "login",
     )
@@ -112,7 +112,9 @@ class AutoSession(NoConsumers):
         self._detect_protocol = detect_protocol
         self._first = b""
         self._silent = silent
-        self._timer: Timer | None = transport.call_later(patience, self._lose) if patience else None
+        self._alarm = Alarm(transport)
+        if patience:
+            self._alarm.set(patience, self._lose)
 
     def receive(self, data: bytes) -> None:
         """Detect the protocol and open its session; close if no protocol matches."""
@@ -135,7 +137,6 @@ class AutoSession(NoConsumers):
 
     def _lose(self) -> None:
         """Open a session of the silent protocol, because the client has sent nothing."""
-        self._timer = None
         session = self._open(self._silent)
         self._transport.replace_session(session)
         session.end_of_input()
@@ -160,9 +161,7 @@ class AutoSession(NoConsumers):
 
     def closed(self) -> None:
         """Cancel the timer."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        self._alarm.cancel()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection: the client could not read the reason."""

@@ -45,7 +45,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def conversation(chance: Random, protocol: str) -> tuple[list[bytes], list[bytes], Talk]:
-    """What both sides say, frame by frame, and how it went over the wire."""
+    """Return the frames of both sides, and how they went over the wire."""
     sides = [make(chance) for make in PROTOCOLS[protocol]]
     numbers = tuple(chance.choice((0, 7, WRAP - 1, WRAP - 300)) for _ in range(2))
     talk = Talk(

@@ -26,7 +26,7 @@ def collect(sizes: Sequence[int], cuts: Sequence[int], rows: int, size: int) -> 
 
 
 def numbers(part: EncodedPart) -> list[int]:
-    """Of the rows in it."""
+    """Return the numbers of the rows in it."""
     data = b"".join(part.frames)
     return [int(each.message_id) for frame in frames(memoryview(data)) for each in decode(frame)]
 

@@ -263,11 +263,11 @@ def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Row]) -> None:
             for anomaly in anomalies
             if anomaly["severity"] == severity
         }
-        shown = sorted(place for place in places if 0 <= place < bins.count)
-        if shown:
+        visible = sorted(place for place in places if 0 <= place < bins.count)
+        if visible:
             axes.plot(
-                _edges(bins)[shown] + bins.width / DAY_MINUTES / 2,
-                [0.96] * len(shown),
+                _edges(bins)[visible] + bins.width / DAY_MINUTES / 2,
+                [0.96] * len(visible),
                 transform=axes.get_xaxis_transform(),
                 color=LIGHT[colour],
                 marker="v",

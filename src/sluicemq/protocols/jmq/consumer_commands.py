@@ -292,7 +292,7 @@ class ConsumerCommands:
             if not exclude:
                 raise RejectedRequest(
                     Status.PRECONDITION_FAILED,
-                    "without a client id, nobody's messages are local to this subscription",
+                    "without a client id, no messages are local to this subscription",
                 )
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
