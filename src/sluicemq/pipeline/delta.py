@@ -200,7 +200,7 @@ class LakeTable:
 
     def _save(self, writer: DataFrameWriter, spark: SparkSession) -> None:
         if self.exists(spark):
-            self.tags(spark)
+            self._computed(spark)
             writer.save(self.location)
             return
         # refuses another lake's table of this name before anything is written
@@ -253,21 +253,16 @@ class LakeTable:
         # a merge has no options of its own
         settings = {}
         if tag:
-            self.tags(spark)
+            self._computed(spark)
             settings = {_APPLICATION: tag.application, _VERSION: str(tag.version)}
         with configured(spark, settings):
             merge.execute()
 
     def tags(self, spark: SparkSession) -> dict[str, TagState]:
-        """Return the last tag of each application that wrote to the table.
-
-        Delta keeps the state of the table that this computes, and looks a tag up in it before it
-        writes: so writes call this first, which computes it at a lower cost (INTERPRETED).
-        """
+        """Return the last tag of each application that wrote to the table."""
         if not self.exists(spark):
             return {}
-        with configured(spark, INTERPRETED):
-            entries = self._snapshot(spark).setTransactions().iterator()
+        entries = self._computed(spark).setTransactions().iterator()
         found = {}
         while entries.hasNext():
             each = entries.next()
@@ -303,6 +298,17 @@ class LakeTable:
         log = java._jvm.org.apache.spark.sql.delta.DeltaLog
         nothing = java._jvm.scala.Option.empty()
         return log.forTable(java._jsparkSession, self.location).update(False, nothing, nothing)
+
+    def _computed(self, spark: SparkSession) -> Any:
+        """Return Delta's current snapshot, its state computed without generated code.
+
+        Delta keeps that state, and looks a tag up in it before it writes: so writes call this
+        first, which computes it at a lower cost (INTERPRETED).
+        """
+        snapshot = self._snapshot(spark)
+        with configured(spark, INTERPRETED):
+            snapshot.setTransactions()
+        return snapshot
 
 
 def _writer(rows: DataFrame, mode: str, tag: Tag | None) -> DataFrameWriter:

@@ -300,8 +300,8 @@ def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None
     axes.set(ylim=(edges[0], edges[-1]), ylabel="latency")
     ticks = np.outer(10.0 ** np.arange(-2, 13), (1, 2, 5) if edges[-1] < 1000 * lowest else (1,))
     # the label of 0 is just below
-    shown = ticks[(ticks >= (lowest if edges[0] else 2 * lowest)) & (ticks <= edges[-1])]
-    axes.set_yticks(shown if edges[0] else [0.0, *shown])
+    ticks = ticks[(ticks >= (lowest if edges[0] else 2 * lowest)) & (ticks <= edges[-1])]
+    axes.set_yticks(ticks if edges[0] else [0.0, *ticks])
     axes.yaxis.set_major_formatter(lambda value, _: words.duration(value))
     axes.minorticks_off()
     bar = axes.figure.colorbar(mesh, ax=axes, ticks=[1, most], pad=0.01, aspect=30)
