@@ -115,6 +115,29 @@ def test_backfill_goes_on_where_the_tables_are(
     traffic.check(spark)
 
 
+def test_queries_add_no_variable_to_the_environment_that_they_share(
+    spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark adds them without a lock, which could end all queries (run._prepare_source)."""
+    java: Any = spark
+    sources = java._jsparkSession.sessionState().dataSourceManager()
+    environment = sources.lookupDataSource("sluicemq").dataSourceCls().envVars()
+    for name in set(environment) - {"PYTHONPATH"}:  # of queries of other tests
+        environment.remove(name)
+    prepared: list[set[str]] = []
+    begin = Supervisor._begin
+
+    def observed(self: Supervisor, *rest: Any) -> None:
+        prepared.append(set(environment))
+        begin(self, *rest)
+
+    monkeypatch.setattr(Supervisor, "_begin", observed)
+    Supervisor(spark, traffic.job()).run(None)
+    assert set(environment) == prepared[0]
+    assert all(environment.values())
+    traffic.check(spark)
+
+
 def test_typed_tables_are_filled_beside(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:

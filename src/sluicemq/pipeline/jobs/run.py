@@ -37,7 +37,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from secrets import token_hex
-from typing import Final
+from typing import Any, Final
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -77,6 +77,13 @@ _LOG_STORE: Final = "spark.delta.logStore.{}.impl"
 _LOOK_SECONDS: Final = 0.1
 _STOP_SECONDS: Final = 60.0
 """Time that a batch may take after the query was asked to stop."""
+_WORKER_VARIABLES: Final = (
+    "SPARK_LOCAL_DIRS",
+    "SPARK_AUTH_SOCKET_TIMEOUT",
+    "SPARK_BUFFER_SIZE",
+    "SPARK_PYTHON_RUNTIME",
+)
+"""Environment variables that Spark sets for a source's worker when a query starts."""
 _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 """Pattern of the project's errors in the text of an error from the JVM."""
 _PREFACE: Final = "terminated with exception: "
@@ -236,6 +243,7 @@ class Supervisor:
     def _start(self, interval: float | None) -> None:
         journal = identity(self._job.source)
         self._job.lake.claim(self._spark, journal)
+        _prepare_source(self._spark)
         writers = [self._writer(query, journal) for query in self._queries]
         for query, writer in zip(self._queries, writers, strict=True):
             self._begin(query, writer, interval)
@@ -381,6 +389,21 @@ class Checkpoint:
         """Return the record after the last one of a batch."""
         line = self._files.read(f"{self.location}/offsets/{batch}").splitlines()[-1]
         return int(json.loads(line)["sequence"])
+
+
+def _prepare_source(spark: SparkSession) -> None:
+    """Make the data source safe for queries that start at the same time.
+
+    Spark 4.2 sets _WORKER_VARIABLES in a map that all queries of the source share, without a lock
+    (PythonStreamingSourceRunner.init). If two queries add one of them at the same moment, the size
+    of the map may be wrong, and then no task of any query can be serialised until the process ends:
+    "Illegal size 5 of collection, expected 6". Variables that exist are only replaced.
+    """
+    java: Any = spark
+    sources = java._jsparkSession.sessionState().dataSourceManager()
+    environment = sources.lookupDataSource("sluicemq").dataSourceCls().envVars()
+    for name in _WORKER_VARIABLES:
+        environment.putIfAbsent(name, "")
 
 
 def identity(source: dict[str, str]) -> str:
