@@ -152,7 +152,7 @@ def _complete(ctx: typer.Context, incomplete: str, kind: KindName | None) -> Ite
         return
     prefix = incomplete.removeprefix("topic:")
     query = DestinationQuery(kind=kind, filter=f"{prefix}*")
-    with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
+    with suppress(SluiceError, OSError), Api(place.target(), timeout=1.0) as api:
         for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
             name = item.name if kind else address_in(item)
             if item.name_base64 is None and _HARMLESS.match(name):
