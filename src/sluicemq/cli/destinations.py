@@ -440,15 +440,12 @@ def _settings(given: list[str] | None) -> DestinationRequest:
     known = settings_of(DestinationSettings)
     found: dict[str, Any] = {}
     for text in given or ():
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.replace("-", "_")
         if not equals:
             raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
         if name not in known:
             raise no_such(text, "setting", name, known)
-        setting = known[name]
-        if not value.strip():
-            found[name] = None
-            continue
-        found[name] = convert(value.strip(), setting, text, text=True, base=Path())
+        # without a value, the broker's default
+        found[name] = convert(value, known[name], text, text=True, base=Path()) if value else None
     return DestinationRequest(**found)
