@@ -71,7 +71,6 @@ PAGE_SIZE: Final = 500
 """Number of items requested per page."""
 
 QueryT = TypeVar("QueryT", bound=PageQuery)
-PageT = TypeVar("PageT", bound=Page[Any])
 ItemT = TypeVar("ItemT")
 
 
@@ -84,26 +83,19 @@ class OperationCaller(ABC):
     ) -> AnswerT:
         """Carry out an operation and return its response."""
 
-    def pages(
-        self, operation: ApiOperation[QueryT, PageT], query: QueryT, most: int = 0
-    ) -> Iterator[PageT]:
-        """Yield the pages of a list, with at most `most` items; 0 = all."""
-        seen, cursor = 0, ""
-        while True:
-            limit = min(most - seen, PAGE_SIZE) if most else PAGE_SIZE
-            page = self.call(operation, replace(query, limit=limit, cursor=cursor))
-            yield page
-            seen += len(page.items)
-            if page.next_cursor is None or seen == most:
-                return
-            cursor = page.next_cursor
-
     def items(
         self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, most: int = 0
     ) -> Iterator[ItemT]:
         """Yield the items of a list from all of its pages; at most `most`, 0 = all."""
-        for page in self.pages(operation, query, most):
+        seen, cursor = 0, ""
+        while True:
+            limit = min(most - seen, PAGE_SIZE) if most else PAGE_SIZE
+            page = self.call(operation, replace(query, limit=limit, cursor=cursor))
             yield from page.items
+            seen += len(page.items)
+            if page.next_cursor is None or seen == most:
+                return
+            cursor = page.next_cursor
 
 
 class Api(HttpConnection, OperationCaller):
