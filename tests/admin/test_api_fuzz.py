@@ -124,6 +124,7 @@ def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
             attempt()
     with Client(int(place.url.rpartition(":")[2]), **place.headers) as client:
         assert client.get("/status").json()["pid"] == place.broker.pid
-    assert "internal error" not in place.broker.log.read_text()
+    # the words alone may be in the path of a request, which the audit log contains
+    assert "] internal error" not in place.broker.log.read_text()
     done = {(method, path) for method, path, status in tried if status < 300}
     assert len(done) > (5 if who == "anna" else 10), "most of it has been refused"

@@ -42,7 +42,7 @@ def stub(tmp_path: Path) -> Iterator[StubServer]:
 
 @pytest.fixture
 def api(stub: StubServer, tmp_path: Path) -> Iterator[Api]:
-    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), patience=30) as api:
+    with Api(HttpTarget("localhost", 0, path=str(tmp_path / "s")), timeout=30) as api:
         yield api
 
 

@@ -110,6 +110,20 @@ def test_close_with_a_silent_broker_times_out_and_leaves_no_thread(
     client.close()
 
 
+def test_an_error_in_a_block_is_raised_instead_of_one_from_closing() -> None:
+    class Client:
+        async def close(self) -> None:
+            raise RequestTimeout("too late")
+
+    async def connect() -> Client:
+        return Client()
+
+    with pytest.raises(KeyError), BlockingClient(connect):
+        raise KeyError
+    with pytest.raises(RequestTimeout), BlockingClient(connect):
+        pass
+
+
 def test_close_ends_a_call_of_another_thread(harness: Harness, port: int) -> None:
     client = blocking.connect(f"phpmq://127.0.0.1:{port}")
     client.subscribe("q")

@@ -11,7 +11,6 @@ the record of the part to the journal as one unit, and responds once that unit i
 from __future__ import annotations
 
 import asyncio
-from bisect import bisect_left
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, NamedTuple
@@ -70,8 +69,7 @@ _NIL: Final = b"\xc0"
 class PartReader:
     """Reader of consecutive frames; row numbers start at 0 and continue over the frames.
 
-    messages   messages of the valid rows, with their destinations
-    rows       row number of each of these messages
+    messages   messages of the valid rows with their destinations, by row number
     refused    numbers of the other rows, with the reasons
     forbidden  names of destinations to which the sender may not publish
     """
@@ -82,34 +80,32 @@ class PartReader:
         `wall` is the time from which times to live count, `max_name` the maximum length of names in
         bytes, `max_targets` the maximum number of destinations, 0 = unlimited.
         """
-        self.messages: list[Addressed] = []
-        self.rows: list[int] = []
+        self.messages: dict[int, Addressed] = {}
         self.refused: dict[int, str] = {}
         self.forbidden: set[str] = set()
         self._identity = identity
         self._wall = wall
         self._max_name = max_name
         self._max_targets = max_targets
-        self._rows = 0
         self._properties = 0
-        self._addresses: dict[tuple[bytes, bool], Address] = {}
-        self._unusable: dict[tuple[bytes, bool], str] = {}
+        self._targets: dict[tuple[bytes, bool], Address | str] = {}
+        """Destinations by encoded name and kind; the reason for those that accept no messages."""
+        self._usable = 0
         self._rejected: dict[int, Row] = {}
 
     def take(self, frame: memoryview) -> None:
         """Decode a frame. Raises ProtocolError (FrameTooLarge) for an invalid frame."""
-        number = self._rows
-        addresses = self._addresses
+        targets = self._targets
         messages = self.messages
-        rows = self.rows
-        for row in decode(frame):
+        first = len(messages) + len(self.refused)
+        for number, row in enumerate(decode(frame), first):
             key = (bytes(row.destination), row.topic)
-            address = addresses.get(key) or self._find(key)
+            target = targets.get(key)
+            if target is None:
+                target = targets[key] = self._target(*key)
             properties: dict[str, Property] | None = None
-            problem = ""
-            if address is None:
-                problem = self._unusable[key]
-            elif bytes(row.properties) != _NIL:
+            problem = target if isinstance(target, str) else ""
+            if not problem and bytes(row.properties) != _NIL:
                 try:
                     properties = properties_of(row.properties)
                 except ProtocolError as error:
@@ -118,14 +114,11 @@ class PartReader:
                     self._properties += len(properties or ())
             if not problem and row.body_kind != BodyKind.BYTES:
                 problem = body_problem(row.body_kind, row.body)
-            if problem or address is None:
+            if problem or isinstance(target, str):
                 self.refused[number] = problem
                 self._rejected[number] = row
             else:
-                rows.append(number)
-                messages.append((address, self._message(row, address, properties)))
-            number += 1
-        self._rows = number
+                messages[number] = target, self._message(row, target, properties)
         if self._properties > MOST_PROPERTIES:
             raise FrameTooLarge(
                 f"the rows of the part have more than {MOST_PROPERTIES} properties; send several "
@@ -136,7 +129,7 @@ class PartReader:
         """Return a row, even an invalid one, as a message, and the name of its destination."""
         row = self._rejected.get(number)
         if row is None:
-            address, message = self.messages[bisect_left(self.rows, number)]
+            address, message = self.messages[number]
             return address.name, message
         try:
             origin = name_of(row.destination)
@@ -181,38 +174,30 @@ class PartReader:
             properties or None,
         )
 
-    def _find(self, key: tuple[bytes, bool]) -> Address | None:
-        """Return the destination; None if it accepts no messages, with the reason in `_unusable`.
-        Raises FrameTooLarge for more destinations than the limit."""
-        if key in self._unusable:
-            return None
-        raw, topic = key
+    def _target(self, raw: bytes, topic: bool) -> Address | str:
+        """Return the destination, or the reason why it accepts no messages. Raises FrameTooLarge
+        for more destinations than the limit."""
         try:
             name = name_of(raw)
         except ProtocolError as error:
-            self._unusable[key] = str(error)
-            return None
+            return str(error)
         most = self._max_targets
-        if most and len(self._addresses) >= most:
+        if most and self._usable >= most:
             raise FrameTooLarge(
                 f"the rows of the part have more than {most} destinations, the limit "
                 "(http.max_batch_destinations); send several parts"
             )
-        problem = ""
         size = len(encode_name(name))
         if not 0 < size <= self._max_name:
-            problem = f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
-        elif topic and is_wildcard(name):
-            problem = f"{name!r} stands for several topics, and messages are sent to one"
-        elif not self._identity.may(Operation.PRODUCE, name):
+            return f"a destination's name has 1 to {self._max_name} bytes, this one {size}"
+        if topic and is_wildcard(name):
+            return f"{name!r} stands for several topics, and messages are sent to one"
+        if not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)
             who = self._identity.name or "an anonymous client"
-            problem = f"{who} may not {Operation.PRODUCE} {name!r}"
-        if problem:
-            self._unusable[key] = problem
-            return None
-        address = self._addresses[key] = Address(Kind.TOPIC if topic else Kind.QUEUE, name)
-        return address
+            return f"{who} may not {Operation.PRODUCE} {name!r}"
+        self._usable += 1
+        return Address(Kind.TOPIC if topic else Kind.QUEUE, name)
 
 
 def body_problem(kind: int, body: bytes) -> str:
@@ -360,7 +345,7 @@ class BatchService(Service):
         found = broker.batches.find(part)
         if found is not None:  # a concurrent request has written the same part
             return await self._known(found, part.writer)
-        outcome = Outcome(reader.messages, [], {})
+        outcome = Outcome(list(reader.messages.values()), [], {})
         if reader.refused:
             outcome = self._sort(identity, reader, query)
         try:
@@ -394,8 +379,9 @@ class BatchService(Service):
         Problem if nothing of the part is to be written."""
         refused = dict(reader.refused)
         later: dict[int, str] = {}
-        for place, error, passing in self._broker.batches.check(reader.messages, identity.creator):
-            (later if passing else refused)[reader.rows[place]] = str(error)
+        rows, messages = list(reader.messages), list(reader.messages.values())
+        for place, error, passing in self._broker.batches.check(messages, identity.creator):
+            (later if passing else refused)[rows[place]] = str(error)
         if later:
             raise _later(later)
         if query.bad_rows == "fail":
@@ -403,8 +389,8 @@ class BatchService(Service):
         dead_letters = []
         if query.bad_rows == "dead-letter":
             dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
-        rows = zip(reader.rows, reader.messages, strict=True)
-        return Outcome([each for row, each in rows if row not in refused], dead_letters, refused)
+        kept = [each for row, each in reader.messages.items() if row not in refused]
+        return Outcome(kept, dead_letters, refused)
 
     def _dead_letters(
         self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -20,7 +20,7 @@ from sluicemq.admin.api_context import ApiContext, Service
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
-from sluicemq.broker import Delivery, Destination, Subscription
+from sluicemq.broker import Broker, Delivery, Destination, Subscription
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
     GET_DESTINATION,
@@ -135,7 +135,7 @@ class DestinationService(Service):
             "bytes": destination.bytes,
             "consumers": destination.consumers,
             "subscriptions": len(destination.subscriptions),
-            "oldest_ms": self.oldest(destination),
+            "oldest_ms": oldest(self._broker, destination),
             "published": statistics.published,
             "delivered": statistics.delivered,
             "redelivered": statistics.redelivered,
@@ -149,23 +149,6 @@ class DestinationService(Service):
             "publish_rate": round(statistics.publish_rate, 3),
             "deliver_rate": round(statistics.deliver_rate, 3),
         }
-
-    def oldest(self, destination: Destination) -> int | None:
-        """Return the age in ms of the oldest ready message. For a topic, only the first
-        MOST_SUBSCRIPTIONS subscriptions are searched."""
-        eldest = None
-        for subscription in every(destination)[:MOST_SUBSCRIPTIONS]:
-            if subscription.ready:
-                delivery = subscription.eldest()
-                if delivery is not None and (eldest is None or delivery.order < eldest.order):
-                    eldest = delivery
-        if eldest is None:
-            return None
-        try:
-            message = self._broker.glance(eldest)
-        except JournalError:
-            return None
-        return max(0, self._context.broker.clock.wall - message.arrival)
 
     @handles(GET_DESTINATION)
     async def show(self, call: Call, parameters: DestinationPath) -> DestinationView:
@@ -321,6 +304,20 @@ def every(destination: Destination) -> list[Subscription]:
     return [destination.queue, *destination.subscriptions.values()]
 
 
+def oldest(broker: Broker, destination: Destination) -> int | None:
+    """Return the age in ms of the oldest ready message. For a topic, only the first
+    MOST_SUBSCRIPTIONS subscriptions are searched."""
+    searched = every(destination)[:MOST_SUBSCRIPTIONS]
+    heads = list(filter(None, (each.eldest() for each in searched if each.ready)))
+    if not heads:
+        return None
+    try:
+        message = broker.glance(min(heads, key=attrgetter("order")))
+    except JournalError:
+        return None
+    return max(0, broker.clock.wall - message.arrival)
+
+
 def _filter(query: DestinationQuery) -> Callable[[Destination], bool]:
     name_filter = query.filter.lower()
     pattern = matcher(name_filter) if "*" in name_filter else None
@@ -369,7 +366,6 @@ class DeadLetterService(Service):
 
     def __init__(self, context: ApiContext) -> None:
         super().__init__(context)
-        self._destinations = DestinationService(context)
         self._known: dict[Destination, CountedReasons] = {}
 
     @handles(LIST_DEAD_LETTER_QUEUES)
@@ -377,28 +373,27 @@ class DeadLetterService(Service):
         """GET /dead-letters"""
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
-        names = sorted(queues, key=lambda queue: queue.name)
-        if query.sort == "ready":
-            names.sort(key=lambda queue: queue.waiting)
-        if query.order == "desc":
-            names.reverse()
+        names = sorted(
+            queues,
+            key=lambda queue: (queue.waiting if query.sort == "ready" else 0, queue.name),
+            reverse=query.order == "desc",
+        )
         part = names[query.part]
         most = min(FIRST, TOGETHER // max(1, len(part)))
         items = []
         async for queue in slices.over(part):
             counted = await self._count(queue, most, slices)
-            items.append(
-                DeadLetterItem(
-                    kind="queue",
-                    name=printable(queue.name),
-                    name_base64=base64_of(queue.name),
-                    ready=queue.waiting,
-                    reasons=counted.reasons,
-                    scanned=counted.counted,
-                    oldest_ms=self._destinations.oldest(queue),
-                    sources=queues[queue],
-                )
+            item = DeadLetterItem(
+                kind="queue",
+                name=printable(queue.name),
+                name_base64=base64_of(queue.name),
+                ready=queue.waiting,
+                reasons=counted.reasons,
+                scanned=counted.counted,
+                oldest_ms=oldest(self._broker, queue),
+                sources=queues[queue],
             )
+            items.append(item)
         return query.page_with(items, len(names))
 
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:

@@ -103,13 +103,10 @@ class History:
             if idle or destination.removed:
                 return
             ring = self._rings[destination] = Ring()
-        elif idle:
-            ring.idle += 1
-            if ring.idle >= DESTINATION_STEPS:
-                del self._rings[destination]
-                return
-        if not idle:
-            ring.idle = 0
+        ring.idle = ring.idle + 1 if idle else 0
+        if ring.idle >= DESTINATION_STEPS:
+            del self._rings[destination]
+            return
         depths = min(waiting, _MOST), min(unacked, _MOST)
         place = self._step % DESTINATION_STEPS * _SLOT.size
         _SLOT.pack_into(ring.slots, place, publish_rate, deliver_rate, *depths)

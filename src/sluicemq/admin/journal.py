@@ -333,21 +333,27 @@ def _create_or_advance(slots: Slots, name: str, requested: SlotRequest) -> tuple
         slot = slots.get(name)
     except RecordNotFound:
         if len(slots.list()) >= MOST_SLOTS:
-            message = f"there are {MOST_SLOTS} slots already; delete unused ones"
-            raise ApiError(409, "too-many-slots", message) from None
+            raise ApiError(
+                409,
+                "too-many-slots",
+                f"there are {MOST_SLOTS} slots already; delete unused ones",
+            ) from None
     if requested.holder:
         try:
-            claimed = slots.claim(name, requested.holder, position, requested.lease_ms)
+            return slots.claim(name, requested.holder, position, requested.lease_ms), slot is None
         except JournalError as error:
             raise ApiError(409, "slot-held", str(error)) from None
-        return claimed, slot is None
     if slot is None:
         return slots.create(name, position, requested.limit_bytes), True
     if slot.lost:
         raise ApiError(409, "slot-lost", slot.describe_loss(name))
     if position < slot.position:
-        message = f"the slot {name} is at {slot.position} and cannot go back"
-        raise ApiError(409, "slot-ahead", message, more={"position": slot.position})
+        raise ApiError(
+            409,
+            "slot-ahead",
+            f"the slot {name} is at {slot.position} and cannot go back",
+            more={"position": slot.position},
+        )
     return slots.advance(name, position), False
 
 

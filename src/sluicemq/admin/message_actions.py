@@ -10,6 +10,7 @@ continues the action. Messages that arrive after the first request are not affec
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -93,6 +94,17 @@ def address_of(target: MessageTarget) -> Address:
     return Address(KINDS[target.kind], name)
 
 
+def resolved(broker: Broker, call: Call, address: Address) -> Destination:
+    """Return a destination; the caller creates it by use if automatic creation permits it. Raises
+    ApiError, LimitExceeded."""
+    try:
+        return broker.destinations.resolve(
+            address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
+        )
+    except DestinationNotFound:
+        raise not_found(address) from None
+
+
 class PublishingService(Service):
     """Handlers of POST /destinations/{kind}/{name}/messages."""
 
@@ -105,12 +117,7 @@ class PublishingService(Service):
             raise not_found(address)
         message = self._message(address, parameters.body)
         broker.wake()
-        try:
-            destination = broker.destinations.resolve(
-                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
-            )
-        except DestinationNotFound:
-            raise not_found(address) from None
+        destination = resolved(broker, call, address)
         destination.touch()
         broker.publish(destination, message)
         broker.traffic_of("http").published += 1
@@ -239,12 +246,6 @@ class MessageActionRun:
         self.failed.append(MessageActionFailure(id=id, reason=reason))
         self.refused = self.refused or reason in _ENDING
 
-    def answer(self, next_cursor: str | None) -> MessageActionResult:
-        """Return the response for the progress made so far."""
-        return MessageActionResult(
-            processed=self.done, failed=self.failed, scanned=self.scanned, next_cursor=next_cursor
-        )
-
 
 Act = Callable[[Delivery], object]
 
@@ -269,7 +270,7 @@ class ActionService(Service):
             call, found(self._context, call, parameters.address), body.subscription
         )
         selector = await compiled(self._broker, body.selector)
-        act = self._act(call, body.action, self._target(call, body, target))
+        act = self._act(call, body.action, target)
         work = MessageActionRun(self._context, call, body, subscription)
         next_cursor = None
         if body.ids is not None:
@@ -281,7 +282,9 @@ class ActionService(Service):
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
         where = f" to {printable(str(target))}" if target is not None else ""
         call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
-        return work.answer(next_cursor)
+        return MessageActionResult(
+            processed=work.done, failed=work.failed, scanned=work.scanned, next_cursor=next_cursor
+        )
 
     def _permit(
         self, call: Call, parameters: DestinationBody[MessageActionRequest], target: Address | None
@@ -297,44 +300,24 @@ class ActionService(Service):
         if target is not None:
             call.demand(Operation.PRODUCE, target.name)
 
-    def _target(
-        self, call: Call, body: MessageActionRequest, address: Address | None
-    ) -> Destination | None:
-        """Return the target of a move or copy, None for other actions. Creates the target if
-        automatic creation permits it. Raises ApiError."""
-        if (address is not None) != (body.action in ("move", "copy")):
+    def _act(self, call: Call, action: Action, target: Address | None) -> Act:
+        """Return the function that applies the action to one message. Creates the target of a move
+        or copy if automatic creation permits it. Raises ApiError."""
+        if (target is not None) != (action in ("move", "copy")):
             raise ApiError(400, "bad-body", "move and copy have a target, the others have none")
-        if address is None:
-            return None
-        try:
-            return self._broker.destinations.resolve(
-                address, creator=call.identity.creator, by=CreatedBy.MANAGEMENT
-            )
-        except DestinationNotFound:
-            raise not_found(address) from None
-
-    def _act(self, call: Call, action: Action, target: Destination | None) -> Act:
-        """Return the function that applies the action to one message."""
-        broker = self._broker
-
-        def there() -> Destination:
-            """Return the target, which may have been deleted and created again."""
-            assert target is not None
-            if not target.removed:
-                return target
-            return broker.destinations.resolve(
-                target.address, creator=target.creator, by=target.provenance.created_by
-            )
-
-        operations = broker.operations
-        acts: dict[Action, Act] = {
-            "delete": lambda delivery: operations.delete(delivery.subscription, [delivery]),
-            "move": lambda delivery: operations.move(delivery, there()),
-            "copy": lambda delivery: operations.copy(delivery, there()),
-            "redeliver": operations.redeliver,
-            "redrive": lambda delivery: self._redrive(call, delivery),
-        }
-        return acts[action]
+        operations = self._broker.operations
+        if target is None:
+            acts: dict[Action, Act] = {
+                "delete": lambda delivery: operations.delete(delivery.subscription, [delivery]),
+                "redeliver": operations.redeliver,
+                "redrive": lambda delivery: self._redrive(call, delivery),
+            }
+            return acts[action]
+        # looked up for each message: it may be deleted and created again meanwhile
+        resolve = partial(resolved, self._broker, call, target)
+        resolve()
+        transfer = operations.move if action == "move" else operations.copy
+        return lambda delivery: transfer(delivery, resolve())
 
     def _redrive(self, call: Call, delivery: Delivery) -> None:
         origin = origin_of(self._broker.glance(delivery))
@@ -422,7 +405,7 @@ def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
         act(delivery)
     except ActionRefused as error:
         work.fail(id, error.reason)
-    except (DestinationNotFound, LimitExceeded):
+    except (ApiError, DestinationNotFound, LimitExceeded):
         work.fail(id, "target-refused")
     except (JournalDamaged, RecordNotFound):
         work.fail(id, "damaged")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from base64 import b64encode
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
@@ -27,7 +28,7 @@ from sluicemq.admin.clients import sees_subscription
 from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import ApiError, base64_of, printable
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.time_slices import STEP, TimeSlices
+from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import (
     NO_END,
     Broker,
@@ -256,12 +257,10 @@ class ScanBudget:
     scanned: int = 0
 
     @property
-    def over(self) -> bool:
-        """True if the budget is used up."""
-        return (
-            self.scanned >= self.settings.max_scan_messages
-            or perf_counter() - self.started > self.settings.max_scan_time
-        )
+    def left(self) -> int:
+        """Number of messages that may still be scanned."""
+        over = perf_counter() - self.started > self.settings.max_scan_time
+        return 0 if over else self.settings.max_scan_messages - self.scanned
 
 
 class MessageService(Service):
@@ -280,80 +279,68 @@ class MessageService(Service):
                 "bad-parameter",
                 "with a selector there is no offset: pages follow from one to the next",
             )
-        if query.state == "ready":
-            return await self._waiting(subscription, query, selector)
-        return await self._others(subscription, query, selector)
-
-    async def _waiting(
-        self, subscription: Subscription, query: MessageQuery, selector: Selector | None
-    ) -> MessagePage:
         cursor, place = subscription.cursor(), query.offset
         slices = TimeSlices(self._broker)
         if query.cursor:
             priority, last, place = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)
-        else:
+        elif query.state == "ready":
             place -= await _skip(cursor, place, slices)
         budget = ScanBudget(self._context.http)
         items: list[MessageItem] = []
-        async for delivery in slices.scan(
-            cursor, lambda: 0 if budget.over else query.limit - len(items)
-        ):
+
+        def requested() -> int:
+            return min(budget.left, query.limit - len(items))
+
+        if query.state == "ready":
+            deliveries = slices.scan(cursor, requested)
+        else:
+            deliveries = self._others(subscription, query.state, place, slices, requested)
+        async for delivery in deliveries:
             budget.scanned += 1
-            if selector is None:
-                items.append(self._item(delivery, "ready", place, query.body))
-            elif selects(self._broker, selector, delivery):
-                items.append(self._item(delivery, "ready", None, query.body))
+            if selector is None or selects(self._broker, selector, delivery):
+                position = place if selector is None else None
+                items.append(self._item(delivery, query.state, position, query.body))
             place += 1
+        total = {
+            "ready": subscription.ready,
+            "unacked": subscription.unacked,
+            "scheduled": len(subscription.delayed),
+        }[query.state]
+        more = cursor.more() if query.state == "ready" else place < total
         return MessagePage(
             items=items,
-            total=subscription.ready if selector is None else None,
-            next_cursor=encode_cursor(cursor.priority, cursor.last, place)
-            if cursor.more()
-            else None,
+            total=total if selector is None else None,
+            next_cursor=encode_cursor(cursor.priority, cursor.last, place) if more else None,
             scanned=budget.scanned,
         )
 
     async def _others(
-        self, subscription: Subscription, query: MessageQuery, selector: Selector | None
-    ) -> MessagePage:
-        """Return a page of unacked or delayed messages, addressed by offset.
+        self,
+        subscription: Subscription,
+        state: MessageState,
+        place: int,
+        slices: TimeSlices,
+        requested: Callable[[], int],
+    ) -> AsyncIterator[Delivery]:
+        """Yield unacked or scheduled messages from the offset `place` on, as `TimeSlices.scan`.
 
-        The pending queue does not contain them, so the cursor is an offset instead of a position.
+        The pending queue does not contain them, so that a position is an offset.
         """
-        broker = self._broker
-        place = query.offset
-        if query.cursor:
-            _, _, place = read_cursor(query.cursor)
-        in_step = STEP if selector is not None else query.limit
-        slices = TimeSlices(self._broker)
-        budget = ScanBudget(self._context.http)
-        items: list[MessageItem] = []
-        more = True
-        while more and len(items) < query.limit and not budget.over:
-            count = min(in_step, query.limit - len(items))
-            if query.state == "unacked":
-                deliveries = broker.operations.in_flight(subscription, place, count)
+        while (count := requested()) > 0:
+            if state == "unacked":
+                deliveries = self._broker.operations.in_flight(subscription, place, count)
             else:
-                deliveries = delayed(subscription, place, count)
-            more = len(deliveries) == count
+                deliveries = list(islice(subscription.delayed.values(), place, place + count))
             for delivery in deliveries:
-                budget.scanned += 1
-                if selector is None or selects(broker, selector, delivery):
-                    position = place if selector is None else None
-                    items.append(self._item(delivery, query.state, position, query.body))
                 place += 1
+                yield delivery
                 if slices.due:
-                    more = True
                     break
+            else:
+                if len(deliveries) < count:
+                    return
             await slices.rest()
-        there = subscription.unacked if query.state == "unacked" else len(subscription.delayed)
-        return MessagePage(
-            items=items,
-            total=there if selector is None else None,
-            next_cursor=encode_cursor(0, 0, place) if place < there else None,
-            scanned=budget.scanned,
-        )
 
     def _item(
         self, delivery: Delivery, state: MessageState, position: int | None, body: bool
@@ -450,11 +437,6 @@ def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | N
 def id_of(delivery: Delivery) -> str:
     """Return the message id that `by_id` accepts."""
     return f"{delivery.sequence}" if delivery.journaled else f"m{delivery.sequence}"
-
-
-def delayed(subscription: Subscription, offset: int, count: int) -> list[Delivery]:
-    """Return `count` delayed messages from `offset`, in the order in which they were delayed."""
-    return list(islice(subscription.delayed.values(), offset, offset + count))
 
 
 def encode_cursor(priority: int, last: int, place: int) -> str:

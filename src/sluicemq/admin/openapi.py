@@ -137,10 +137,7 @@ def _needs(operation: ApiOperation[Any, Any]) -> str:
 
 
 def _in_path(operation: ApiOperation[Any, Any]) -> Iterator[dict[str, Any]]:
-    for part in operation.path.split("/"):
-        if not part.startswith("{"):
-            continue
-        name = part[1:-1]
+    for name in operation.path_names:
         schema: dict[str, Any] = {"type": "string", "minLength": 1}
         if name == "kind" and operation.has_address:
             schema = {"$ref": PLACE.format(name="DestinationKind")}

@@ -12,7 +12,7 @@ import gc
 import os
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from operator import add, attrgetter
@@ -39,7 +39,7 @@ from sluicemq.admin.metrics import (
 from sluicemq.admin.time_slices import TimeSlices
 from sluicemq.broker import Broker, Delivery, Destination, DestinationStats, Subscription
 from sluicemq.journal.port import Journal
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.histogram import Histogram
 
@@ -64,7 +64,15 @@ TEMPORARY: Final = "~temporary"
 LONGEST_NAME: Final = 256
 """Maximum length in bytes of the name of an exported destination."""
 
-NOTHING: Final = (0,) * len(DESTINATION_COUNTERS)
+SHARE: Final = 200
+"""Lines between two checks of the clock; they take about 100 µs."""
+
+_FAMILIES: Final = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES.values())
+_AGE: Final = _FAMILIES.index(DESTINATION_GAUGES["oldest"])
+_NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["max_bytes"])
+
+Values = tuple[float, ...]
+NOTHING: Final[Values] = (0,) * len(DESTINATION_COUNTERS)
 
 counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
 """Returns the counters of a destination in the order of DESTINATION_COUNTERS."""
@@ -72,16 +80,19 @@ counters_of: Final = attrgetter(*DESTINATION_COUNTERS)
 
 @dataclass(slots=True, eq=False)
 class Sum:
-    """Sum of the counters of many destinations.
+    """Sum of the metrics of many destinations.
 
     labels  labels of the sum: a name for all, and the kind
     gone    counts of the destinations that the sum no longer includes
     """
 
     labels: str
-    gone: Sequence[float] = NOTHING
-    _before: Sequence[float] = NOTHING
-    _reported: Sequence[float] = NOTHING
+    gone: Values = NOTHING
+    _before: Values = NOTHING
+    _reported: Values = NOTHING
+    _present: Values = ()
+    _rows: list[Values] = field(default_factory=list)
+    """Rows to be added in groups, because adding them one by one would dominate a scrape."""
 
     def keep(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is deleted."""
@@ -90,20 +101,36 @@ class Sum:
     def begin(self) -> None:
         """Begin a collection of the present destinations."""
         self._before = self.gone
+        self._present = (0,) * len(_FAMILIES)
+        self._rows.clear()  # an interrupted collection may have left some
 
     def leave(self, statistics: DestinationStats) -> None:
         """Keep the counts of a destination that is exported individually from now on."""
         self.keep(statistics)
         self._before = tuple(map(add, self._before, counters_of(statistics)))
 
-    def total(self, present: Sequence[float]) -> Sequence[float]:
-        """Return the sum; `present` has the counts of the present destinations.
+    def add(self, row: Values) -> None:
+        """Add the values of a present destination, in the order of the families."""
+        self._rows.append(row)
+        if len(self._rows) >= SHARE:
+            self._add_rows()
 
-        A destination deleted since `begin` may be missing in `present`; the sum does not decrease
-        because of it.
+    def _add_rows(self) -> None:
+        columns = list(zip(self._present, *self._rows, strict=True))
+        sums = list(map(sum, columns))
+        sums[_AGE] = max(columns[_AGE])
+        self._present = tuple(sums)
+        self._rows.clear()
+
+    def values(self) -> Values:
+        """Return the sums in the order of the families.
+
+        A destination deleted since `begin` may be missing in the collection; the counters do not
+        decrease because of it.
         """
-        self._reported = tuple(map(max, map(add, self._before, present), self._reported))
-        return self._reported
+        self._add_rows()
+        self._reported = tuple(map(max, map(add, self._before, self._present), self._reported))
+        return self._reported + self._present[len(self._reported) :]
 
 
 class ExportedDestinations:
@@ -166,20 +193,13 @@ def _labels(name: str, topic: bool) -> str:
     return f'destination="{escape(name)}",kind="{"topic" if topic else "queue"}"'
 
 
-SHARE: Final = 200
-"""Lines between two checks of the clock; they take about 100 µs."""
 DEAD_LETTERS_END: Final = ".dlq"
 """Suffix of default dead-letter queues (see Destination.dead_letter_address)."""
 READING_SECONDS: Final = 0.05
 """Maximum time per round for reading messages that are not in memory."""
 
-_FAMILIES: Final = (*DESTINATION_COUNTERS.values(), *DESTINATION_GAUGES.values())
-_AGE: Final = _FAMILIES.index(DESTINATION_GAUGES["oldest"])
 _KINDS: Final = ((False, False), (False, True), (True, False), (True, True))
 _TOPIC: Final = ("queue", "topic")
-_NOT_SUMMED: Final = (DESTINATION_GAUGES["max_messages"], DESTINATION_GAUGES["max_bytes"])
-
-Values = tuple[float, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -232,29 +252,6 @@ class Ages:
             self._left -= perf_counter() - before
 
 
-@dataclass(slots=True, eq=False)
-class _Tally:
-    """Sum of rows, added in groups, because adding them one by one would dominate a scrape."""
-
-    totals: Values = (0,) * len(_FAMILIES)
-    _rows: list[Values] = field(default_factory=list)
-
-    def add(self, row: Values) -> None:
-        self._rows.append(row)
-        if len(self._rows) >= SHARE:
-            self.close()
-
-    def close(self) -> None:
-        """Add the remaining rows to the totals."""
-        columns = list(zip(self.totals, *self._rows, strict=True))
-        self.totals = (
-            *map(sum, columns[:_AGE]),
-            max(columns[_AGE]),
-            *map(sum, columns[_AGE + 1 :]),
-        )
-        self._rows = []
-
-
 class DestinationMetrics:
     """Collector of the metrics of destinations and subscriptions, one per broker."""
 
@@ -269,41 +266,34 @@ class DestinationMetrics:
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
-        tallies = {each: _Tally() for each in exported.sums.values()}
-        for each in tallies:
+        for each in exported.sums.values():
             each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
-        dead = 0
-        graves: set[str] = set()
+        dead_letter_queues: set[Address] = set()
         slices = TimeSlices(self._broker)
         async for destination in slices.over(list(self._broker.destinations.values())):
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
             if destination.settings.dead_letter_queue:
-                graves.add(destination.settings.dead_letter_queue)
+                dead_letter_queues.add(destination.dead_letter_address)
             if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
-                dead += destination.waiting
+                dead_letter_queues.add(destination.address)
             labels = exported.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
-                tallies[exported.sum_of(destination)].add(row)
+                exported.sum_of(destination).add(row)
                 continue
             rows.append((labels, row))
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
-        for name in graves:
-            grave = self._broker.destinations.find(Address(Kind.QUEUE, name))
-            if grave is not None and not name.endswith(DEAD_LETTERS_END):
-                dead += grave.waiting
-        into.add(DEAD_LETTERS, dead)
+        there = filter(None, map(self._broker.destinations.find, dead_letter_queues))
+        into.add(DEAD_LETTERS, sum(queue.waiting for queue in there))
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
         await _write(into, _FAMILIES, rows, slices)
-        for each, tally in tallies.items():
-            tally.close()
-            gauges = tally.totals[len(DESTINATION_COUNTERS) :]
-            values = (*each.total(tally.totals), *gauges)
+        for each in exported.sums.values():
+            values = each.values()
             if any(values):
                 for family, value in zip(_FAMILIES, values, strict=True):
                     if family not in _NOT_SUMMED:

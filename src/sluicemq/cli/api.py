@@ -49,7 +49,6 @@ from sluicemq.cli.console import (
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
-    TIMEOUT,
     HttpConnection,
     HttpRefusal,
     HttpResponse,
@@ -72,7 +71,6 @@ PAGE_SIZE: Final = 500
 """Number of items requested per page."""
 
 QueryT = TypeVar("QueryT", bound=PageQuery)
-PageT = TypeVar("PageT", bound=Page[Any])
 ItemT = TypeVar("ItemT")
 
 
@@ -85,71 +83,52 @@ class OperationCaller(ABC):
     ) -> AnswerT:
         """Carry out an operation and return its response."""
 
-    def pages(
-        self, operation: ApiOperation[QueryT, PageT], query: QueryT, most: int = 0
-    ) -> Iterator[PageT]:
-        """Yield the pages of a list, with at most `most` items; 0 = all."""
+    def items(
+        self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, most: int = 0
+    ) -> Iterator[ItemT]:
+        """Yield the items of a list from all of its pages; at most `most`, 0 = all."""
         seen, cursor = 0, ""
         while True:
             limit = min(most - seen, PAGE_SIZE) if most else PAGE_SIZE
             page = self.call(operation, replace(query, limit=limit, cursor=cursor))
-            yield page
+            yield from page.items
             seen += len(page.items)
             if page.next_cursor is None or seen == most:
                 return
             cursor = page.next_cursor
 
-    def items(
-        self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, most: int = 0
-    ) -> Iterator[ItemT]:
-        """Yield the items of a list from all of its pages; at most `most`, 0 = all."""
-        for page in self.pages(operation, query, most):
-            yield from page.items
 
-
-class Api(OperationCaller):
-    """One connection to the API, used by one thread. Closed by `close` or `with`.
+class Api(HttpConnection, OperationCaller):
+    """Connection to the API whose errors have advice. Closed by `close` or `with`.
 
     All requests raise the errors of `HttpConnection.call`. The notes of an error state how to
     resolve it.
     """
-
-    def __init__(self, target: HttpTarget, patience: float = TIMEOUT) -> None:
-        """Set up the client. `patience` is the maximum wait for the next bytes of a response,
-        seconds."""
-        self._target = target
-        self._patience = patience
-        self._connection = HttpConnection(target, patience)
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
         """Carry out an operation and return its response."""
         with self._advice():
-            return self._connection.call(operation, parameters)
+            return super().call(operation, parameters)
 
     def lines(
         self, operation: ApiOperation[ParametersT, bytes], parameters: ParametersT
     ) -> Iterator[dict[str, Any]]:
         """Carry out an operation with a streamed response; yield the JSON document of each line as
-        it arrives."""
-        connection = HttpConnection(self._target, self._patience)
-        with self._advice(), closing(connection):
+        it arrives. Until the last one, the connection serves no other request."""
+        with self._advice(), closing(self):
             try:
-                connection.send(*request_of(operation, parameters))
-                status, lines = connection.receive_lines()
+                self.send(*request_of(operation, parameters))
+                status, lines = self.receive_lines()
                 if status >= 400:
-                    raise refused(self._target, HttpResponse(status, {}, b"".join(lines)))
+                    raise refused(self.target, HttpResponse(status, {}, b"".join(lines)))
                 for line in lines:
                     yield msgspec.json.decode(line)
             except (OSError, http.client.HTTPException) as fault:
-                raise lost(self._target, fault) from fault
+                raise lost(self.target, fault) from fault
             except (msgspec.DecodeError, UnicodeDecodeError):
-                raise stranger(self._target) from None
-
-    def close(self) -> None:
-        """Close the connection."""
-        self._connection.close()
+                raise stranger(self.target) from None
 
     def __enter__(self) -> Self:
         return self
@@ -165,7 +144,7 @@ class Api(OperationCaller):
         except UnicodeEncodeError as error:
             raise UsageError(f"{error.object!a} is not UTF-8 text") from None
         except SluiceError as error:
-            if advice := _advice_for(error, self._target):
+            if advice := _advice_for(error, self.target):
                 error.add_note(advice)
             raise
 

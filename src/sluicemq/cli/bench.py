@@ -32,6 +32,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
+from rich.table import Column as TableColumn
 from rich.table import Table
 
 from sluicemq.cli.api import listing, print_result
@@ -282,11 +283,14 @@ class Demonstration:
         self._report = keep / "report.html"
         self._spark = find_spec("pyspark") is not None
         self._table = Table(
-            title="What happened", title_justify="left", header_style="bold", box=SIMPLE_HEAD
+            TableColumn("step", ratio=5),
+            TableColumn("result", ratio=4),
+            TableColumn("ms", justify="right"),
+            title="What happened",
+            title_justify="left",
+            header_style="bold",
+            box=SIMPLE_HEAD,
         )
-        self._table.add_column("step", ratio=5)
-        self._table.add_column("result", ratio=4)
-        self._table.add_column("ms", justify="right")
 
     def run(self) -> None:
         """Run every step. Raises StepFailed, ClientError."""

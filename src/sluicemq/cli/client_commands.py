@@ -28,7 +28,7 @@ from sluicemq.cli.console import (
     quantity,
     size,
 )
-from sluicemq.cli.destinations import Listing, address_of, complete_destination
+from sluicemq.cli.destinations import Listing, address_of, complete_name
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
@@ -262,7 +262,7 @@ def list_consumers(
         typer.Argument(
             metavar="[NAME]",
             help="Only consumers of this queue, or topic:NAME.",
-            autocompletion=complete_destination,
+            autocompletion=complete_name,
         ),
     ] = None,
 ) -> CommandResult:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from enum import IntEnum
+from itertools import chain
 from types import FrameType
 from typing import Annotated, Any, Final, Generic, NamedTuple, TypeVar
 
@@ -202,64 +203,40 @@ class ItemTable:
         self._columns = columns
         self._rows = [[cell(column.of(item)) for column in columns] for item in items]
         self._cut = cut
+        for text in chain.from_iterable(self._rows if cut else ()):
+            text.no_wrap = True
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Render the columns for which there is space."""
+        """Render the columns for which there is space. Rich folds the widest of them further."""
         indexes = list(range(len(self._columns)))
         titles = [column.title for column in self._columns]
-        optional = [index for index in indexes if self._columns[index].optional]
-        if self._least_width(indexes, self._natural(titles)) > options.max_width:
+        if self._least_width(indexes, titles) > options.max_width:
             titles = [title.replace(" ", "\n") for title in titles]
-        natural = self._natural(titles)
-        while optional and self._least_width(indexes, natural) > options.max_width:
-            indexes.remove(optional.pop())
-        widths = self._widths(indexes, natural, options.max_width)
+        for index in reversed([*indexes]):
+            too_wide = self._least_width(indexes, titles) > options.max_width
+            if too_wide and self._columns[index].optional:
+                indexes.remove(index)
         made = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
         for index in indexes:
             column = self._columns[index]
-            single = self._cut or not column.folds
             made.add_column(
                 titles[index],
                 justify="right" if column.right else "left",
-                no_wrap=single,
-                overflow="ellipsis" if single else "fold",
-                width=widths.get(index),
+                no_wrap=not column.folds,
+                overflow="fold" if column.folds and not self._cut else "ellipsis",
             )
         for row in self._rows:
             made.add_row(*(row[index] for index in indexes))
         yield made
 
-    def _natural(self, titles: Sequence[str]) -> list[int]:
-        """Return the widths in which no cell of a column is folded."""
-        widths = [max(map(len, title.split("\n"))) for title in titles]
-        for row in self._rows:
-            widths = [max(width, text.cell_len) for width, text in zip(widths, row, strict=True)]
-        return widths
-
-    def _least_width(self, indexes: Sequence[int], natural: Sequence[int]) -> int:
+    def _least_width(self, indexes: Sequence[int], titles: Sequence[str]) -> int:
         """Return the smallest width in which no name is folded to less than `_FOLDED`."""
-        return (
-            len(indexes)
-            - 1
-            + sum(
-                min(natural[index], _FOLDED) if self._columns[index].folds else natural[index]
-                for index in indexes
-            )
-        )
-
-    def _widths(
-        self, indexes: Sequence[int], natural: Sequence[int], available: int
-    ) -> dict[int, int]:
-        """Return the widths of the columns that fold: narrow ones first get what they need."""
-        folding = [index for index in indexes if self._columns[index].folds]
-        folding.sort(key=natural.__getitem__)
-        fixed = sum(natural[index] for index in indexes if not self._columns[index].folds)
-        left = available - (len(indexes) - 1) - fixed
-        widths = {}
-        for position, index in enumerate(folding):
-            widths[index] = max(1, min(natural[index], left // (len(folding) - position)))
-            left -= widths[index]
-        return widths
+        least = len(indexes) - 1
+        for index in indexes:
+            cells = [cell(line) for line in titles[index].split("\n")]
+            natural = max(text.cell_len for text in (*cells, *(row[index] for row in self._rows)))
+            least += min(natural, _FOLDED) if self._columns[index].folds else natural
+        return least
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:

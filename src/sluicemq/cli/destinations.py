@@ -76,6 +76,8 @@ from sluicemq.server.settings import convert, format_quantity, settings_of
 _PREFIXES: Final = {"queue:": Kind.QUEUE, "topic:": Kind.TOPIC}
 _HARMLESS: Final = re.compile(r"[\w.:@%+=,/][\w.:@%+=,/-]*\Z")
 """Pattern of names that need no shell quoting."""
+_GROUPS: Final[dict[str, KindName]] = {"queues": "queue", "topics": "topic"}
+"""Kinds of the destinations that a command group is for."""
 _OFFERED: Final = 100
 """Maximum number of completions."""
 
@@ -116,15 +118,21 @@ def filter_names(pattern: str) -> str:
     return "" if useless or not is_utf_8(pattern) else pattern
 
 
-def complete_name(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the names of destinations of the kind that the command group is for."""
+def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:
+    """Complete the names of destinations of the kind that the command group is for, else of both
+    kinds. Yields none if the request fails or would prompt for a password."""
+    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
+    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
+    if place.user is not None and place.password_file is None:
+        return
     group = ctx.parent.info_name if ctx.parent is not None else ""
-    return list(_complete(ctx, incomplete, "topic" if group == "topics" else "queue"))
-
-
-def complete_destination(ctx: typer.Context, incomplete: str) -> list[str]:
-    """Complete the names of queues and topics."""
-    return list(_complete(ctx, incomplete, None))
+    kind = _GROUPS.get(group or "")
+    query = DestinationQuery(kind=kind, filter=f"{incomplete.removeprefix('topic:')}*")
+    with suppress(SluiceError, OSError), Api(place.target(), timeout=1.0) as api:
+        for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
+            name = item.name if kind else address_in(item)
+            if item.name_base64 is None and _HARMLESS.match(name):
+                yield name
 
 
 NameArgument = Annotated[
@@ -138,25 +146,9 @@ DestinationArgument = Annotated[
         metavar="NAME",
         help="A queue, or topic:NAME.",
         show_default=False,
-        autocompletion=complete_destination,
+        autocompletion=complete_name,
     ),
 ]
-
-
-def _complete(ctx: typer.Context, incomplete: str, kind: KindName | None) -> Iterator[str]:
-    """Return the names from the broker; none if the request fails or would prompt for a
-    password."""
-    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
-    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
-    if place.user is not None and place.password_file is None:
-        return
-    prefix = incomplete.removeprefix("topic:")
-    query = DestinationQuery(kind=kind, filter=f"{prefix}*")
-    with suppress(SluiceError, OSError), Api(place.target(), patience=1.0) as api:
-        for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
-            name = item.name if kind else address_in(item)
-            if item.name_base64 is None and _HARMLESS.match(name):
-                yield name
 
 
 _NOTHING_YET: Final = {
@@ -448,15 +440,12 @@ def _settings(given: list[str] | None) -> DestinationRequest:
     known = settings_of(DestinationSettings)
     found: dict[str, Any] = {}
     for text in given or ():
-        name, equals, value = text.partition("=")
-        name = name.strip().replace("-", "_")
+        name, equals, value = (part.strip() for part in text.partition("="))
+        name = name.replace("-", "_")
         if not equals:
             raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
         if name not in known:
             raise no_such(text, "setting", name, known)
-        setting = known[name]
-        if not value.strip():
-            found[name] = None
-            continue
-        found[name] = convert(value.strip(), setting, text, text=True, base=Path())
+        # without a value, the broker's default
+        found[name] = convert(value, known[name], text, text=True, base=Path()) if value else None
     return DestinationRequest(**found)

@@ -478,7 +478,7 @@ def list_backups(
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
-            found = [each for page in api.pages(LIST_BACKUPS, PageQuery()) for each in page.items]
+            found = list(api.items(LIST_BACKUPS, PageQuery()))
     return listing(
         found, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
     )

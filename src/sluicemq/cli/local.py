@@ -56,6 +56,7 @@ class LocalBroker:
         self._program = program
         self._process: subprocess.Popen[bytes] | None = None
         self._ports: dict[str, int] = {}
+        """Port of the first listener with each scheme."""
         self.started_in = 0.0
         """Seconds from the start of the process until it was ready."""
 
@@ -95,23 +96,23 @@ class LocalBroker:
         assert self._process is not None
         while not self._serves():
             if self._process.poll() is not None:
+                log_tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
                 raise ConnectionLost(
-                    f"the broker ended with exit code {self._process.returncode}:\n"
-                    f"{self._log_tail()}"
+                    f"the broker ended with exit code {self._process.returncode}:\n{log_tail}"
                 )
             if time.monotonic() - before > START_SECONDS:
                 self.kill()
                 raise ConnectionLost(f"the broker did not start within {START_SECONDS:g} s")
             time.sleep(0.01)
         self.started_in = time.monotonic() - before
-        self._ports = {}
         with Api(self._target(), STATUS_SECONDS) as api:
-            overview = api.call(GET_OVERVIEW, OverviewQuery(fresh=True))
-        for listener in overview.listeners:
-            url = Url.parse(listener.url)
-            if not url.path:
-                scheme = f"{url.protocol}+tls" if url.tls else url.protocol
-                self._ports.setdefault(scheme, url.port)
+            listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
+        urls = [Url.parse(listener.url) for listener in reversed(listeners)]
+        self._ports = {
+            f"{url.protocol}+tls" if url.tls else url.protocol: url.port
+            for url in urls
+            if not url.path
+        }
         return self
 
     def port(self, scheme: str) -> int:
@@ -143,12 +144,6 @@ class LocalBroker:
 
     def _target(self) -> HttpTarget:
         return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
-
-    def _log_tail(self) -> str:
-        """Return the end of the log."""
-        with self.log.open("rb") as log:
-            log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
-            return log.read(LOG_TAIL_BYTES).decode(errors="replace")
 
     def kill(self) -> None:
         """Send SIGKILL: the process cannot write anything more."""

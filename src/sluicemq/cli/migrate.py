@@ -21,11 +21,12 @@ from sluicemq.cli.console import (
 )
 from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
-from sluicemq.migrate.plan import ASIDE, Plan
+from sluicemq.migrate.plan import ASIDE, NewUser, Plan
 from sluicemq.migrate.transfer import Interrupted, MigrationOutcome, imported_before, transfer
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.passwords import scheme_of
+from sluicemq.security.records import UserRecord
 from sluicemq.server.loading import load
 
 # --- Report ---------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
         "users": [
             {
                 "name": user.name,
-                "login": _login(user.record.password, user.record.digest, user.record.tokens),
+                "login": _login(user.record),
                 "added": user.name in outcome.users,
             }
             for user in plan.users
@@ -112,21 +113,14 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     yield f"{plan.kind}: {plan.place}{mode}"
     yield ""
     yield from _about_config(report)
-    yield from _about_destinations(plan, outcome)
+    yield from _section("destinations", [_destination(report, each) for each in _addresses(plan)])
     if plan.subscriptions:
-        yield f"durable subscriptions: {len(plan.subscriptions)}"
-        yield from _some([f"  {s.name} of topic {s.topic}" for s in plan.subscriptions])
+        names = [f"{each.name} of topic {each.topic}" for each in plan.subscriptions]
+        yield from _section("durable subscriptions", names)
     if plan.branches:
         yield f"prepared transactions: {len(plan.branches)}; their managers will find them"
     if plan.users:
-        yield f"users: {len(plan.users)}"
-        lines = []
-        for user in plan.users:
-            record = user.record
-            how = _login(record.password, record.digest, record.tokens)
-            there = " (there already: not changed)" if user.name in outcome.known else ""
-            lines.append(f"  {user.name}: {how}{there}")
-        yield from _some(lines)
+        yield from _section("users", [_user(each, outcome) for each in plan.users])
     total = sum(plan.counts.values())
     if report.dry_run:
         yield f"messages: {total} waiting, {outcome.before} of any source imported before"
@@ -137,14 +131,25 @@ def as_text(report: MigrationReport) -> Iterator[str]:
             yield f"  {outcome.unwanted} of topics are for no subscription that could be made here"
     if plan.late:
         yield f"  {plan.late} were older than their queue's messageTtl, which starts again"
-    yield from _about_aside(plan, outcome)
+    if plan.set_aside:
+        where = f" in {outcome.aside}" if outcome.aside else ""
+        yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{where}"
+        yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)
     if plan.left:
         yield ""
-        yield f"not carried over: {len(plan.left)}"
-        yield from _some([f"  {left.what} {left.name}: {left.reason}" for left in plan.left])
+        left = [f"{each.what} {each.name}: {each.reason}" for each in plan.left]
+        yield from _section("not carried over", left)
+
+
+def _section(title: str, lines: list[str]) -> Iterator[str]:
+    """Yield the number of lines and at most MAX_LINES of them."""
+    yield f"{title}: {len(lines)}"
+    yield from (f"  {line}" for line in lines[:MAX_LINES])
+    if len(lines) > MAX_LINES:
+        yield f"  … and {len(lines) - MAX_LINES} more; --json has them all"
 
 
 def _about_config(report: MigrationReport) -> Iterator[str]:
@@ -159,41 +164,27 @@ def _about_config(report: MigrationReport) -> Iterator[str]:
         yield f"  to be mended before the start: {problem}"
 
 
-def _about_destinations(plan: Plan, outcome: MigrationOutcome) -> Iterator[str]:
-    addresses = _addresses(plan)
-    yield f"destinations: {len(addresses)}"
-    lines = []
-    for address in addresses:
-        kept = " (there already, with settings of its own)" if address in outcome.kept else ""
-        waiting = plan.counts.get(address, 0)
-        lines.append(f"  {address.kind.name.lower()} {address.name}: {waiting} waiting{kept}")
-    yield from _some(lines)
+def _destination(report: MigrationReport, address: Address) -> str:
+    kept = " (there already, with settings of its own)" if address in report.outcome.kept else ""
+    waiting = report.plan.counts.get(address, 0)
+    return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{kept}"
 
 
-def _about_aside(plan: Plan, outcome: MigrationOutcome) -> Iterator[str]:
-    if not plan.set_aside:
-        return
-    where = f" in {outcome.aside}" if outcome.aside else ""
-    yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{where}"
-    yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
+def _user(user: NewUser, outcome: MigrationOutcome) -> str:
+    there = " (there already: not changed)" if user.name in outcome.known else ""
+    return f"{user.name}: {_login(user.record)}{there}"
 
 
 def _addresses(plan: Plan) -> list[Address]:
     return sorted({*plan.destinations, *plan.counts})
 
 
-def _login(password: str, digest: str, tokens: object) -> str:
-    if password:
-        return "the same password as before" if scheme_of(password) == "bcrypt" else "password"
-    if digest:
+def _login(user: UserRecord) -> str:
+    if user.password:
+        return "the same password as before" if scheme_of(user.password) == "bcrypt" else "password"
+    if user.digest:
         return "the same password as before, by digest (JMS clients)"
-    return "token" if tokens else "needs a new password: sluicemq users passwd"
-
-
-def _some(lines: list[str]) -> Iterator[str]:
-    yield from lines[:MAX_LINES]
-    if len(lines) > MAX_LINES:
-        yield f"  … and {len(lines) - MAX_LINES} more; --json has them all"
+    return "token" if user.tokens else "needs a new password: sluicemq users passwd"
 
 
 CONFIG_NAME: Final = "sluicemq.toml"

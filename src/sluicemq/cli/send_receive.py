@@ -6,7 +6,6 @@ import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
 from io import BufferedReader
 from itertools import islice
 from math import ceil
@@ -155,20 +154,12 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     return kind(client, url, options, count)
 
 
-@contextmanager
-def connect(url: Url, timeout: float, count: int = 0) -> Iterator[BlockingClient]:
-    """Open a blocking view of `open_client`, and close it. Raises as that. An error in the context
-    is reported instead of a later one from closing."""
+def connect(url: Url, timeout: float, count: int = 0) -> BlockingClient:
+    """Return a blocking view of `open_client`. Raises as that."""
+    # asyncio is slow to load
     from sluicemq.clients.blocking import BlockingClient
 
-    client = BlockingClient(open_client, url, timeout, count)
-    try:
-        yield client
-    except BaseException:
-        with suppress(Exception):
-            client.close()
-        raise
-    client.close()
+    return BlockingClient(open_client, url, timeout, count)
 
 
 class _Phpmq(QueueClient):

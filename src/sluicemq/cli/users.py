@@ -592,18 +592,15 @@ def list_permissions(
     role: RoleFlag = False,
 ) -> CommandResult:
     """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
-    query = AccountQuery()
-    of_roles = {each.name: each.permissions for each in accounts.items(LIST_ROLES, query)}
-    users = {} if role else {each.name: each for each in accounts.items(LIST_USERS, query)}
-    if who is not None and who not in (of_roles if role else users):
+    all_roles = list(accounts.items(LIST_ROLES, AccountQuery()))
+    all_users = [] if role else list(accounts.items(LIST_USERS, AccountQuery()))
+    chosen_users = [each for each in all_users if who in (None, each.name)]
+    chosen_roles = [each for each in all_roles if who is None or (role and who == each.name)]
+    if who is not None and not (chosen_users or chosen_roles):
         raise AccessError(f"there is no {'role' if role else 'user'} {who!r}")
-    rows: list[PermissionRow] = []
-    for name, user in users.items():
-        if who in (None, name):
-            rows += _permission_rows(user, of_roles)
-    for name, permissions in of_roles.items():
-        if who is None or (role and who == name):
-            rows += [_row(each, role=name) for each in permissions]
+    of_roles = {each.name: each.permissions for each in all_roles}
+    rows = [row for user in chosen_users for row in _permission_rows(user, of_roles)]
+    rows += [_row(one, role=each.name) for each in chosen_roles for one in each.permissions]
     empty = "No permissions have been granted." if who is None else "Nothing."
     return listing(rows, _PERMISSIONS, empty)
 

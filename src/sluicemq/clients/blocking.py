@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
 from inspect import isasyncgenfunction, iscoroutinefunction
 from types import TracebackType
@@ -157,7 +157,9 @@ class BlockingClient(Blocking):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close()
+        # an error in the context is raised instead of a later one from closing
+        with suppress(Exception) if error is not None else nullcontext():
+            self.close()
 
 
 def connect(url: str, **options: object) -> BlockingClient:

@@ -157,7 +157,7 @@ class HttpConnection:
 
     def __init__(self, target: HttpTarget, timeout: float = TIMEOUT) -> None:
         """Set `timeout`, the time limit in seconds for the next bytes of a response."""
-        self._target = target
+        self.target = target
         self._timeout = timeout
         self._connection: http.client.HTTPConnection | None = None
 
@@ -168,8 +168,8 @@ class HttpConnection:
         if self._connection is None:
             self._connection = self._connect()
         usual = {"Content-Length": str(sum(map(len, body)))}
-        if self._target.authorization:
-            usual["Authorization"] = self._target.authorization
+        if self.target.authorization:
+            usual["Authorization"] = self.target.authorization
         self._connection.request(method, path, body, {**headers, **usual})
 
     def receive(self) -> HttpResponse:
@@ -200,10 +200,10 @@ class HttpConnection:
                 if again and not isinstance(fault, TimeoutError):
                     again = False
                     continue
-                raise lost(self._target, fault) from fault
+                raise lost(self.target, fault) from fault
             if response.status >= 400:
-                raise refused(self._target, response)
-            return answer_in(operation, self._target, response)
+                raise refused(self.target, response)
+            return answer_in(operation, self.target, response)
 
     def receive_lines(self) -> tuple[int, Iterator[bytes]]:
         """Receive a response line by line: return its status and the lines."""
@@ -218,7 +218,7 @@ class HttpConnection:
             self._connection = None
 
     def _connect(self) -> http.client.HTTPConnection:
-        to = self._target
+        to = self.target
         if to.path:
             return _UnixConnection(to.path, self._timeout)
         if not to.secure:

@@ -50,7 +50,7 @@ MOST_OFFSET: Final = (1 << 53) - 1
 """Largest number that JSON clients represent exactly."""
 
 ParametersT = TypeVar("ParametersT", bound=msgspec.Struct)
-AnswerT = TypeVar("AnswerT")
+AnswerT = TypeVar("AnswerT", covariant=True)
 BodyT = TypeVar("BodyT")
 ItemT = TypeVar("ItemT")
 ServiceT = TypeVar("ServiceT")
