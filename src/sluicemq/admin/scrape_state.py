@@ -269,16 +269,19 @@ class DestinationMetrics:
         for each in exported.sums.values():
             each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
-        dead_letter_queues: set[Address] = set()
+        dead = 0
+        others: set[Address] = set()
+        """Dead-letter queues with other names; few, so that their sum takes no time slice."""
         slices = TimeSlices(self._broker)
         async for destination in slices.over(list(self._broker.destinations.values())):
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
-            if destination.settings.dead_letter_queue:
-                dead_letter_queues.add(destination.dead_letter_address)
+            named = destination.settings.dead_letter_queue
+            if named and not named.endswith(DEAD_LETTERS_END):
+                others.add(destination.dead_letter_address)
             if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
-                dead_letter_queues.add(destination.address)
+                dead += destination.waiting
             labels = exported.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
@@ -287,8 +290,8 @@ class DestinationMetrics:
             rows.append((labels, row))
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
-        there = filter(None, map(self._broker.destinations.find, dead_letter_queues))
-        into.add(DEAD_LETTERS, sum(queue.waiting for queue in there))
+        there = filter(None, map(self._broker.destinations.find, others))
+        into.add(DEAD_LETTERS, dead + sum(queue.waiting for queue in there))
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
         await _write(into, _FAMILIES, rows, slices)
