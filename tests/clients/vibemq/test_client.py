@@ -405,7 +405,7 @@ def test_an_answer_that_does_not_come() -> None:
                 await call
         await client.create_queue("q")  # the connection goes on
         assert client._connection is not None
-        assert not client._connection._waiting
+        assert not client._connection._pending
         await client.close()
 
     def answer(frame: Frame) -> list[Frame]:

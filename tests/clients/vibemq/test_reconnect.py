@@ -219,7 +219,7 @@ def test_no_more_are_outstanding_than_may_be() -> None:
             one.cancel()
             await asyncio.wait([publishing, one])
             assert client._connection is not None
-            assert not client._connection._waiting
+            assert not client._connection._pending
 
     script(scenario, saying(wire.PUBLISH))
 

@@ -20,13 +20,13 @@ from sluicemq.clients.jmq.messages import (
     properties_of,
 )
 from sluicemq.clients.jmq.request_channel import (
-    Confirmations,
     Credit,
     RequestChannel,
     SessionState,
     declare,
     number,
 )
+from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, ProtocolError
@@ -178,8 +178,7 @@ class Producer(AsyncClient):
         if options.persistent:
             flags |= packets.P | packets.A
         sysid = encode_sysid(now, *route.origin, next(_numbers) & 0x7FFF_FFFF)
-        waiting = Confirmations() if wait else session.confirmations
-        identity = channel.expect(waiting.receive) if options.persistent else 0
+        identity = next(channel.ids) if options.persistent else 0
         head = encode_head(
             kind,
             flags,
@@ -192,17 +191,16 @@ class Producer(AsyncClient):
             sysid,
         )
         session.touch()
-        if not options.persistent:
-            await channel.send(head + content)
-            return sysid_text(sysid)
-        waiting.begin()
+        confirmations = Confirmations[Packet]() if wait else session.confirmations
+        if options.persistent:
+            confirmations.expect(channel, identity)
         try:
             await channel.send(head + content)
             if wait:
-                await waiting.wait_for_all(self._timeout)
+                await confirmations.wait_for_all(self._timeout)
         finally:
             if wait:
-                channel.forget(identity)
+                confirmations.forget()
         return sysid_text(sysid)
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:

@@ -15,6 +15,7 @@ from typing import Any, Self
 
 import msgspec
 
+from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import (
     ALWAYS,
     AsyncClient,
@@ -35,9 +36,8 @@ from sluicemq.clients.vibemq.connection import (
     DEFAULT_PORT,
     ClientConnection,
     Target,
-    Unconfirmed,
 )
-from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.transcoding import text_of_json
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
@@ -133,10 +133,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         self._limits = limits
         self._prefix = token_hex(8)
         self._numbers = count(1)
-        self._posted = Unconfirmed()
+        self._posted = Confirmations[Frame]()
         self._subscriptions: dict[str, Subscription] = {}
-        self._beginning: dict[str, Subscription] = {}
-        """Subscriptions without confirmation; messages may arrive together with it."""
 
     @classmethod
     async def connect(
@@ -247,15 +245,15 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         that fails: those after it may have been published.
         """
         connection = await self.ready()
-        unconfirmed = Unconfirmed()
+        unconfirmed = Confirmations[Frame]()
         number = 0
         try:
             for payload in payloads:
                 identity = self._new_id()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await unconfirmed.publish(connection, identity, data, self._outstanding)
+                await connection.publish(identity, data, self._outstanding, unconfirmed)
                 number += 1
-            await unconfirmed.confirm()
+            await unconfirmed.wait_for_all(self.timeout)
         finally:
             unconfirmed.forget()
         return number
@@ -270,12 +268,16 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         """
         identity = self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
-        await self._posted.publish(await self.ready(), identity, data, self._outstanding)
+        connection = await self.ready()
+        await connection.publish(identity, data, self._outstanding, self._posted)
         return identity
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
-        await self._posted.confirm()
+        try:
+            await self._posted.wait_for_all(self.timeout)
+        finally:
+            self._posted.forget()
 
     async def subscribe(self, queue: str) -> Subscription:
         """Subscribe to a queue and return the subscription, from which to receive the messages.
@@ -283,19 +285,17 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
         of the same queue.
         """
-        if queue in self._subscriptions or queue in self._beginning:
+        connection = await self.ready()
+        if queue in self._subscriptions:
             raise ValueError(f"{queue} is already subscribed")
-        subscription = self._beginning[queue] = Subscription(self, queue)
+        # messages may arrive together with the response
+        subscription = self._subscriptions[queue] = Subscription(self, queue)
         try:
-            connection = await self.ready()
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-            connection.check()  # from now on a new connection restores the subscription
-            self._subscriptions[queue] = subscription
         except BaseException:
+            del self._subscriptions[queue]
             subscription.forget()
             raise
-        finally:
-            del self._beginning[queue]
         return subscription
 
     async def end(self, subscription: Subscription) -> None:
@@ -363,8 +363,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         connection = self._connection
         try:
             if connection is not None and connection.lost is None:
-                await self._posted.confirm()
-                await connection.wait_until_idle()
+                await self.confirm()
+                with suppress(RequestTimeout):
+                    await connection.wait_for_capacity(1)
         finally:
             self._finish(ConnectionLost("the client is closed"))
             if connection is not None:
@@ -410,8 +411,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         return connection
 
     def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
-        queue = frame.queue
-        subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
+        subscription = self._subscriptions.get(frame.queue)
         if subscription is not None:
             subscription.put(connection, frame)
 
