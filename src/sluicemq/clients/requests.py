@@ -119,7 +119,9 @@ class Confirmations(Generic[ResponseT]):
     The first failure is kept until `check` or `wait_for_all` raises it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timeout: float) -> None:
+        """`timeout`: seconds to wait for the next response."""
+        self._timeout = timeout
         self._pending: dict[Hashable, RequestTransport[Any, ResponseT]] = {}
         self._failure: ClientError | None = None
         self._news = asyncio.Event()
@@ -141,17 +143,17 @@ class Confirmations(Generic[ResponseT]):
         if failure is not None:
             raise failure
 
-    async def wait_for_capacity(self, most: int, timeout: float) -> None:
+    async def wait_for_capacity(self, most: int) -> None:
         """Wait until fewer than `most` requests are pending.
 
-        Raises RequestTimeout if no response arrives within `timeout` seconds.
+        Raises RequestTimeout if no response arrives in time.
         """
         while len(self._pending) >= most:
-            await _next(self._news, timeout)
+            await _next(self._news, self._timeout)
 
-    async def wait_for_all(self, timeout: float) -> None:
+    async def wait_for_all(self) -> None:
         """Wait until no request is pending. Raises the first failure, once; RequestTimeout."""
-        await self.wait_for_capacity(1, timeout)
+        await self.wait_for_capacity(1)
         self.check()
 
     def forget(self) -> None:

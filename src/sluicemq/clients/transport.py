@@ -32,6 +32,7 @@ from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, Re
 FrameT = TypeVar("FrameT")
 ConnectedT = TypeVar("ConnectedT")
 ConnectionT = TypeVar("ConnectionT", bound="ClientTransport[Any]")
+TargetT = TypeVar("TargetT", bound=Target)
 
 
 class Decoder(Protocol[FrameT]):
@@ -266,14 +267,18 @@ class AsyncClient(ABC):
         await self.close()
 
 
-class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
+class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     """Client that tries its hosts in turn. A protocol's subclass opens the connections, restores
     its state on them, and passes `lost` to them.
+
+    target       address and login
+    outstanding  maximum number of unconfirmed messages
+    prefetch     maximum number of received messages that the application has not taken
     """
 
     def __init__(
         self,
-        target: Target,
+        target: TargetT,
         reconnect: Backoff | None,
         outstanding: int,
         prefetch: int,
@@ -282,9 +287,10 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
         at least 1."""
         if outstanding < 1 or prefetch < 1:
             raise ValueError("outstanding and prefetch must be at least 1")
+        self.target = target
         self.timeout = target.timeout
-        self._hosts = (("", 0),) if target.path else target.hosts
-        self._keep_alive = target.keep_alive
+        self.outstanding = outstanding
+        self.prefetch = prefetch
         self._backoff = reconnect
         self._connection: ConnectionT | None = None
         self._established = False
@@ -306,7 +312,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
     async def _start(self) -> Self:
         """Connect, and return the client. Raises the error of the last host."""
         connection = await self._connect()
-        if self._keep_alive:
+        if self.target.keep_alive:
             self._run(self._ping_regularly())
         self._adopt(connection)
         return self
@@ -353,7 +359,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
 
     async def _connect(self) -> ConnectionT:
         failure: ClientError = ConnectionLost("there is no host to connect to")
-        for host, port in self._hosts:
+        for host, port in (("", 0),) if self.target.path else self.target.hosts:
             try:
                 return await self._open(host, port)
             except ClientError as error:
@@ -378,7 +384,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
 
     async def _ping_regularly(self) -> None:
         while True:
-            await asyncio.sleep(self._keep_alive)
+            await asyncio.sleep(self.target.keep_alive)
             connection = self._connection
             if connection is None:
                 continue

@@ -199,7 +199,7 @@ class Consumer(AsyncClient):
         if not session.transacted:
             properties["JMQAckMode"] = session.ack_mode
         if not self.subscription.shared:
-            properties["JMQShare"] = session.share_client_id
+            properties["JMQShare"] = session.client.target.share_client_id
         if self.id:
             properties["JMQOldConsumerID"] = Long(self.id)
 

@@ -107,7 +107,6 @@ class Producer(AsyncClient):
         self._session = session
         self._options = options
         self._leave = leave
-        self._timeout = session.timeout
         self._routes: dict[Address, _Route] = {}
         self._closed = False
 
@@ -159,10 +158,10 @@ class Producer(AsyncClient):
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.wait_for_capacity(session.outstanding, self._timeout)
+        await session.confirmations.wait_for_capacity(session.client.outstanding)
         while not (route.credit.is_open and channel.credit.is_open):
-            await route.credit.wait(self._timeout)
-            await channel.credit.wait(self._timeout)
+            await route.credit.wait(channel.timeout)
+            await channel.credit.wait(channel.timeout)
         channel.check()
         now = now_ms()
         header = route.header(
@@ -191,13 +190,13 @@ class Producer(AsyncClient):
             sysid,
         )
         session.touch()
-        confirmations = Confirmations[Packet]() if wait else session.confirmations
+        confirmations = Confirmations[Packet](channel.timeout) if wait else session.confirmations
         if options.persistent:
             confirmations.expect(channel, identity)
         try:
             await channel.send(head + content)
             if wait:
-                await confirmations.wait_for_all(self._timeout)
+                await confirmations.wait_for_all()
         finally:
             if wait:
                 confirmations.forget()
@@ -219,7 +218,7 @@ class Producer(AsyncClient):
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all messages of the session. Raises Refused,
         ConnectionLost, RequestTimeout."""
-        await self._session.confirmations.wait_for_all(self._timeout)
+        await self._session.confirmations.wait_for_all()
 
     async def close(self) -> None:
         """Close the producer after its messages are confirmed. Raises as `confirm`."""

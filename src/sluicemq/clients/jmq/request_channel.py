@@ -10,6 +10,7 @@ from itertools import count
 from typing import Final
 
 from sluicemq.clients.jmq.messages import properties_of
+from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.requests import Confirmations, RequestTransport
 from sluicemq.clients.transport import ReconnectingClient, broken, fail, time_limit
 from sluicemq.model.destination import Address, is_temporary
@@ -326,31 +327,24 @@ class TransactionLost(ConnectionLost):
 class SessionState:
     """Acknowledgements and transaction of a session, which its producers and consumers share.
 
-    transaction      id of the transaction that sends and acknowledgements belong to; 0 = none
-    outstanding      maximum number of unconfirmed messages
-    share_client_id  other connections may use the client id
-    halted           True while messages return to the broker; consumers deliver none meanwhile
+    transaction  id of the transaction that sends and acknowledgements belong to; 0 = none
+    halted       True while messages return to the broker; consumers deliver none meanwhile
     """
 
     def __init__(
         self,
-        client: ReconnectingClient[RequestChannel],
+        client: ReconnectingClient[RequestChannel, Target],
         ack_mode: AckMode,
         transacted: bool,
-        outstanding: int,
-        share_client_id: bool,
     ) -> None:
+        self.client = client
         self.id = 0
         self.ack_mode = AckMode.NONE if transacted else ack_mode
         self.transacted = transacted
         self.transaction = 0
-        self.outstanding = outstanding
-        self.share_client_id = share_client_id
-        self.timeout = client.timeout
-        self.confirmations = Confirmations[Packet]()
+        self.confirmations = Confirmations[Packet](client.timeout)
         self.halted = False
         self.closed = False
-        self._client = client
         self._unsettled: dict[bytes, None] = {}
         """Ack blocks of delivered messages that are not yet acknowledged or committed."""
         self._lazy: list[bytes] = []
@@ -362,7 +356,7 @@ class SessionState:
         """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
         if self.closed:
             raise ConnectionLost("the session is closed")
-        return await self._client.ready()
+        return await self.client.ready()
 
     # --- acknowledgements
 
@@ -391,7 +385,7 @@ class SessionState:
         Raises Refused, ConnectionLost, RequestTimeout.
         """
         if self.transaction:
-            await self.confirmations.wait_for_capacity(self.outstanding, self.timeout)
+            await self.confirmations.wait_for_capacity(self.client.outstanding)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)

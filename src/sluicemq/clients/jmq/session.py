@@ -31,6 +31,7 @@ from sluicemq.clients.jmq.request_channel import (
     create,
     number,
 )
+from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.transport import AsyncClient, ReconnectingClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, ConnectionLost
@@ -74,9 +75,9 @@ class XaResource:
         Also raises Refused if the broker refused a message sent without waiting.
         """
         session = self._session
-        channel = await session.ready()
+        await session.ready()
         try:
-            await session.confirmations.wait_for_all(channel.timeout)
+            await session.confirmations.wait_for_all()
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.enter(0)
@@ -140,20 +141,13 @@ class Session(SessionState, AsyncClient):
 
     def __init__(
         self,
-        client: ReconnectingClient[RequestChannel],
+        client: ReconnectingClient[RequestChannel, Target],
         ack_mode: AckMode,
         transacted: bool,
-        *,
-        outstanding: int,
-        prefetch: int,
-        client_id: str,
-        share_client_id: bool,
     ) -> None:
-        super().__init__(client, ack_mode, transacted, outstanding, share_client_id)
+        super().__init__(client, ack_mode, transacted)
         self.xa = XaResource(self)
         """Global transactions; not available in transacted sessions, which use local ones."""
-        self._client_id = client_id
-        self._prefetch = prefetch
         self._turn = asyncio.Lock()
         self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
@@ -217,7 +211,7 @@ class Session(SessionState, AsyncClient):
         if name and where.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
         subscription = ConsumerOptions(
-            where, selector, no_local, name, durable, shared, prefetch or self._prefetch
+            where, selector, no_local, name, durable, shared, prefetch or self.client.prefetch
         )
         consumer = Consumer(self, subscription, self.leave)
         channel = await self.ready()
@@ -341,7 +335,7 @@ class Session(SessionState, AsyncClient):
                 self._lost_work = False
                 self._touched = False
                 raise TransactionLost("the connection broke within the transaction")
-            await self.confirmations.wait_for_all(self.timeout)
+            await self.confirmations.wait_for_all()
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
@@ -362,7 +356,7 @@ class Session(SessionState, AsyncClient):
         async with self._turning() as channel:
             self._lost_work = False
             with suppress(ClientError):
-                await self.confirmations.wait_for_all(self.timeout)
+                await self.confirmations.wait_for_all()
             channel.check()
             transaction = self.transaction
             await self._give_back(channel, transaction)
@@ -432,7 +426,7 @@ class Session(SessionState, AsyncClient):
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.wait_for_all(self.timeout)
+            await self.confirmations.wait_for_all()
         finally:
             if self.transaction:
                 channel.notify(
@@ -460,7 +454,7 @@ class Session(SessionState, AsyncClient):
     async def _temporary(self, kind: Kind) -> Address:
         channel = await self.ready()
         address, port = channel.local()
-        origin = self._client_id or address or "unix"
+        origin = self.client.target.client_id or address or "unix"
         temporary = Address(kind, temporary_name(kind, origin, port))
         await create(channel, temporary)
         channel.check()

@@ -111,7 +111,7 @@ class VibeMQMessage:
         return f"<VibeMQMessage {self.id} of {self.queue}, {len(self.payload)} bytes>"
 
 
-class VibeMQClient(ReconnectingClient[ClientConnection]):
+class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
 
     def __init__(
@@ -125,15 +125,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         limits: Limits,
     ) -> None:
         super().__init__(target, reconnect, outstanding, prefetch)
-        self._target = target
         self._ssl = ssl_context
         self._queues = queues
-        self._outstanding = outstanding
-        self._prefetch = prefetch
         self._limits = limits
         self._prefix = token_hex(8)
         self._numbers = count(1)
-        self._posted = Confirmations[Frame]()
+        self._posted = Confirmations[Frame](self.timeout)
         self._subscriptions: dict[str, Subscription] = {}
 
     @classmethod
@@ -232,7 +229,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         identity = id or self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.wait_for_capacity(self._outstanding)
+        await connection.wait_for_capacity(self.outstanding)
         await connection.request(identity, data)
         return identity
 
@@ -245,15 +242,15 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         that fails: those after it may have been published.
         """
         connection = await self.ready()
-        unconfirmed = Confirmations[Frame]()
+        unconfirmed = Confirmations[Frame](self.timeout)
         number = 0
         try:
             for payload in payloads:
                 identity = self._new_id()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await connection.publish(identity, data, self._outstanding, unconfirmed)
+                await connection.publish(identity, data, self.outstanding, unconfirmed)
                 number += 1
-            await unconfirmed.wait_for_all(self.timeout)
+            await unconfirmed.wait_for_all()
         finally:
             unconfirmed.forget()
         return number
@@ -269,13 +266,13 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         identity = self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.publish(identity, data, self._outstanding, self._posted)
+        await connection.publish(identity, data, self.outstanding, self._posted)
         return identity
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
         try:
-            await self._posted.wait_for_all(self.timeout)
+            await self._posted.wait_for_all()
         finally:
             self._posted.forget()
 
@@ -384,9 +381,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
 
     async def _open(self, host: str, port: int) -> ClientConnection:
         """Connect, declare queues and restore subscriptions."""
-        target = self._target
+        target = self.target
         connection = ClientConnection(
-            self._limits, target.timeout, self._prefetch, self._arrived, self.lost
+            self._limits, target.timeout, self.prefetch, self._arrived, self.lost
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
