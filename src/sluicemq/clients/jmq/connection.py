@@ -370,23 +370,12 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             if self._level == level:
                 raise
             channel = await self._attempt(host, port)  # at the level that the broker requires
-        try:
-            await self._restore(channel)
-        except BaseException:
-            channel.discard()
-            self._forget()
-            raise
         self._old = channel.id
         return channel
 
     async def _restore(self, channel: RequestChannel) -> None:
         """Recreate the sessions on a new connection, in the order of section 11."""
-        for begin in (
-            Session.begin,
-            Session.begin_temporaries,
-            Session.begin_consumers,
-            Session.begin_producers,
-        ):
+        for begin in (Session.begin, Session.begin_temporaries, Session.begin_parts):
             for session in self._sessions:
                 if not session.closed:
                     await begin(session, channel)
@@ -400,12 +389,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             self._context = self.target.tls_context()
         return self._context
 
-    async def _attempt(
-        self,
-        host: str,
-        port: int,
-    ) -> RequestChannel:
-        """Connect to the host and log in."""
+    async def _attempt(self, host: str, port: int) -> RequestChannel:
+        """Connect to the host, log in and recreate the sessions."""
         target = self.target
         encrypted = target.tls
         if not target.direct:
@@ -421,11 +406,13 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                     PacketType.SET_CLIENTID,
                     {"JMQClientID": target.client_id, "JMQShare": target.share_client_id},
                 )
+            await self._restore(channel)
         except BaseException:
             # the broker does not answer a GOODBYE before login, so do not wait for a reply
             with suppress(ClientError):
                 channel.notify(PacketType.GOODBYE)
             channel.discard()
+            self._forget()
             raise
         return channel
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Message, now_ms, properties_of
 from sluicemq.clients.jmq.request_channel import (
@@ -17,42 +17,13 @@ from sluicemq.clients.jmq.request_channel import (
     number,
 )
 from sluicemq.clients.transport import AsyncClient, again, time_limit
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import SYSID_SIZE, encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
-
-
-class ConsumerOptions(NamedTuple):
-    """Destination and options of a consumer, as passed to Session.consumer."""
-
-    destination: Address
-    selector: str
-    no_local: bool
-    name: str
-    durable: bool
-    shared: bool
-    prefetch: int
-
-    def properties(self) -> dict[str, object]:
-        """Return the properties of the ADD_CONSUMER packet."""
-        found: dict[str, object] = {
-            **properties_of(self.destination),
-            "JMQNoLocal": self.no_local,
-            "JMQReconnect": False,
-            "JMQSize": self.prefetch,
-        }
-        if self.selector:
-            found["JMQSelector"] = self.selector
-        if self.durable:
-            found["JMQDurableName"] = self.name
-        if self.shared:
-            found["JMQJMSShare"] = True
-            found["JMQSharedSubscriptionName"] = self.name
-        return found
 
 
 class JmqMessage(Message):
@@ -89,16 +60,28 @@ class Consumer(AsyncClient):
     def __init__(
         self,
         session: SessionState,
-        subscription: ConsumerOptions,
+        destination: Address,
+        properties: Mapping[str, object],
+        prefetch: int,
+        reliable: bool,
         leave: Callable[[Consumer], None],
     ) -> None:
-        """`leave` removes the consumer from its session."""
+        """Set up a consumer that `begin` creates.
+
+        properties  of its ADD_CONSUMER packet, without ids
+        prefetch    messages buffered in the client
+        reliable    the broker confirms the acknowledgements of non-persistent messages, too
+        leave       removes the consumer from its session
+        """
         self.id = 0
-        self.subscription = subscription
         self.channel: RequestChannel
         self._session = session
+        self._destination = destination
+        self._properties = properties
+        self._prefetch = prefetch
+        self._reliable = reliable
         self._leave = leave
-        self._size = subscription.prefetch
+        self._size = prefetch
         self._packets: deque[Packet] = deque()
         self._back: deque[JmqMessage] = deque()
         """Acknowledged messages whose delivery to the caller was interrupted."""
@@ -127,10 +110,7 @@ class Consumer(AsyncClient):
             message = self._take()
             if message is not None:
                 break
-        subscription = self.subscription
-        is_queue = subscription.destination.kind is Kind.QUEUE
-        # a lost non-persistent message of a non-durable topic subscription is acceptable
-        reliable = message.persistent or subscription.durable or is_queue
+        reliable = self._reliable or message.persistent
         try:
             await self._session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
@@ -159,9 +139,7 @@ class Consumer(AsyncClient):
             self._resume()
         sysid = packet.sysid
         block = encode_blocks([(self.id, sysid)])
-        if 0 < packet.expiration <= now_ms() and self.subscription.destination.name != (
-            DEAD_MESSAGES
-        ):
+        if 0 < packet.expiration <= now_ms() and self._destination.name != DEAD_MESSAGES:
             with suppress(ConnectionLost):
                 self._session.expired(channel, block)
             return None
@@ -192,14 +170,8 @@ class Consumer(AsyncClient):
 
     async def begin(self, channel: RequestChannel) -> None:
         """Create the consumer on the broker, again after a reconnect. Raises ClientError."""
-        session = self._session
-        await declare(channel, self.subscription.destination)
-        properties = self.subscription.properties()
-        properties["JMQSessionID"] = Long(session.id)
-        if not session.transacted:
-            properties["JMQAckMode"] = session.ack_mode
-        if not self.subscription.shared:
-            properties["JMQShare"] = session.client.target.share_client_id
+        await declare(channel, self._destination)
+        properties = {**self._properties, "JMQSessionID": Long(self._session.id)}
         if self.id:
             properties["JMQOldConsumerID"] = Long(self.id)
 
@@ -208,7 +180,7 @@ class Consumer(AsyncClient):
             self.channel = channel
             self.id = number(packet, "JMQConsumerID")
             granted = number(packet, "JMQSize")
-            self._size = granted if granted > 0 else self.subscription.prefetch
+            self._size = granted if granted > 0 else self._prefetch
             channel.inboxes[self.id] = self.put
 
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)

@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from sluicemq.clients.jmq.consumer import Browser, Consumer, ConsumerOptions, JmqMessage
+from sluicemq.clients.jmq.consumer import Browser, Consumer, JmqMessage
 from sluicemq.clients.jmq.messages import (
     SendOptions,
     named,
@@ -210,10 +210,26 @@ class Session(SessionState, AsyncClient):
             raise ValueError("a subscription with a name is durable, shared, or both")
         if name and where.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
-        subscription = ConsumerOptions(
-            where, selector, no_local, name, durable, shared, prefetch or self.client.prefetch
-        )
-        consumer = Consumer(self, subscription, self.leave)
+        size = prefetch or self.client.prefetch
+        properties: dict[str, object] = {
+            **properties_of(where),
+            "JMQNoLocal": no_local,
+            "JMQReconnect": False,
+            "JMQSize": size,
+        }
+        if not self.transacted:
+            properties["JMQAckMode"] = self.ack_mode
+        if selector:
+            properties["JMQSelector"] = selector
+        if durable:
+            properties["JMQDurableName"] = name
+        if shared:
+            properties |= {"JMQJMSShare": True, "JMQSharedSubscriptionName": name}
+        else:
+            properties["JMQShare"] = self.client.target.share_client_id
+        # a lost non-persistent message of a non-durable topic subscription is acceptable
+        reliable = durable or where.kind is Kind.QUEUE
+        consumer = Consumer(self, where, properties, size, reliable, self.leave)
         channel = await self.ready()
         await consumer.begin(channel)
         channel.check()
@@ -397,15 +413,13 @@ class Session(SessionState, AsyncClient):
         for temporary in self._temporaries:
             await create(channel, temporary)
 
-    async def begin_consumers(self, channel: RequestChannel) -> None:
-        """Recreate the consumers on a new connection. Raises ClientError."""
-        for consumer in self._consumers:
-            await consumer.begin(channel)
+    async def begin_parts(self, channel: RequestChannel) -> None:
+        """Recreate the consumers and producers on a new connection. Raises ClientError."""
+        for part in self._parts():
+            await part.begin(channel)
 
-    async def begin_producers(self, channel: RequestChannel) -> None:
-        """Recreate the producers on a new connection. Raises ClientError."""
-        for producer in self._producers:
-            await producer.begin(channel)
+    def _parts(self) -> list[Consumer | Producer]:
+        return [*self._consumers, *self._producers]
 
     async def close(self) -> None:
         """Close the session; the broker requeues messages not acknowledged or committed.
@@ -433,10 +447,8 @@ class Session(SessionState, AsyncClient):
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for consumer in self._consumers:
-                await consumer.end(channel)
-            for producer in self._producers:
-                await producer.end(channel)
+            for part in self._parts():
+                await part.end(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
