@@ -36,6 +36,7 @@ from sluicemq.protocols.jmq.fields import (
     TEMPORARY_QUEUE,
     TEMPORARY_TOPIC,
     VariableHeader,
+    encode_properties,
     sysid_text,
 )
 from sluicemq.protocols.jmq.packets import DestType, PacketType
@@ -117,7 +118,6 @@ class JavaObject(bytes):
         return java.loads(self)
 
 
-@_format_errors()
 def encode_body(body: object) -> tuple[PacketType, bytes]:
     """Encode a value; return the message type and the bytes. Raises MessageFormatError."""
     match body:
@@ -169,19 +169,6 @@ class SendOptions(NamedTuple):
         if options.ttl < 0 or options.delay < 0:
             raise ValueError("ttl and delay are not negative")
         return options
-
-
-def deflated(
-    body: bytes, properties: Mapping[str, object] | None
-) -> tuple[bytes, dict[str, object]]:
-    """Compress a body; return it with the properties that mark it (section 9.5)."""
-    small = zlib.compress(body)
-    return small, {
-        **(properties or {}),
-        COMPRESS: True,
-        UNCOMPRESSED_SIZE: len(body),
-        COMPRESSED_SIZE: len(small),
-    }
 
 
 _UNREAD: Final = object()
@@ -338,6 +325,27 @@ class Message:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {sysid_text(self.packet.sysid)}>"
+
+
+@_format_errors()
+def encode_content(
+    body: object, properties: Mapping[str, object] | None, compress: bool
+) -> tuple[PacketType, bytes, bytes]:
+    """Encode a body, or that of a received message, and properties.
+
+    Returns the message type, the body and the property block; the properties mark a compressed body
+    (section 9.5). Raises MessageFormatError.
+    """
+    kind, content = (body.kind, body.raw) if isinstance(body, Message) else encode_body(body)
+    if compress:
+        size, content = len(content), zlib.compress(content)
+        properties = {
+            **(properties or {}),
+            COMPRESS: True,
+            UNCOMPRESSED_SIZE: size,
+            COMPRESSED_SIZE: len(content),
+        }
+    return kind, content, encode_properties(properties or {})
 
 
 def now_ms() -> int:

@@ -13,8 +13,7 @@ from sluicemq.clients.jmq.messages import (
     Message,
     MessageFormatError,
     SendOptions,
-    deflated,
-    encode_body,
+    encode_content,
     named,
     now_ms,
     properties_of,
@@ -36,7 +35,6 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import (
     class_of,
     encode_header,
-    encode_properties,
     encode_sysid,
     sysid_text,
 )
@@ -144,17 +142,9 @@ class Producer(AsyncClient):
             correlation_id = correlation_id or body.correlation_id or None
             reply_to = reply_to or body.reply_to
             type = type or body.type or None
-            kind, content = body.kind, body.raw
-        else:
-            kind, content = encode_body(body)
         options = self._options.changed(persistent, priority, ttl, delay)
         compress = compress or bool(properties and properties.get(COMPRESS) is True)
-        if compress:
-            content, properties = deflated(content, properties)
-        try:
-            block = encode_properties(properties) if properties else b""
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        kind, content, block = encode_content(body, properties, compress)
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
