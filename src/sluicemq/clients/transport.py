@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -247,6 +248,42 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
 
     def resume_writing(self) -> None:
         self._writable.set()
+
+
+class Inbox(Generic[FrameT]):
+    """Received messages that the application has not taken, for one task at a time."""
+
+    def __init__(self) -> None:
+        self.messages: deque[FrameT] = deque()
+        self.end: ClientError | None = None
+        """Error that `wait` raises once there are no more messages; None until then."""
+        self._news = asyncio.Event()
+
+    def put(self, message: FrameT) -> None:
+        """Add a message and wake the receiver."""
+        self.messages.append(message)
+        self._news.set()
+
+    def wake(self) -> None:
+        """Let the receiver check again whether there are messages."""
+        self._news.set()
+
+    def finish(self, reason: ClientError) -> None:
+        """End the inbox: no message will follow. The first reason is kept."""
+        self.end = self.end or reason
+        self._news.set()
+
+    async def wait(self, timeout: float | None, ready: Callable[[], object] | None = None) -> None:
+        """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = for ever.
+
+        Raises RequestTimeout; a new error like `end`.
+        """
+        async with time_limit(timeout, f"no message in {timeout} s"):
+            while not (self.messages if ready is None else ready()):
+                if self.end is not None:
+                    raise again(self.end)
+                self._news.clear()
+                await self._news.wait()
 
 
 class AsyncClient(ABC):

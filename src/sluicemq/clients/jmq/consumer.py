@@ -16,7 +16,7 @@ from sluicemq.clients.jmq.request_channel import (
     declare,
     number,
 )
-from sluicemq.clients.transport import AsyncClient, again, time_limit
+from sluicemq.clients.transport import AsyncClient, Inbox, time_limit
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
@@ -82,14 +82,12 @@ class Consumer(AsyncClient):
         self._reliable = reliable
         self._leave = leave
         self._size = prefetch
-        self._packets: deque[Packet] = deque()
+        self._inbox = Inbox[Packet]()
         self._back: deque[JmqMessage] = deque()
         """Acknowledged messages whose delivery to the caller was interrupted."""
         self._paused = False
         self._last = b""
         """SysMessageID of the last delivered message."""
-        self._news = asyncio.Event()
-        self._end: ClientError | None = None
 
     async def receive(self, timeout: float | None = None) -> JmqMessage:
         """Return the next message.
@@ -103,7 +101,7 @@ class Consumer(AsyncClient):
         returned and may be redelivered.
         """
         while True:
-            await self._wait(timeout)
+            await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()
             self._session.touch()
@@ -121,21 +119,15 @@ class Consumer(AsyncClient):
             return message
         return message
 
-    async def _wait(self, timeout: float | None) -> None:
-        """Wait until a message can be delivered."""
-        async with time_limit(timeout, f"no message in {timeout} s"):
-            while self._session.halted or not (self._packets or self._back):
-                if self._end is not None:
-                    raise again(self._end)
-                self._news.clear()
-                await self._news.wait()
+    def _is_ready(self) -> bool:
+        return not self._session.halted and bool(self._inbox.messages or self._back)
 
     def _take(self) -> JmqMessage | None:
         """Return the first buffered message, or None if it has expired."""
-        packet = self._packets.popleft()
+        packet = self._inbox.messages.popleft()
         channel = self.channel
         channel.held(-1)
-        if self._paused and len(self._packets) <= self._size // 2:
+        if self._paused and len(self._inbox.messages) <= self._size // 2:
             self._resume()
         sysid = packet.sysid
         block = encode_blocks([(self.id, sysid)])
@@ -151,7 +143,7 @@ class Consumer(AsyncClient):
         with suppress(ConnectionLost):
             self.channel.notify(
                 PacketType.RESUME_FLOW,
-                {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._packets)},
+                {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._inbox.messages)},
             )
 
     async def __aiter__(self) -> AsyncGenerator[JmqMessage]:
@@ -161,7 +153,7 @@ class Consumer(AsyncClient):
     async def close(self) -> None:
         """Close the consumer; the broker requeues its buffered messages. Messages already delivered
         can still be acknowledged. Raises Refused, RequestTimeout."""
-        if self._end is not None:
+        if self._inbox.end is not None:
             return
         self._leave(self)
         self.finish(ConnectionLost("the consumer is closed"))
@@ -208,7 +200,7 @@ class Consumer(AsyncClient):
 
     def put(self, packet: Packet) -> None:
         """Buffer a message from the broker."""
-        self._packets.append(packet)
+        self._inbox.messages.append(packet)
         self.channel.held(1)
         if packet.flags & packets.C:
             self._paused = True
@@ -216,7 +208,7 @@ class Consumer(AsyncClient):
 
     def give_back(self) -> bytes:
         """Drop the buffered messages and return their ack blocks, for redelivery."""
-        blocks = encode_blocks([(self.id, packet.sysid) for packet in self._packets])
+        blocks = encode_blocks([(self.id, packet.sysid) for packet in self._inbox.messages])
         self._clear()
         self._last = b""
         return blocks
@@ -230,21 +222,22 @@ class Consumer(AsyncClient):
     def _clear(self) -> None:
         if self._session.ack_mode != AckMode.AUTO:
             self._back.clear()
-        if self._packets:
-            self.channel.held(-len(self._packets))
-            self._packets.clear()
+        buffered = self._inbox.messages
+        if buffered:
+            self.channel.held(-len(buffered))
+            buffered.clear()
 
     def go_on(self) -> None:
         """Wake the receiver, and resume the flow if the buffer is empty."""
-        if self._paused and not self._packets and not self._session.halted:
+        if self._paused and not self._inbox.messages and not self._session.halted:
             self._resume()
-        self._news.set()
+        self._inbox.wake()
 
     def finish(self, reason: ClientError) -> None:
         """Mark the consumer closed; `receive` raises `reason`."""
-        self._end = self._end or reason
         self._clear()
         self.go_on()
+        self._inbox.finish(reason)
 
 
 # --- browsers

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from base64 import b64decode
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -20,9 +18,8 @@ from sluicemq.clients.transport import (
     ALWAYS,
     AsyncClient,
     Backoff,
+    Inbox,
     ReconnectingClient,
-    again,
-    time_limit,
 )
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
@@ -450,9 +447,7 @@ class Subscription(AsyncClient):
     def __init__(self, client: VibeMQClient, queue: str) -> None:
         self.queue = queue
         self._client = client
-        self._messages: deque[VibeMQMessage] = deque()
-        self._news = asyncio.Event()
-        self._end: ClientError | None = None
+        self._inbox = Inbox[VibeMQMessage]()
 
     async def receive(self, timeout: float | None = None) -> VibeMQMessage:
         """Return the next message; waits up to `timeout` seconds (None = for ever).
@@ -460,19 +455,12 @@ class Subscription(AsyncClient):
         Waits for a new connection if necessary. Cancellation loses no message. Raises
         RequestTimeout; ConnectionLost if there will be no more messages.
         """
-        if not self._messages:
-            async with time_limit(timeout, f"no message in {timeout} s"):
-                await self._wait()
-        message = self._messages.popleft()
+        inbox = self._inbox
+        if not inbox.messages:
+            await inbox.wait(timeout)
+        message = inbox.messages.popleft()
         message._connection.held(-1)
         return message
-
-    async def _wait(self) -> None:
-        while not self._messages:
-            if self._end is not None:
-                raise again(self._end)
-            self._news.clear()
-            await self._news.wait()
 
     async def __aiter__(self) -> AsyncGenerator[VibeMQMessage]:
         while True:
@@ -488,17 +476,15 @@ class Subscription(AsyncClient):
             await self.unsubscribe()
 
     def put(self, connection: ClientConnection, frame: Frame) -> None:
-        self._messages.append(VibeMQMessage(connection, frame))
+        self._inbox.put(VibeMQMessage(connection, frame))
         connection.held(1)
-        self._news.set()
 
     def forget(self) -> None:
         """Drop the received messages: the broker redelivers them."""
-        for message in self._messages:
+        for message in self._inbox.messages:
             message._connection.held(-1)
-        self._messages.clear()
+        self._inbox.messages.clear()
 
     def finish(self, reason: ClientError) -> None:
-        self._end = self._end or reason
         self.forget()
-        self._news.set()
+        self._inbox.finish(reason)
