@@ -189,11 +189,11 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self._leaving = True
         self.leave(transport)
         try:
-            async with asyncio.timeout(self.timeout):
+            async with time_limit(self.timeout, "the broker did not close the connection"):
                 await self._ended.wait()
-        except TimeoutError:
+        except RequestTimeout:
             self.abort()
-            raise RequestTimeout("the broker did not close the connection") from None
+            raise
 
     def abort(self) -> None:
         """Drop the connection and what is queued."""
@@ -435,6 +435,13 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
 
 
 _CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"
+_TLS_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "UNEXPECTED_EOF_WHILE_READING": _CLOSED_IN_HANDSHAKE,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker requires a client certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the broker does not trust the client certificate",
+}
+"""Errors of OpenSSL in words; others are shown by their name."""
 
 
 def reason_of(error: OSError) -> str:
@@ -444,16 +451,5 @@ def reason_of(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         # asyncio's error for a connection closed during the handshake has no text
         return str(error) or _CLOSED_IN_HANDSHAKE
-    match error.reason or "":
-        case "WRONG_VERSION_NUMBER":
-            return "the peer does not speak TLS"
-        case "UNEXPECTED_EOF_WHILE_READING":
-            return _CLOSED_IN_HANDSHAKE
-        case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
-            return "the broker requires a client certificate"
-        case "TLSV1_ALERT_UNKNOWN_CA":
-            return "the broker does not trust the client certificate"
-        case "":
-            return str(error)
-        case other:
-            return other.replace("_", " ").lower()
+    reason = error.reason or ""
+    return _TLS_REASONS.get(reason) or reason.replace("_", " ").lower() or str(error)

@@ -307,7 +307,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
         RequestTimeout.
         """
-        await self._create(await self.ready(), queue, options or QueueOptions())
+        frame = commands.create_queue(self._new_id(), queue, options or QueueOptions())
+        await self._request(frame)
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages.
@@ -416,16 +417,11 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     async def _ask(
         self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
     ) -> Frame:
+        return await self._request(Frame(kind, self._new_id(), queue), connection)
+
+    async def _request(self, frame: Frame, connection: ClientConnection | None = None) -> Frame:
         connection = connection or await self.ready()
-        return await self._request(connection, Frame(kind, self._new_id(), queue))
-
-    async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
         return await connection.request(frame.id, commands.encode(frame))
-
-    async def _create(
-        self, connection: ClientConnection, queue: str, options: QueueOptions
-    ) -> None:
-        await self._request(connection, commands.create_queue(self._new_id(), queue, options))
 
     async def _declare(
         self, connection: ClientConnection, declared: Declaration, conflict: Conflict
@@ -436,7 +432,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             if not commands.must_replace(declared._replace(conflict=conflict), found):
                 return
             await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
-        await self._create(connection, queue, options)
+        frame = commands.create_queue(self._new_id(), queue, options)
+        await self._request(frame, connection)
 
 
 class Subscription(AsyncClient):
