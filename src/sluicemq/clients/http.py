@@ -18,6 +18,7 @@ import socket
 import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from types import NoneType
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
@@ -243,7 +244,7 @@ Request = tuple[str, str, list[bytes], dict[str, str]]
 """Method, URL path with the query, parts of the body, and headers."""
 
 
-class HttpClient:
+class HttpClient(AbstractContextManager["HttpClient"]):
     """Client of a broker, for use by one thread. A context manager."""
 
     def __init__(self, target: HttpTarget, patience: float = PATIENCE) -> None:
@@ -299,13 +300,14 @@ class HttpClient:
         pause = _FIRST_PAUSE
         fault = self._broken
         while True:
-            answer = None
             try:
                 if fault is not None:
                     self._line.send(*self._pending)
                 answer = self._line.receive()
-                if answer.status not in _PASSING:
-                    return self._checked(answer)
+                if answer.status < 400:
+                    return answer
+                if answer.status not in _PASSING or time.monotonic() + pause > until:
+                    raise refused(self._target, answer)
                 fault = http.client.HTTPException(f"it answers {answer.status}")
             except (OSError, http.client.HTTPException) as broken:
                 fault = broken
@@ -316,8 +318,6 @@ class HttpClient:
                     "name the authority's file by ?ca=FILE in the url"
                 ) from None
             if time.monotonic() + pause > until:
-                if answer is not None:
-                    self._checked(answer)
                 raise ConnectionLost(
                     f"no answer from the broker at {self._target} for {self._patience:g} s "
                     f"({str(fault) or type(fault).__name__}); is it running, with a listener "
@@ -327,17 +327,9 @@ class HttpClient:
             time.sleep(pause * random.uniform(0.75, 1.0))
             pause = min(2 * pause, _LONGEST_PAUSE)
 
-    def _checked(self, answer: HttpResponse) -> HttpResponse:
-        if answer.status >= 400:
-            raise refused(self._target, answer)
-        return answer
-
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         self._line.close()
-
-    def __enter__(self) -> HttpClient:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
