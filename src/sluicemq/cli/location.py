@@ -11,7 +11,6 @@ can open the socket already has access to the data, so no login is required.
 from __future__ import annotations
 
 import getpass
-import ipaddress
 import os
 import sys
 from pathlib import Path
@@ -28,6 +27,7 @@ from sluicemq.clients.http import (
 from sluicemq.model.errors import (
     ConfigurationError,
 )
+from sluicemq.model.url import is_public
 from sluicemq.security.files import read_secret_file
 from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
 
@@ -240,7 +240,7 @@ class BrokerLocation(NamedTuple):
             found = found._replace(authorization=self._authorization(str(found)))
         elif self.user is not None or self.token_file is not None:
             raise UsageError("the URL contains the user; leave out --user and --token-file")
-        if found.authorization and not found.secure and not found.path and _is_far(found.host):
+        if found.authorization and not found.secure and not found.path and is_public(found.host):
             err().print(
                 f"warning: the password is sent to {found.host} unencrypted; use https://",
                 style="yellow",
@@ -281,13 +281,6 @@ def _secret_variable(name: str, file_name: str) -> str:
     """Return the secret in an environment variable, or in the file that another one names."""
     file = os.environ.get(file_name)
     return os.environ.get(name) or (read_secret_file(Path(file)) if file else "")
-
-
-def _is_far(host: str) -> bool:
-    try:
-        return not ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host != "localhost"
 
 
 def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
