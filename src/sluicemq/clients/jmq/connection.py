@@ -236,7 +236,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to a URL or a list of addresses (see the module).
+        """Connect to a URL or a list of addresses (module `target`).
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """

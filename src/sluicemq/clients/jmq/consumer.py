@@ -32,8 +32,6 @@ class JmqMessage(Message):
     channel, block  the connection that delivered it, and its ack block there
     """
 
-    __slots__ = ("_session", "block", "channel")
-
     def __init__(
         self, packet: Packet, session: SessionState, channel: RequestChannel, block: bytes
     ) -> None:
