@@ -16,14 +16,13 @@ handle broker location, output format and --watch.
 
 from __future__ import annotations
 
-import http.client
 import inspect
 import ssl
 import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar, get_type_hints
 
@@ -50,12 +49,9 @@ from sluicemq.cli.console import (
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
 from sluicemq.clients.http import (
     TIMEOUT,
-    HttpConnection,
+    HttpClient,
     HttpRefusal,
-    HttpResponse,
     HttpTarget,
-    lost,
-    refused,
     request_of,
     stranger,
 )
@@ -110,7 +106,7 @@ class OperationCaller(ABC):
 class Api(OperationCaller):
     """One connection to the API, used by one thread. Closed by `close` or `with`.
 
-    All requests raise the errors of `HttpConnection.call`. The notes of an error state how to
+    All requests raise the errors of `HttpClient.call`. The notes of an error state how to
     resolve it.
     """
 
@@ -119,37 +115,32 @@ class Api(OperationCaller):
         seconds."""
         self._target = target
         self._patience = patience
-        self._connection = HttpConnection(target, patience)
+        self._client = HttpClient(target, timeout=patience)
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
         """Carry out an operation and return its response."""
         with self._advice():
-            return self._connection.call(operation, parameters)
+            return self._client.call(operation, parameters)
 
     def lines(
         self, operation: ApiOperation[ParametersT, bytes], parameters: ParametersT
     ) -> Iterator[dict[str, Any]]:
         """Carry out an operation with a streamed response; yield the JSON document of each line as
         it arrives."""
-        connection = HttpConnection(self._target, self._patience)
-        with self._advice(), closing(connection):
+        client = HttpClient(self._target, timeout=self._patience)
+        with self._advice(), client:
+            client.send(*request_of(operation, parameters))
             try:
-                connection.send(*request_of(operation, parameters))
-                status, lines = connection.receive_lines()
-                if status >= 400:
-                    raise refused(self._target, HttpResponse(status, {}, b"".join(lines)))
-                for line in lines:
+                for line in client.receive_lines():
                     yield msgspec.json.decode(line)
-            except (OSError, http.client.HTTPException) as fault:
-                raise lost(self._target, fault) from fault
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise stranger(self._target) from None
 
     def close(self) -> None:
         """Close the connection."""
-        self._connection.close()
+        self._client.close()
 
     def __enter__(self) -> Self:
         return self
