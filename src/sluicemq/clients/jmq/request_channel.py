@@ -284,12 +284,11 @@ class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
 
     def discard(self) -> None:
         """Close the connection at once."""
-        self.lose(ConnectionLost("the client is closed"))
         if self._transport is not None:
-            self._transport.close()
+            self.leave(self._transport)
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Close after GOODBYE: the client closes the connection (section 5.5)."""
+        """Close the connection, as the client does after GOODBYE (section 5.5)."""
         self.lose(ConnectionLost("the client is closed"))
         transport.close()
 

@@ -65,7 +65,7 @@ class XaResource:
             raise ValueError("the session has transactions of its own")
         if session.transaction:
             raise ValueError("a transaction has been started and not ended")
-        reply = await self._ask(PacketType.START_TRANSACTION, xid, flags)
+        reply = await self._ask(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started[xid] = number(reply, "JMQTransactionID")
         session.enter(self._started[xid])
 
@@ -81,7 +81,7 @@ class XaResource:
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.enter(0)
-        await self._ask(PacketType.END_TRANSACTION, xid, flags)
+        await self._ask(PacketType.END_TRANSACTION, xid, {"JMQXAFlags": flags})
 
     async def prepare(self, xid: Xid) -> None:
         """Prepare the transaction: the broker stores it so that it survives a restart."""
@@ -90,14 +90,13 @@ class XaResource:
     async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared transaction or, with `one_phase`, an ended one."""
         flags = XaFlag.ONEPHASE if one_phase else XaFlag.NOFLAGS
-        await self._ask(PacketType.COMMIT_TRANSACTION, xid, flags)
+        await self._ask(PacketType.COMMIT_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started.pop(xid, None)
 
     async def rollback(self, xid: Xid) -> None:
         """Roll back an ended or prepared transaction. Its received messages are redelivered."""
-        await self._ask(
-            PacketType.ROLLBACK_TRANSACTION, xid, XaFlag.NOFLAGS, {"JMQRedeliver": True}
-        )
+        properties = {"JMQXAFlags": XaFlag.NOFLAGS, "JMQRedeliver": True}
+        await self._ask(PacketType.ROLLBACK_TRANSACTION, xid, properties)
         self._started.pop(xid, None)
 
     def forget(self) -> None:
@@ -114,22 +113,14 @@ class XaResource:
         return [decode_xid(body[at : at + XID_SIZE]) for at in range(0, len(body), XID_SIZE)]
 
     async def _ask(
-        self,
-        kind: PacketType,
-        xid: Xid,
-        flags: int | None = None,
-        more: dict[str, object] | None = None,
+        self, kind: PacketType, xid: Xid, properties: Mapping[str, object] | None = None
     ) -> Packet:
         """Send an XA request: START and END carry only the Xid, others also the transaction id."""
-        body = encode_xid(xid)
-        properties = dict(more or {})
-        if flags is not None:
-            properties["JMQXAFlags"] = flags
         known = self._started.get(xid)
         if known and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
-            properties["JMQTransactionID"] = Long(known)
+            properties = {**(properties or {}), "JMQTransactionID": Long(known)}
         channel = await self._session.ready()
-        return await channel.request(kind, properties, body)
+        return await channel.request(kind, properties, encode_xid(xid))
 
 
 class Session(SessionState, AsyncClient):
@@ -175,7 +166,7 @@ class Session(SessionState, AsyncClient):
         """
         options = ANY.changed(persistent, priority, ttl, delay)
         where = None if destination is None else named(destination)
-        producer = Producer(self, where, options, self.leave)
+        producer = Producer(self, where, options, self._producers.remove)
         channel = await self.ready()
         await producer.begin(channel)
         channel.check()  # reconnects recreate only registered producers
@@ -229,7 +220,7 @@ class Session(SessionState, AsyncClient):
             properties["JMQShare"] = self.client.target.share_client_id
         # a lost non-persistent message of a non-durable topic subscription is acceptable
         reliable = durable or where.kind is Kind.QUEUE
-        consumer = Consumer(self, where, properties, size, reliable, self.leave)
+        consumer = Consumer(self, where, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
         await consumer.begin(channel)
         channel.check()
@@ -457,11 +448,6 @@ class Session(SessionState, AsyncClient):
         self.forget()
         for consumer in self._consumers:
             consumer.finish(reason)
-
-    def leave(self, part: object) -> None:
-        """Remove a closed consumer or producer."""
-        self._consumers = [consumer for consumer in self._consumers if consumer is not part]
-        self._producers = [producer for producer in self._producers if producer is not part]
 
     async def _temporary(self, kind: Kind) -> Address:
         channel = await self.ready()
