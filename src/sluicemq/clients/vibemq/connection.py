@@ -123,7 +123,6 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         self.threshold = THRESHOLD
         self._prefetch = prefetch
         self._held = 0
-        self._paused = False
         self._deliver = deliver
         self._complaint = ""
 
@@ -173,11 +172,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        full = self._held >= self._prefetch and not self._pending
-        if full is self._paused:
-            return
-        self._paused = full
-        if full:
+        if self._held >= self._prefetch and not self._pending:
             transport.pause_reading()
         else:
             transport.resume_reading()
