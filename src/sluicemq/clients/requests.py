@@ -100,7 +100,9 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         Raises RequestTimeout if no response arrives in time.
         """
         while len(self._pending) >= most:
-            await _next(self._news, self.timeout)
+            self._news.clear()
+            async with time_limit(self.timeout, f"no answer in {self.timeout} s"):
+                await self._news.wait()
 
     def failure_of(self, response: ResponseT) -> ClientError | None:
         """Return the failure that a response to a pipelined request reports, if it is one."""
@@ -149,7 +151,9 @@ class Confirmations(Generic[ResponseT]):
         Raises RequestTimeout if no response arrives in time.
         """
         while len(self._pending) >= most:
-            await _next(self._news, self._timeout)
+            self._news.clear()
+            async with time_limit(self._timeout, f"no answer in {self._timeout} s"):
+                await self._news.wait()
 
     async def wait_for_all(self) -> None:
         """Wait until no request is pending. Raises the first failure, once; RequestTimeout."""
@@ -161,9 +165,3 @@ class Confirmations(Generic[ResponseT]):
         while self._pending:
             identity, connection = self._pending.popitem()
             connection.forget(identity, self._receive)
-
-
-async def _next(news: asyncio.Event, timeout: float) -> None:
-    news.clear()
-    async with time_limit(timeout, f"no answer in {timeout} s"):
-        await news.wait()

@@ -180,6 +180,7 @@ class Producer(AsyncClient):
             sysid,
         )
         session.touch()
+        wait = wait and options.persistent
         confirmations = Confirmations[Packet](channel.timeout) if wait else session.confirmations
         if options.persistent:
             confirmations.expect(channel, identity)

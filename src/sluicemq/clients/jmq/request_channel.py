@@ -33,6 +33,8 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 _OK: Final = (Status.OK,)
+_TAKEN: Final = (Status.OK, Status.NOT_MODIFIED)
+"""Successful statuses of messages. NOT_MODIFIED: the broker has already received the message."""
 
 
 class StatusError(RequestRefused):
@@ -198,9 +200,8 @@ class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
             return await self._challenge
 
     def failure_of(self, response: Packet) -> ClientError | None:
-        """Return the failure of a message or an acknowledgement. NOT_MODIFIED is a success: the
-        broker has already received the message."""
-        return failure_of(response, (Status.OK, Status.NOT_MODIFIED))
+        """Return the failure of a message or an acknowledgement, if the reply reports one."""
+        return failure_of(response, _TAKEN)
 
     def notify(
         self,
