@@ -100,7 +100,7 @@ class Blocking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._call(self._target.__aexit__, kind, error, traceback)
+        self.close()
 
     def __repr__(self) -> str:
         return f"<blocking {self._target!r}>"
@@ -150,14 +150,6 @@ class BlockingClient(Blocking):
                 self._loop.call(self._target.close)
         finally:
             self._loop.end()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def connect(url: str, **options: object) -> BlockingClient:
