@@ -206,8 +206,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         outstanding  maximum number of unconfirmed messages per session
         prefetch     messages buffered per consumer
 
-        Raises Refused (413 for wrong credentials, 409 for a client id in use, …), ConnectionLost,
-        RequestTimeout.
+        Raises StatusError (413 for wrong credentials, 409 for a client id in use, …),
+        ConnectionLost, RequestTimeout.
         """
         target = Target(
             tuple(hosts) or ((host, port),),
@@ -256,7 +256,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         DUPS_OK  the session acknowledges in batches; the broker may redeliver messages
         NO_ACK   no acknowledgements; the broker removes a message once it is sent
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
         session = Session(self, ack_mode, transacted)
         channel = await self.ready()
@@ -298,8 +298,10 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         (await self.ready()).notify(PacketType.START)
 
     async def stop(self) -> None:
-        """Pause delivery until `start`; buffered messages can still be received. Raises Refused,
-        ConnectionLost, RequestTimeout."""
+        """Pause delivery until `start`; buffered messages can still be received.
+
+        Raises StatusError, ConnectionLost, RequestTimeout.
+        """
         self._started = False
         await (await self.ready()).request(PacketType.STOP)
 
@@ -315,7 +317,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
     async def close(self) -> None:
         """Close all sessions, send GOODBYE and wait for the reply.
 
-        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
         """
         channel = self._connection
         if self._end is not None or channel is None or channel.lost is not None:

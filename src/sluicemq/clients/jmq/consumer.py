@@ -44,7 +44,7 @@ class JmqMessage(Message):
         """Acknowledge all messages the session has delivered or, with `only`, this message.
 
         Has an effect only in a session with AckMode.CLIENT, and only once per message.
-        Raises Refused, RequestTimeout; ConnectionLost, also if the client has reconnected since
+        Raises StatusError, RequestTimeout; ConnectionLost, also if the client has reconnected since
         the message was delivered, in which case the broker redelivers it.
         """
         await self._session.acknowledge(self.channel, self.block, only)
@@ -93,7 +93,7 @@ class Consumer(AsyncClient):
         Waits up to `timeout` seconds (None = for ever), also for a reconnect. A session with
         AckMode.AUTO acknowledges the message. Cancellation loses no message.
 
-        Raises RequestTimeout; ConnectionLost if no more messages can arrive; Refused if the
+        Raises RequestTimeout; ConnectionLost if no more messages can arrive; StatusError if the
         broker refuses the acknowledgement; TransactionLost if the session's transaction is lost.
         If the connection breaks before the broker confirms the acknowledgement, the message is
         returned and may be redelivered.
@@ -150,7 +150,7 @@ class Consumer(AsyncClient):
 
     async def close(self) -> None:
         """Close the consumer; the broker requeues its buffered messages. Messages already delivered
-        can still be acknowledged. Raises Refused, RequestTimeout."""
+        can still be acknowledged. Raises StatusError, RequestTimeout."""
         if self._inbox.end is not None:
             return
         self._leave(self)
@@ -251,7 +251,7 @@ class Browser:
 
         async for message in session.browser("orders"): …
 
-    Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
+    Raises StatusError (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
     """
 
     def __init__(self, session: SessionState, queue: Address, selector: str) -> None:

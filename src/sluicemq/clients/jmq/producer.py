@@ -133,7 +133,7 @@ class Producer(AsyncClient):
         wait        False: return without the confirmation unless the client's `outstanding` limit
                     is reached; `confirm` and a commit wait for it
 
-        The broker does not confirm non-persistent messages. Raises Refused, ConnectionLost,
+        The broker does not confirm non-persistent messages. Raises StatusError, ConnectionLost,
         RequestTimeout; after the last two the outcome is unknown.
         MessageFormatError and ValueError for invalid arguments.
         """
@@ -207,7 +207,7 @@ class Producer(AsyncClient):
         return number
 
     async def confirm(self) -> None:
-        """Wait until the broker has confirmed all messages of the session. Raises Refused,
+        """Wait until the broker has confirmed all messages of the session. Raises StatusError,
         ConnectionLost, RequestTimeout."""
         await self._session.confirmations.wait_for_all()
 

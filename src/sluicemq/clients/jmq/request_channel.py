@@ -54,7 +54,7 @@ class StatusError(RequestRefused):
 
 
 def check(packet: Packet, accepted: Collection[int] = _OK) -> Packet:
-    """Return the reply if its status is accepted. Raises Refused."""
+    """Return the reply if its status is accepted. Raises StatusError."""
     failure = failure_of(packet, accepted)
     if failure is not None:
         raise failure
@@ -177,7 +177,7 @@ class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
         """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
         Calls `then` with an accepted reply before any later packet is processed.
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
 
         def receive(reply: Packet) -> None:
@@ -382,7 +382,7 @@ class SessionState:
 
         `reliable`: the broker confirms the acknowledgement of an AUTO session.
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
         if self.transaction:
             await self.confirmations.wait_for_capacity(self.client.outstanding)

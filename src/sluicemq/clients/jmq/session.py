@@ -46,9 +46,9 @@ ANY: Final = SendOptions()
 class XaResource:
     """XA resource of a session: `Session.xa`.
 
-    All methods raise Refused (404 for an unknown Xid, 500 if the transaction's state does not allow
-    the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of more
-    than 64 bytes.
+    All methods raise StatusError (404 for an unknown Xid, 500 if the transaction's state does not
+    allow the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of
+    more than 64 bytes.
     """
 
     def __init__(self, session: SessionState) -> None:
@@ -72,7 +72,7 @@ class XaResource:
     async def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
         """End the session's association with `xid`. Flags: SUSPEND, FAIL.
 
-        Also raises Refused if the broker refused a message sent without waiting.
+        Also raises StatusError if the broker refused a message sent without waiting.
         """
         session = self._session
         await session.ready()
@@ -162,7 +162,7 @@ class Session(SessionState, AsyncClient):
         priority    0-9
         ttl, delay  seconds; see SendOptions. `send` may override each of these defaults
 
-        Raises Refused (status 403, 404, …), ConnectionLost, RequestTimeout.
+        Raises StatusError (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
         options = ANY.changed(persistent, priority, ttl, delay)
         where = None if destination is None else named(destination)
@@ -193,8 +193,8 @@ class Session(SessionState, AsyncClient):
         shared    several consumers may share the subscription's messages
         prefetch  messages buffered in the client; 0 = the client's default
 
-        Raises Refused (400 for a wrong selector, 403, 404, 409, …), ConnectionLost, RequestTimeout,
-        ValueError.
+        Raises StatusError (400 for a wrong selector, 403, 404, 409, …), ConnectionLost,
+        RequestTimeout, ValueError.
         """
         where = named(destination)
         if bool(name) != (durable or shared):
@@ -242,7 +242,7 @@ class Session(SessionState, AsyncClient):
     async def delete(self, temporary: Address) -> None:
         """Delete a temporary destination of this session. It must not have consumers.
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
         channel = await self.ready()
         await channel.request(PacketType.DESTROY_DESTINATION, properties_of(temporary))
@@ -252,7 +252,7 @@ class Session(SessionState, AsyncClient):
     async def unsubscribe(self, name: str) -> None:
         """Delete a durable subscription of this client id. It must not have consumers.
 
-        Raises Refused (404, 409), ConnectionLost, RequestTimeout.
+        Raises StatusError (404, 409), ConnectionLost, RequestTimeout.
         """
         channel = await self.ready()
         await channel.request(PacketType.DELETE_CONSUMER, {"JMQDurableName": name})
@@ -287,7 +287,7 @@ class Session(SessionState, AsyncClient):
     async def recover(self) -> None:
         """Return unacked messages to the broker, which redelivers them before any others.
 
-        Raises Refused, ConnectionLost, RequestTimeout; ValueError in a transacted session.
+        Raises StatusError, ConnectionLost, RequestTimeout; ValueError in a transacted session.
         """
         if self.transacted:
             raise ValueError("a transacted session rolls back")
@@ -330,7 +330,7 @@ class Session(SessionState, AsyncClient):
     async def commit(self) -> None:
         """Commit all sends and receives since the last commit or rollback, atomically.
 
-        Raises TransactionLost, after which the next transaction has begun; Refused, also for a
+        Raises TransactionLost, after which the next transaction has begun; StatusError, also for a
         message sent without waiting, after which the caller must roll back; ConnectionLost and
         RequestTimeout, after which the outcome is unknown. ValueError if the session is not
         transacted.
@@ -357,7 +357,8 @@ class Session(SessionState, AsyncClient):
         """Roll back all sends and receives since the last commit or rollback. The broker redelivers
         the received messages, marked as redelivered.
 
-        Raises Refused, ConnectionLost, RequestTimeout; ValueError if the session is not transacted.
+        Raises StatusError, ConnectionLost, RequestTimeout; ValueError if the session is not
+        transacted.
         """
         self._check_transacted()
         async with self._turning() as channel:
@@ -415,7 +416,7 @@ class Session(SessionState, AsyncClient):
     async def close(self) -> None:
         """Close the session; the broker requeues messages not acknowledged or committed.
 
-        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
         """
         if self.closed:
             return
