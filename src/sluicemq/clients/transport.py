@@ -22,7 +22,7 @@ import asyncio
 import ssl
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
@@ -31,7 +31,6 @@ from sluicemq.clients.urls import Target
 from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
 
 FrameT = TypeVar("FrameT")
-ConnectedT = TypeVar("ConnectedT")
 ConnectionT = TypeVar("ConnectionT", bound="ClientTransport[Any]")
 TargetT = TypeVar("TargetT", bound=Target)
 
@@ -90,24 +89,6 @@ class Backoff(NamedTuple):
     def delay(self, attempt: int) -> float:
         """Return the seconds before attempt 1, 2, …"""
         return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
-
-    async def persist(
-        self, connect: Callable[[], Awaitable[ConnectedT]], reason: ClientError
-    ) -> ConnectedT:
-        """Call `connect` until it succeeds, and return its result.
-
-        Raises ConnectionLost with the last error after the last attempt. `reason` is the error of
-        the attempt before the first.
-        """
-        attempt = 0
-        while not self.attempts or attempt < self.attempts:
-            attempt += 1
-            await asyncio.sleep(self.delay(attempt))
-            try:
-                return await connect()
-            except ClientError as error:
-                reason = error
-        raise ConnectionLost(f"given up after {attempt} attempts: {reason}")
 
 
 ALWAYS: Final = Backoff()
@@ -412,12 +393,20 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             self._up.set()
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        try:
-            connection = await backoff.persist(self._connect, reason)
-        except ConnectionLost as given_up:
-            self._finish(given_up)
-        else:
-            self._adopt(connection)
+        """Connect again after the connection has broken for `reason`; end the client after the last
+        attempt."""
+        attempt = 0
+        while not backoff.attempts or attempt < backoff.attempts:
+            attempt += 1
+            await asyncio.sleep(backoff.delay(attempt))
+            try:
+                connection = await self._connect()
+            except ClientError as error:
+                reason = error
+            else:
+                self._adopt(connection)
+                return
+        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
 
     async def _ping_regularly(self) -> None:
         while True:
