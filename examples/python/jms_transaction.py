@@ -3,7 +3,7 @@
 import sys
 
 from sluicemq.clients.blocking import connect
-from sluicemq.clients.jmq.connection import DEFAULT_PORT
+from sluicemq.clients.jmq.target import DEFAULT_PORT
 
 QUEUE = "example-orders"
 

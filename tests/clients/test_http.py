@@ -8,7 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from sluicemq.clients.http import HttpClient, HttpRefusal, HttpTarget, target
+from sluicemq.clients.http import PATIENCE, HttpClient, HttpRefusal, HttpTarget, target
 from sluicemq.model.errors import AccessDenied, AuthenticationFailed, ConnectionLost
 
 
@@ -71,7 +71,7 @@ def stand() -> Iterator[Stand]:
 
 def test_requests_share_a_connection(stand: Stand) -> None:
     stand.answers = [(200, b"1"), (200, b"")]
-    with HttpClient(stand.target) as remote:
+    with HttpClient(stand.target, patience=PATIENCE) as remote:
         assert remote.request("POST", "/a?b=c", [b"12", b"", b"3"]).body == b"1"
         assert remote.request("GET", "/d").status == 200
     assert stand.asked == [
@@ -84,7 +84,7 @@ def test_requests_share_a_connection(stand: Stand) -> None:
 def test_what_passes_is_tried_again(stand: Stand) -> None:
     """With the whole body; answers are those of the last attempt."""
     stand.answers = [None, (503, b"{}"), (200, b"done")]
-    with HttpClient(stand.target) as remote:
+    with HttpClient(stand.target, patience=PATIENCE) as remote:
         remote.send("POST", "/", [b"x", b"y"])
         assert remote.receive().body == b"done"
     assert [body for _, _, body, _ in stand.asked] == [b"xy"] * 3
@@ -108,7 +108,10 @@ def test_patience_ends(stand: Stand) -> None:
 )
 def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exception]) -> None:
     stand.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
-    with HttpClient(stand.target) as remote, pytest.raises(error, match="so it is") as raised:
+    with (
+        HttpClient(stand.target, patience=PATIENCE) as remote,
+        pytest.raises(error, match="so it is") as raised,
+    ):
         remote.request("GET", "/")
     assert "geheim" not in str(raised.value)
     if isinstance(raised.value, HttpRefusal):
@@ -119,7 +122,7 @@ def test_another_server(stand: Stand) -> None:
     """An answer that is not a broker's is told as it is, in part."""
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
-        HttpClient(stand.target) as remote,
+        HttpClient(stand.target, patience=PATIENCE) as remote,
         pytest.raises(ConnectionLost, match="<html>") as raised,
     ):
         remote.request("GET", "/")

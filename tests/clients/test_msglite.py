@@ -246,13 +246,12 @@ def test_a_ready_that_does_not_wait_takes_what_a_cancelled_one_is_about_to_get(
     face(listener, scenario)
 
 
-def test_a_timer_that_rings_early_makes_no_other_command(listener: socket.socket) -> None:
+def test_a_ready_that_took_over_sends_no_command_when_its_timeout_expires(
+    listener: socket.socket,
+) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         await begin_and_cancel(client, "a", timeout=LONG)
-        task = asyncio.create_task(client.ready("a", timeout=1))
-        await asyncio.sleep(0)
-        client._connection.requests[0].answer.set_result(None)
-        assert await task is None
+        assert await client.ready("a", timeout=1) is None
         assert len(client._connection.requests) == 1
 
     face(listener, scenario)
@@ -283,6 +282,23 @@ def test_a_ready_cancelled_as_its_message_arrives_loses_nothing(listener: socket
         with pytest.raises(asyncio.CancelledError):
             await task
         message = await client.ready("a", timeout=0)
+        assert message is not None
+        assert message.body == b"x"
+
+    face(listener, scenario)
+
+
+def test_a_message_that_arrives_as_the_timeout_expires_is_returned(
+    listener: socket.socket,
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await begin_and_cancel(client, "a", timeout=LONG)
+        task = asyncio.create_task(client.ready("a", timeout=0))
+        await asyncio.sleep(0)
+        # the event loop finds the message and the end of the timeout at the same time
+        peer.sendall(b"> 1 9 a\r\nx\r\n")
+        time.sleep(0.4)
+        message = await task
         assert message is not None
         assert message.body == b"x"
 

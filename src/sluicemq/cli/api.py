@@ -16,7 +16,6 @@ handle broker location, output format and --watch.
 
 from __future__ import annotations
 
-import http.client
 import inspect
 import ssl
 import sys
@@ -25,7 +24,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
-from typing import Annotated, Any, Final, NamedTuple, Self, TypeVar, get_type_hints
+from typing import Annotated, Any, Final, NamedTuple, TypeVar, get_type_hints
 
 import msgspec
 import typer
@@ -48,16 +47,7 @@ from sluicemq.cli.console import (
     show,
 )
 from sluicemq.cli.location import BrokerLocation, PasswordFileOption, location_of, location_options
-from sluicemq.clients.http import (
-    HttpConnection,
-    HttpRefusal,
-    HttpResponse,
-    HttpTarget,
-    lost,
-    refused,
-    request_of,
-    stranger,
-)
+from sluicemq.clients.http import HttpClient, HttpRefusal, HttpTarget, request_of, stranger
 from sluicemq.management.operation import AnswerT, ApiOperation, Page, PageQuery, ParametersT
 from sluicemq.model.errors import (
     AccessDenied,
@@ -98,11 +88,11 @@ class OperationCaller(ABC):
             cursor = page.next_cursor
 
 
-class Api(HttpConnection, OperationCaller):
-    """Connection to the API whose errors have advice. Closed by `close` or `with`.
+class Api(HttpClient, OperationCaller):
+    """Client of the API whose errors have advice. Closed by `close` or `with`.
 
-    All requests raise the errors of `HttpConnection.call`. The notes of an error state how to
-    resolve it.
+    All requests raise the errors of `HttpClient.call`. The notes of an error state how to resolve
+    it.
     """
 
     def call(
@@ -118,23 +108,12 @@ class Api(HttpConnection, OperationCaller):
         """Carry out an operation with a streamed response; yield the JSON document of each line as
         it arrives. Until the last one, the connection serves no other request."""
         with self._advice(), closing(self):
+            self.send(*request_of(operation, parameters))
             try:
-                self.send(*request_of(operation, parameters))
-                status, lines = self.receive_lines()
-                if status >= 400:
-                    raise refused(self.target, HttpResponse(status, {}, b"".join(lines)))
-                for line in lines:
+                for line in self.receive_lines():
                     yield msgspec.json.decode(line)
-            except (OSError, http.client.HTTPException) as fault:
-                raise lost(self.target, fault) from fault
             except (msgspec.DecodeError, UnicodeDecodeError):
                 raise stranger(self.target) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @contextmanager
     def _advice(self) -> Iterator[None]:

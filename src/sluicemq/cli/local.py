@@ -105,7 +105,7 @@ class LocalBroker:
                 raise ConnectionLost(f"the broker did not start within {START_SECONDS:g} s")
             time.sleep(0.01)
         self.started_in = time.monotonic() - before
-        with Api(self._target(), STATUS_SECONDS) as api:
+        with Api(self._target(), timeout=STATUS_SECONDS) as api:
             listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
         urls = [Url.parse(listener.url) for listener in reversed(listeners)]
         self._ports = {
@@ -122,7 +122,7 @@ class LocalBroker:
     def status(self) -> dict[str, Any]:
         """Return the broker's `/overview`, with its `destinations` and its `pid`. Raises
         ConnectionLost if the broker does not respond."""
-        with Api(self._target(), STATUS_SECONDS) as api:
+        with Api(self._target(), timeout=STATUS_SECONDS) as api:
             found: dict[str, Any] = msgspec.to_builtins(
                 {
                     **asdict(api.call(GET_OVERVIEW, OverviewQuery(fresh=True))),
@@ -136,7 +136,7 @@ class LocalBroker:
         """Return whether this process, not a predecessor that left its socket behind, responds and
         has finished its start."""
         try:
-            with Api(self._target(), STATUS_SECONDS) as api:
+            with Api(self._target(), timeout=STATUS_SECONDS) as api:
                 ready = api.call(GET_READINESS, NoParameters()).state == "serving"
                 return ready and api.call(GET_STATUS, NoParameters()).pid == self.pid
         except (ClientError, OSError):

@@ -21,7 +21,7 @@ import typer
 from sluicemq.cli.console import UsageError, err
 from sluicemq.clients.http import HttpTarget, authorization, target
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.model.url import Url
+from sluicemq.model.url import is_public
 from sluicemq.security.files import read_secret_file
 from sluicemq.server.loading import CONFIG_VARIABLE, LoadedConfig, examine
 
@@ -234,8 +234,7 @@ class BrokerLocation(NamedTuple):
             found = found._replace(authorization=self._authorization(str(found)))
         elif self.user is not None or self.token_file is not None:
             raise UsageError("the URL contains the user; leave out --user and --token-file")
-        public = Url("http", found.host, path=found.path).public
-        if found.authorization and not found.secure and public:
+        if found.authorization and not found.secure and not found.path and is_public(found.host):
             err().print(
                 f"warning: the password is sent to {found.host} unencrypted; use https://",
                 style="yellow",

@@ -100,7 +100,9 @@ class Blocking:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._call(self._target.__aexit__, kind, error, traceback)
+        # an error in the context is raised instead of a later one from closing
+        with suppress(Exception) if error is not None else nullcontext():
+            self.close()
 
     def __repr__(self) -> str:
         return f"<blocking {self._target!r}>"
@@ -150,16 +152,6 @@ class BlockingClient(Blocking):
                 self._loop.call(self._target.close)
         finally:
             self._loop.end()
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        # an error in the context is raised instead of a later one from closing
-        with suppress(Exception) if error is not None else nullcontext():
-            self.close()
 
 
 def connect(url: str, **options: object) -> BlockingClient:

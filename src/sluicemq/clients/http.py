@@ -4,9 +4,9 @@
     https://…  or  http+tls://…?ca=FILE&insecure=true
     http+unix:///path
 
-An `HttpConnection` sends requests and receives responses. An `HttpClient`, for Spark tasks, repeats
-requests while the broker restarts: if the connection breaks, or the status is 408, 502, 503 or 504.
-All its requests must therefore be idempotent.
+An `HttpClient` with `patience`, as Spark tasks have, repeats requests while the broker restarts: if
+the connection breaks, or the status is 408, 502, 503 or 504. All its requests must therefore be
+idempotent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import ssl
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 from urllib.parse import quote, urlencode
 
 import msgspec
@@ -54,6 +54,7 @@ _OPTIONS: Final[urls.Known] = {"ca": ("ca", urls.text), "insecure": ("insecure",
 _FIRST_PAUSE: Final = 0.1
 _LONGEST_PAUSE: Final = 5.0
 _PASSING: Final = frozenset({408, 502, 503, 504})
+_FAULTS: Final = (OSError, http.client.HTTPException)
 _MOST_REASON: Final = 500
 """Maximum number of characters of an unstructured response in an error message."""
 
@@ -149,73 +150,135 @@ class HttpResponse(NamedTuple):
     body: bytes
 
 
-class HttpConnection:
-    """Connection to a broker, for use by one thread.
+class HttpClient:
+    """Client of a broker with one connection, for use by one thread. A context manager.
 
-    `send` and `receive` raise OSError or http.client.HTTPException if it breaks: call `close`, and
-    the next request opens another one."""
+    The server may close an idle connection: a GET that fails because of that is repeated at once.
+    """
 
-    def __init__(self, target: HttpTarget, timeout: float = TIMEOUT) -> None:
-        """Set `timeout`, the time limit in seconds for the next bytes of a response."""
+    def __init__(
+        self, target: HttpTarget, *, timeout: float = TIMEOUT, patience: float | None = None
+    ) -> None:
+        """Set the time limits in seconds.
+
+        timeout   for the next bytes of a response
+        patience  for which failed requests are repeated; None = not at all
+        """
         self.target = target
         self._timeout = timeout
+        self._patience = patience
         self._connection: http.client.HTTPConnection | None = None
 
-    def send(
-        self, method: str, path: str, body: Sequence[bytes], headers: Mapping[str, str]
-    ) -> None:
-        """Send a request."""
-        if self._connection is None:
-            self._connection = self._connect()
-        usual = {"Content-Length": str(sum(map(len, body)))}
-        if self.target.authorization:
-            usual["Authorization"] = self.target.authorization
-        self._connection.request(method, path, body, {**headers, **usual})
+    def request(
+        self,
+        method: str,
+        path: str,
+        body: Sequence[bytes] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> HttpResponse:
+        """Send a request and return its response.
 
-    def receive(self) -> HttpResponse:
-        """Return the response to the request, whatever its status."""
-        assert self._connection is not None
-        response = self._connection.getresponse()
-        return HttpResponse(response.status, dict(response.headers), response.read())
+        Raises ConnectionLost if the broker was unavailable for longer than `patience`,
+        AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
+        other errors.
+        """
+        self.send(method, path, body, headers)
+        return self.receive()
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
     ) -> AnswerT:
         """Carry out an operation of the management API and return its response.
 
-        Raises ConnectionLost if the broker does not respond, AuthenticationMissing,
-        AuthenticationFailed, AccessDenied, HttpRefusal for all other errors, and
+        Raises as `request`, ConnectionLost for a response that no broker sends, and
         UnicodeEncodeError for a body with text that is not UTF-8.
         """
-        request = request_of(operation, parameters)
-        # the server may have closed an idle connection; only requests without side effects are
-        # repeated
-        again = self._connection is not None and request[0] == "GET"
-        while True:
-            try:
-                self.send(*request)
-                response = self.receive()
-            except (OSError, http.client.HTTPException) as fault:
-                self.close()
-                if again and not isinstance(fault, TimeoutError):
-                    again = False
-                    continue
-                raise lost(self.target, fault) from fault
-            if response.status >= 400:
-                raise refused(self.target, response)
-            return answer_in(operation, self.target, response)
+        response = self.request(*request_of(operation, parameters))
+        return answer_in(operation, self.target, response)
 
-    def receive_lines(self) -> tuple[int, Iterator[bytes]]:
-        """Receive a response line by line: return its status and the lines."""
+    def send(
+        self,
+        method: str,
+        path: str,
+        body: Sequence[bytes] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a request; `receive` returns its response.
+
+        Never raises: `receive` repeats a failed request, or raises its error."""
+        usual = {"Content-Length": str(sum(map(len, body)))}
+        if self.target.authorization:
+            usual["Authorization"] = self.target.authorization
+        self._pending = (method, path, body, {**(headers or {}), **usual})
+        self._idle = self._connection is not None
+        self._transmit()
+
+    def _transmit(self) -> None:
+        self._broken: Exception | None = None
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            self._connection.request(*self._pending)
+        except _FAULTS as fault:
+            self._broken = fault
+
+    def receive(self) -> HttpResponse:
+        """Return the response to the last `send`; raises as `request`."""
+        until = time.monotonic() + (self._patience or 0.0)
+        pause = _FIRST_PAUSE
+        while True:
+            fault: Exception
+            try:
+                answer = self._answer()
+                content = HttpResponse(answer.status, dict(answer.headers), answer.read())
+                if content.status < 400:
+                    return content
+                if content.status not in _PASSING or time.monotonic() + pause > until:
+                    raise refused(self.target, content)
+                fault = http.client.HTTPException(f"it answers {content.status}")
+            except _FAULTS as broken:
+                fault = broken
+            self.close()
+            stale = self._idle and self._pending[0] == "GET"
+            if not stale or isinstance(fault, TimeoutError):
+                untrusted = isinstance(fault, ssl.SSLCertVerificationError)
+                if untrusted or time.monotonic() + pause > until:
+                    raise lost(self.target, fault, self._patience) from fault
+                # jitter, so that tasks do not retry at the same moment
+                time.sleep(pause * random.uniform(0.75, 1.0))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            self._idle = False
+            self._transmit()
+
+    def receive_lines(self) -> Iterator[bytes]:
+        """Yield the lines of the response to the last `send` as they arrive; raises as `request`,
+        without a repetition."""
+        try:
+            response = self._answer()
+            if response.status >= 400:
+                content = HttpResponse(response.status, {}, response.read())
+                raise refused(self.target, content)
+            yield from response
+        except _FAULTS as fault:
+            raise lost(self.target, fault, None) from fault
+
+    def _answer(self) -> http.client.HTTPResponse:
+        if self._broken is not None:
+            raise self._broken
         assert self._connection is not None
-        response = self._connection.getresponse()
-        return response.status, iter(response)
+        return self._connection.getresponse()
 
     def close(self) -> None:
         """Close the connection; the next request opens another."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _connect(self) -> http.client.HTTPConnection:
         to = self.target
@@ -241,106 +304,6 @@ class _UnixConnection(http.client.HTTPConnection):
 
 Request = tuple[str, str, list[bytes], dict[str, str]]
 """Method, URL path with the query, parts of the body, and headers."""
-
-
-class HttpClient:
-    """Client of a broker, for use by one thread. A context manager."""
-
-    def __init__(self, target: HttpTarget, patience: float = PATIENCE) -> None:
-        """Set `patience`, the time in seconds for which requests are repeated."""
-        self._target = target
-        self._patience = patience
-        self._line = HttpConnection(target)
-
-    def request(
-        self,
-        method: str,
-        path: str,
-        body: Sequence[bytes] = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> HttpResponse:
-        """Send a request and return its response.
-
-        Raises ConnectionLost if the broker was unavailable for longer than `patience`,
-        AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
-        other errors.
-        """
-        self.send(method, path, body, headers)
-        return self.receive()
-
-    def call(
-        self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
-    ) -> AnswerT:
-        """Carry out an operation of the management API and return its response. Raises as
-        `request`, and ConnectionLost for a response that no broker sends."""
-        response = self.request(*request_of(operation, parameters))
-        return answer_in(operation, self._target, response)
-
-    def send(
-        self,
-        method: str,
-        path: str,
-        body: Sequence[bytes] = (),
-        headers: Mapping[str, str] | None = None,
-    ) -> None:
-        """Send a request; `receive` returns its response.
-
-        Never raises: `receive` repeats a failed request, or raises its error."""
-        self._pending = (method, path, body, headers or {})
-        self._broken: Exception | None = None
-        try:
-            self._line.send(*self._pending)
-        except (OSError, http.client.HTTPException) as fault:
-            self._broken = fault
-
-    def receive(self) -> HttpResponse:
-        """Return the response to the last `send`; raises as `request`."""
-        until = time.monotonic() + self._patience
-        pause = _FIRST_PAUSE
-        fault = self._broken
-        while True:
-            answer = None
-            try:
-                if fault is not None:
-                    self._line.send(*self._pending)
-                answer = self._line.receive()
-                if answer.status not in _PASSING:
-                    return self._checked(answer)
-                fault = http.client.HTTPException(f"it answers {answer.status}")
-            except (OSError, http.client.HTTPException) as broken:
-                fault = broken
-            self._line.close()
-            if isinstance(fault, ssl.SSLCertVerificationError):
-                raise ConnectionLost(
-                    f"{self._target}: its certificate is not trusted ({fault.verify_message}); "
-                    "name the authority's file by ?ca=FILE in the url"
-                ) from None
-            if time.monotonic() + pause > until:
-                if answer is not None:
-                    self._checked(answer)
-                raise ConnectionLost(
-                    f"no answer from the broker at {self._target} for {self._patience:g} s "
-                    f"({str(fault) or type(fault).__name__}); is it running, with a listener "
-                    f"{str(self._target).replace('https', 'http+tls')}?"
-                ) from fault
-            # jitter, so that tasks do not retry at the same moment
-            time.sleep(pause * random.uniform(0.75, 1.0))
-            pause = min(2 * pause, _LONGEST_PAUSE)
-
-    def _checked(self, answer: HttpResponse) -> HttpResponse:
-        if answer.status >= 400:
-            raise refused(self._target, answer)
-        return answer
-
-    def close(self) -> None:
-        """Close the connection; the next request opens another."""
-        self._line.close()
-
-    def __enter__(self) -> HttpClient:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 def error_in(answer: HttpResponse) -> tuple[str, str]:
@@ -396,11 +359,22 @@ def stranger(target: HttpTarget) -> ConnectionLost:
     return ConnectionLost(f"what answers at {target} is not a broker's API")
 
 
-def lost(target: HttpTarget, fault: Exception) -> ConnectionLost:
-    """Return the error for a connection that cannot be made or breaks."""
+def lost(target: HttpTarget, fault: Exception, patience: float | None) -> ConnectionLost:
+    """Return the error for a connection that cannot be made or breaks, after requests have been
+    repeated for `patience` seconds; None = not repeated."""
     if isinstance(fault, ssl.SSLCertVerificationError):
-        return ConnectionLost(f"the certificate of {target} is not trusted: {fault.verify_message}")
+        advice = (
+            "; name the authority's file by ?ca=FILE in the url" if patience is not None else ""
+        )
+        return ConnectionLost(
+            f"the certificate of {target} is not trusted: {fault.verify_message}{advice}"
+        )
     reason = getattr(fault, "strerror", None) or str(fault) or type(fault).__name__
+    if patience is not None:
+        return ConnectionLost(
+            f"no answer from the broker at {target} for {patience:g} s ({reason}); is it running, "
+            f"with a listener {str(target).replace('https', 'http+tls')}?"
+        )
     if isinstance(fault, TimeoutError):
         return ConnectionLost(f"the broker at {target} does not answer: {reason}")
     return ConnectionLost(f"no broker answers at {target}: {reason}")

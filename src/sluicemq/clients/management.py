@@ -6,7 +6,7 @@
 `sluicemq.management` declares the operations with the types of their parameters and responses.
 `BlockingClient(ManagementClient.open, target)` has the same methods without `await`.
 
-The client uses the `HttpConnection` of Spark tasks in a thread: requests are small, and http.client
+The client uses the `HttpClient` of Spark tasks in a thread: requests are small, and http.client
 loads in less time than an HTTP library takes.
 """
 
@@ -17,7 +17,7 @@ from typing import Self
 
 from anyio.to_thread import run_sync
 
-from sluicemq.clients.http import TIMEOUT, HttpConnection, HttpTarget
+from sluicemq.clients.http import TIMEOUT, HttpClient, HttpTarget
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.management.operation import (
     AnswerT,
@@ -34,7 +34,7 @@ class ManagementClient(AsyncClient):
         request connects."""
         self._target = target
         self._timeout = timeout
-        self._connection = HttpConnection(target, timeout)
+        self._client = HttpClient(target, timeout=timeout)
         self._turn = asyncio.Lock()
 
     @classmethod
@@ -47,18 +47,18 @@ class ManagementClient(AsyncClient):
     ) -> AnswerT:
         """Carry out an operation and return its response.
 
-        Raises as `HttpConnection.call`.
+        Raises as `HttpClient.call`.
         """
         async with self._turn:
             try:
                 return await run_sync(
-                    self._connection.call, operation, parameters, abandon_on_cancel=True
+                    self._client.call, operation, parameters, abandon_on_cancel=True
                 )
             except asyncio.CancelledError:
                 # the thread still uses the connection
-                self._connection = HttpConnection(self._target, self._timeout)
+                self._client = HttpClient(self._target, timeout=self._timeout)
                 raise
 
     async def close(self) -> None:
         """Close the connection; the next request opens another."""
-        self._connection.close()
+        self._client.close()

@@ -104,49 +104,23 @@ def _seconds(timeout: int) -> int:
 class _Request:
     """Pending command. `names` are the addresses of a `ready`; () for a query.
 
-    Another call with the same addresses may take over an abandoned `ready` instead of sending its
-    own, which would wait behind it.
+    begun   time of the event loop at which the broker started the command: it has answered all
+            commands before
+    answer  message or None; done while the command is pending if no call waits for it. Another call
+            with the same addresses may take over such a `ready` instead of sending its own, which
+            would wait behind it
     """
-
-    __slots__ = ("_begun", "_timeout", "answer", "names", "owed")
 
     def __init__(self, names: tuple[str, ...]) -> None:
         self.names = names
+        self.begun: asyncio.Future[float] = asyncio.get_running_loop().create_future()
+        self.expect_answer()
+
+    def expect_answer(self) -> None:
+        """Let a call wait for the answer."""
         self.answer: asyncio.Future[MsgliteMessage | None] = (
             asyncio.get_running_loop().create_future()
         )
-        self.owed = True
-        self._begun: float | None = None
-        """Time at which the broker started the command, if it has."""
-        self._timeout: float | None = None
-        """Timeout of the call that took the command over, from then on."""
-
-    def begin(self) -> None:
-        """Record that the broker has answered all commands before this one."""
-        self._begun = time.monotonic()
-        if self._timeout is not None:
-            self._limit(self._begun, self._timeout)
-
-    def take_over(self, timeout: float) -> None:
-        """Wait for the response again, up to `timeout` seconds; then the answer is None.
-
-        The broker continues the command: another call may take it over again.
-        """
-        self.answer = asyncio.get_running_loop().create_future()
-        self._timeout = timeout
-        if self._begun is not None:
-            self._limit(self._begun, timeout)
-
-    def _limit(self, begun: float, timeout: float) -> None:
-        # a command that has just started may still return a message that was ready before
-        seconds = max(timeout, begun + _ON_ITS_WAY - time.monotonic())
-        timer = asyncio.get_running_loop().call_later(seconds, _expire, self.answer)
-        self.answer.add_done_callback(lambda _: timer.cancel())
-
-
-def _expire(answer: asyncio.Future[MsgliteMessage | None]) -> None:
-    if not answer.done():
-        answer.set_result(None)
 
 
 class _Connection(ClientTransport[Frame]):
@@ -172,8 +146,11 @@ class _Connection(ClientTransport[Frame]):
         request = _Request(names)
         self.requests.append(request)
         if len(self.requests) == 1:
-            request.begin()
+            self._begin_first()
         return request
+
+    def _begin_first(self) -> None:
+        self.requests[0].begun.set_result(asyncio.get_running_loop().time())
 
     def take_kept(self, names: tuple[str, ...]) -> MsgliteMessage | None:
         """Remove and return the first kept message for these addresses."""
@@ -201,16 +178,16 @@ class _Connection(ClientTransport[Frame]):
 
     def _answer(self, message: MsgliteMessage | None) -> None:
         request = self.requests.popleft()
-        request.owed = False
         if not request.answer.done():
             request.answer.set_result(message)
         elif message is not None and request.names:
             self.kept.append(message)
         if self.requests:
-            self.requests[0].begin()
+            self._begin_first()
 
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
+            fail(request.begun, reason)
             fail(request.answer, reason)
         self.requests.clear()
 
@@ -298,15 +275,10 @@ class MsgliteClient(AsyncClient):
         if request is not None:
             # take over the waiting command of a cancelled call
             until = time.monotonic() + timeout
-            request.take_over(timeout)
-            message = await self._wait(request)
-            now = time.monotonic()
-            if request.owed:  # the timeout has expired, even if the timer fired a moment early
-                if now > self._free_at + connection.timeout:
-                    raise RequestTimeout("the broker does not answer")
-                return None
-            timeout = ceil(until - now)
-            if message is not None or timeout <= 0:
+            request.expect_answer()
+            message = await self._wait(request, timeout)
+            timeout = ceil(until - time.monotonic())
+            if request.answer.cancelled() or message is not None or timeout <= 0:
                 return message
             command = encode_ready(timeout, raw)
         return await self._ask(command, timeout, addresses)
@@ -350,14 +322,27 @@ class MsgliteClient(AsyncClient):
         self._free_at = max(self._free_at, time.monotonic()) + timeout
         return await self._wait(request)
 
-    async def _wait(self, request: _Request) -> MsgliteMessage | None:
+    async def _wait(self, request: _Request, timeout: float | None = None) -> MsgliteMessage | None:
+        """Return the answer. With `timeout`, None if there is none so many seconds after the broker
+        started the command, which it continues: another call may take it over.
+        """
         patience = max(0.0, self._free_at - time.monotonic()) + self._connection.timeout
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
         answer = request.answer
         try:
-            async with asyncio.timeout(patience):
+            async with asyncio.timeout_at(end) as limit:
+                if timeout is not None:
+                    begun = await asyncio.shield(request.begun)
+                    # a command that has just started may still return a message that was ready
+                    limit.reschedule(min(end, max(loop.time() + timeout, begun + _ON_ITS_WAY)))
                 return await answer
         except TimeoutError:
-            raise RequestTimeout(f"no answer in {patience:.0f} s") from None
+            if answer.done() and not answer.cancelled():  # it arrived in the last moment
+                return answer.result()
+            if timeout is None or time.monotonic() > self._free_at + self._connection.timeout:
+                raise RequestTimeout(f"no answer in {patience:.0f} s") from None
+            return None
         except asyncio.CancelledError:
             # cancelled in the moment the message arrived: keep it for the next ready
             if answer.done() and not answer.cancelled() and request.names:
@@ -365,3 +350,5 @@ class MsgliteClient(AsyncClient):
                 if message is not None:
                     self._connection.kept.append(message)
             raise
+        finally:
+            answer.cancel()

@@ -26,12 +26,11 @@ from __future__ import annotations
 import asyncio
 import secrets
 import ssl
-from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, time_limit
+from sluicemq.clients.transport import AsyncClient, ClientTransport, Inbox
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
@@ -121,26 +120,20 @@ class PhpmqMessage:
 
 
 class _Connection(ClientTransport[Frame]):
-    """Connection that keeps received frames until `receive` takes them."""
+    """Connection that keeps the messages of the subscribed queue until `receive` takes them."""
 
     def __init__(self, limits: Limits, timeout: float) -> None:
         super().__init__(Decoder(limits, FROM_SERVER), timeout)
-        self.frames: deque[Frame] = deque()
-        self._news = asyncio.Event()
+        self.queue = b""
+        self.inbox = Inbox[Frame]()
 
     def arrived(self, frames: list[Frame]) -> None:
-        self.frames.extend(frames)
-        self._news.set()
+        for frame in frames:
+            if frame[1] == self.queue:  # else sent before the last `subscribe` was read
+                self.inbox.put(frame)
 
     def release(self, reason: ClientError) -> None:
-        self._news.set()
-
-    async def arrival(self) -> None:
-        """Wait until there is a frame, or raise ConnectionLost."""
-        while not self.frames:
-            self.check()
-            self._news.clear()
-            await self._news.wait()
+        self.inbox.finish(reason)
 
     def leave(self, transport: asyncio.Transport) -> None:
         self.lose(ConnectionLost("the client is closed"))
@@ -159,7 +152,6 @@ class PhpmqClient(AsyncClient):
     def __init__(self, connection: _Connection, dispatch_version: DispatchVersion) -> None:
         self._connection = connection
         self._dispatch_version = dispatch_version
-        self._queue = b""
 
     @classmethod
     async def connect(
@@ -210,25 +202,20 @@ class PhpmqClient(AsyncClient):
         Replaces the previous subscription. Its messages that `receive` has not returned are
         dropped: the broker has requeued them. Raises ConnectionLost, RequestTimeout, ValueError.
         """
-        request = encode_consume(_name(queue), _natural(window, "window"))
-        self._connection.frames.clear()
-        self._queue = _name(queue) if window else b""
-        await self._connection.send(request)
+        name, connection = _name(queue), self._connection
+        request = encode_consume(name, _natural(window, "window"))
+        connection.inbox.messages.clear()
+        connection.queue = name if window else b""
+        await connection.send(request)
 
     async def receive(self, timeout: float | None = None) -> PhpmqMessage:
         """Return the next message; waits up to `timeout` seconds (None = for ever).
 
         Cancellation loses no message. Raises RequestTimeout, ConnectionLost.
         """
-        connection = self._connection
-        frames = connection.frames
-        async with time_limit(timeout, f"no message in {timeout} s"):
-            while True:
-                if not frames:
-                    await connection.arrival()
-                frame = frames.popleft()
-                if frame[1] == self._queue:  # else sent before `subscribe` was read
-                    return PhpmqMessage(self, frame)
+        inbox = self._connection.inbox
+        await inbox.wait(timeout)
+        return PhpmqMessage(self, inbox.messages.popleft())
 
     async def consume(self, queue: str, window: int = 1) -> AsyncIterator[PhpmqMessage]:
         """Subscribe and yield the messages as they arrive, without end. Raises ConnectionLost."""

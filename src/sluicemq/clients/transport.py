@@ -21,7 +21,8 @@ from __future__ import annotations
 import asyncio
 import ssl
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Generic, NamedTuple, Protocol, Self, TypeVar, cast
@@ -30,8 +31,8 @@ from sluicemq.clients.urls import Target
 from sluicemq.model.errors import ClientError, ConnectionLost, ProtocolError, RequestTimeout
 
 FrameT = TypeVar("FrameT")
-ConnectedT = TypeVar("ConnectedT")
 ConnectionT = TypeVar("ConnectionT", bound="ClientTransport[Any]")
+TargetT = TypeVar("TargetT", bound=Target)
 
 
 class Decoder(Protocol[FrameT]):
@@ -88,24 +89,6 @@ class Backoff(NamedTuple):
     def delay(self, attempt: int) -> float:
         """Return the seconds before attempt 1, 2, …"""
         return min(self.initial * 2.0 ** min(attempt - 1, 60), self.longest)
-
-    async def persist(
-        self, connect: Callable[[], Awaitable[ConnectedT]], reason: ClientError
-    ) -> ConnectedT:
-        """Call `connect` until it succeeds, and return its result.
-
-        Raises ConnectionLost with the last error after the last attempt. `reason` is the error of
-        the attempt before the first.
-        """
-        attempt = 0
-        while not self.attempts or attempt < self.attempts:
-            attempt += 1
-            await asyncio.sleep(self.delay(attempt))
-            try:
-                return await connect()
-            except ClientError as error:
-                reason = error
-        raise ConnectionLost(f"given up after {attempt} attempts: {reason}")
 
 
 ALWAYS: Final = Backoff()
@@ -187,11 +170,11 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self._leaving = True
         self.leave(transport)
         try:
-            async with asyncio.timeout(self.timeout):
+            async with time_limit(self.timeout, "the broker did not close the connection"):
                 await self._ended.wait()
-        except TimeoutError:
+        except RequestTimeout:
             self.abort()
-            raise RequestTimeout("the broker did not close the connection") from None
+            raise
 
     def abort(self) -> None:
         """Drop the connection and what is queued."""
@@ -248,6 +231,42 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
         self._writable.set()
 
 
+class Inbox(Generic[FrameT]):
+    """Received messages that the application has not taken, for one task at a time."""
+
+    def __init__(self) -> None:
+        self.messages: deque[FrameT] = deque()
+        self.end: ClientError | None = None
+        """Error that `wait` raises once there are no more messages; None until then."""
+        self._news = asyncio.Event()
+
+    def put(self, message: FrameT) -> None:
+        """Add a message and wake the receiver."""
+        self.messages.append(message)
+        self._news.set()
+
+    def wake(self) -> None:
+        """Let the receiver check again whether there are messages."""
+        self._news.set()
+
+    def finish(self, reason: ClientError) -> None:
+        """End the inbox: no message will follow. The first reason is kept."""
+        self.end = self.end or reason
+        self._news.set()
+
+    async def wait(self, timeout: float | None, ready: Callable[[], object] | None = None) -> None:
+        """Wait for a message, or until `ready` is true; up to `timeout` seconds, None = for ever.
+
+        Raises RequestTimeout; a new error like `end`.
+        """
+        async with time_limit(timeout, f"no message in {timeout} s"):
+            while not (self.messages if ready is None else ready()):
+                if self.end is not None:
+                    raise again(self.end)
+                self._news.clear()
+                await self._news.wait()
+
+
 class AsyncClient(ABC):
     """asyncio client that its `async with` statement closes."""
 
@@ -266,14 +285,18 @@ class AsyncClient(ABC):
         await self.close()
 
 
-class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
+class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     """Client that tries its hosts in turn. A protocol's subclass opens the connections, restores
     its state on them, and passes `lost` to them.
+
+    target       address and login
+    outstanding  maximum number of unconfirmed messages
+    prefetch     maximum number of received messages that the application has not taken
     """
 
     def __init__(
         self,
-        target: Target,
+        target: TargetT,
         reconnect: Backoff | None,
         outstanding: int,
         prefetch: int,
@@ -282,9 +305,10 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
         at least 1."""
         if outstanding < 1 or prefetch < 1:
             raise ValueError("outstanding and prefetch must be at least 1")
+        self.target = target
         self.timeout = target.timeout
-        self._hosts = (("", 0),) if target.path else target.hosts
-        self._keep_alive = target.keep_alive
+        self.outstanding = outstanding
+        self.prefetch = prefetch
         self._backoff = reconnect
         self._connection: ConnectionT | None = None
         self._established = False
@@ -306,7 +330,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
     async def _start(self) -> Self:
         """Connect, and return the client. Raises the error of the last host."""
         connection = await self._connect()
-        if self._keep_alive:
+        if self.target.keep_alive:
             self._run(self._ping_regularly())
         self._adopt(connection)
         return self
@@ -353,7 +377,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
 
     async def _connect(self) -> ConnectionT:
         failure: ClientError = ConnectionLost("there is no host to connect to")
-        for host, port in self._hosts:
+        for host, port in (("", 0),) if self.target.path else self.target.hosts:
             try:
                 return await self._open(host, port)
             except ClientError as error:
@@ -369,16 +393,24 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
             self._up.set()
 
     async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        try:
-            connection = await backoff.persist(self._connect, reason)
-        except ConnectionLost as given_up:
-            self._finish(given_up)
-        else:
-            self._adopt(connection)
+        """Connect again after the connection has broken for `reason`; end the client after the last
+        attempt."""
+        attempt = 0
+        while not backoff.attempts or attempt < backoff.attempts:
+            attempt += 1
+            await asyncio.sleep(backoff.delay(attempt))
+            try:
+                connection = await self._connect()
+            except ClientError as error:
+                reason = error
+            else:
+                self._adopt(connection)
+                return
+        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
 
     async def _ping_regularly(self) -> None:
         while True:
-            await asyncio.sleep(self._keep_alive)
+            await asyncio.sleep(self.target.keep_alive)
             connection = self._connection
             if connection is None:
                 continue
@@ -392,6 +424,13 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT]):
 
 
 _CLOSED_IN_HANDSHAKE: Final = "the broker closed the connection; check that the port uses TLS"
+_TLS_REASONS: Final = {
+    "WRONG_VERSION_NUMBER": "the peer does not speak TLS",
+    "UNEXPECTED_EOF_WHILE_READING": _CLOSED_IN_HANDSHAKE,
+    "TLSV13_ALERT_CERTIFICATE_REQUIRED": "the broker requires a client certificate",
+    "TLSV1_ALERT_UNKNOWN_CA": "the broker does not trust the client certificate",
+}
+"""Errors of OpenSSL in words; others are shown by their name."""
 
 
 def reason_of(error: OSError) -> str:
@@ -401,16 +440,5 @@ def reason_of(error: OSError) -> str:
     if not isinstance(error, ssl.SSLError):
         # asyncio's error for a connection closed during the handshake has no text
         return str(error) or _CLOSED_IN_HANDSHAKE
-    match error.reason or "":
-        case "WRONG_VERSION_NUMBER":
-            return "the peer does not speak TLS"
-        case "UNEXPECTED_EOF_WHILE_READING":
-            return _CLOSED_IN_HANDSHAKE
-        case "TLSV13_ALERT_CERTIFICATE_REQUIRED":
-            return "the broker requires a client certificate"
-        case "TLSV1_ALERT_UNKNOWN_CA":
-            return "the broker does not trust the client certificate"
-        case "":
-            return str(error)
-        case other:
-            return other.replace("_", " ").lower()
+    reason = error.reason or ""
+    return _TLS_REASONS.get(reason) or reason.replace("_", " ").lower() or str(error)

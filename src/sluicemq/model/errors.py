@@ -4,6 +4,7 @@ SluiceError
 ├── BrokerError                  the broker refuses an operation
 │   ├── DestinationNotFound      the destination does not exist and may not be created by use
 │   ├── DestinationConflict      it exists with another kind, settings or owner
+│   ├── DestinationPrivate       it is temporary, and another connection created it
 │   ├── DestinationInUse         it has consumers or publishers and cannot be deleted
 │   ├── SubscriptionInUse        the subscription has its largest number of consumers
 │   ├── LimitExceeded            a limit on messages, bytes, consumers or destinations

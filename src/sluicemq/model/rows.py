@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from struct import Struct
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
@@ -49,6 +49,7 @@ _FIXARRAY: Final = 0x90
 _ARRAY16: Final = 0xDC
 _ARRAY32: Final = 0xDD
 
+RowT = TypeVar("RowT")
 Milliseconds = Annotated[int, Meta(ge=0, le=MAX_TIME)]
 
 
@@ -242,11 +243,7 @@ def decode(data: memoryview | bytes) -> list[Row]:
 
     Raises FrameTooLarge for more rows than FRAME_ROWS, before decoding.
     """
-    _expect_few(data)
-    try:
-        return _decoder.decode(data)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"a frame is no array of rows: {error}") from None
+    return _decoded(data, _decoder)
 
 
 def digest(data: memoryview | bytes) -> int:
@@ -255,13 +252,8 @@ def digest(data: memoryview | bytes) -> int:
     It is independent of the order of the rows and of their split into frames. It detects accidental
     changes, not rows constructed to have the same digest. Raises as `decode`.
     """
-    _expect_few(data)
-    try:
-        rows = _raw_rows.decode(data)
-    except _UNREADABLE as error:
-        raise ProtocolError(f"a frame is no array of rows: {error}") from None
     total = 0
-    for raw in rows:
+    for raw in _decoded(data, _raw_rows):
         # CRCs are linear: rows that exchange a value could have the same sum. Products whose halves
         # are combined are not.
         mixed = (len(raw) << 32 | crc32(raw)) * _MIX & DIGEST_MASK
@@ -269,12 +261,16 @@ def digest(data: memoryview | bytes) -> int:
     return total & DIGEST_MASK
 
 
-def _expect_few(data: memoryview | bytes) -> None:
+def _decoded(data: memoryview | bytes, decoder: msgspec.msgpack.Decoder[list[RowT]]) -> list[RowT]:
     announced = announced_rows(data)
     if announced > FRAME_ROWS:
         raise FrameTooLarge(
             f"a frame has {announced} rows; {FRAME_ROWS} are the most: make more frames"
         )
+    try:
+        return decoder.decode(data)
+    except _UNREADABLE as error:
+        raise ProtocolError(f"a frame is no array of rows: {error}") from None
 
 
 def announced_rows(data: memoryview | bytes) -> int:

@@ -168,16 +168,8 @@ class Url(NamedTuple):
 
     @property
     def public(self) -> bool:
-        """True unless the address is a Unix socket or a loopback address.
-
-        A host name counts as public because its IP address can change after the check.
-        """
-        if self.path or self.host == "localhost":
-            return False
-        try:
-            return not ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return True
+        """True unless the address is a Unix socket or a loopback address."""
+        return not self.path and is_public(self.host)
 
     def collides(self, other: Url) -> bool:
         """Return whether a process cannot listen on both addresses at the same time."""
@@ -275,3 +267,14 @@ def _parse_host_port(text: str, default_port: int | None) -> tuple[str, int]:
 def is_wildcard(host: str) -> bool:
     """Return whether the host means all addresses of the machine."""
     return host in ("0.0.0.0", "::")
+
+
+def is_public(host: str) -> bool:
+    """Return whether the host is not this machine's loopback.
+
+    A host name counts as public because its IP address can change after the check.
+    """
+    try:
+        return not ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host != "localhost"

@@ -11,7 +11,8 @@ import trustme
 
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
-from sluicemq.clients.jmq.connection import Target, choose
+from sluicemq.clients.jmq.connection import choose
+from sluicemq.clients.jmq.target import Target
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.jmq.wire import Service, read_services
 from tests.clients.jmq.script import Script

@@ -4,7 +4,7 @@ import ssl
 
 import pytest
 
-from sluicemq.clients.jmq.connection import Target
+from sluicemq.clients.jmq.target import Target
 from sluicemq.model.errors import ConfigurationError
 
 LOCAL = ("127.0.0.1", 7676)

@@ -405,7 +405,7 @@ def test_an_answer_that_does_not_come() -> None:
                 await call
         await client.create_queue("q")  # the connection goes on
         assert client._connection is not None
-        assert not client._connection._waiting
+        assert not client._connection._pending
         await client.close()
 
     def answer(frame: Frame) -> list[Frame]:
@@ -542,7 +542,7 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
                 broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
             while transport._transport.is_reading():
                 await asyncio.sleep(0.001)
-            held = len(subscription._messages)
+            held = len(subscription._inbox.messages)
             assert 3 <= held < 50
             await client.ping()  # answers are read all the same
             ids = [(await subscription.receive()).id for _ in range(200)]

@@ -4,6 +4,7 @@ import asyncio
 from contextlib import suppress
 
 import pytest
+from msgspec.structs import replace
 
 from sluicemq.clients.vibemq import (
     Backoff,
@@ -123,7 +124,7 @@ def test_a_connection_is_given_up() -> None:
             subscription = await client.subscribe("q")
             receiving = asyncio.create_task(subscription.receive())
             await asyncio.sleep(0)
-            client._hosts = (("127.0.0.1", unused_port()),)
+            client.target = replace(client.target, hosts=(("127.0.0.1", unused_port()),))
             broker.connections[-1].close()
             with pytest.raises(ConnectionLost, match=reason):
                 await receiving
@@ -219,7 +220,7 @@ def test_no_more_are_outstanding_than_may_be() -> None:
             one.cancel()
             await asyncio.wait([publishing, one])
             assert client._connection is not None
-            assert not client._connection._waiting
+            assert not client._connection._pending
 
     script(scenario, saying(wire.PUBLISH))
 

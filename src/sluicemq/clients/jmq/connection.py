@@ -1,35 +1,9 @@
-"""The client for asyncio: targets, connections, requests and replies. Public through the package.
-
-The target of a client is a URL or a list of Open MQ broker addresses:
-
-    jmq[+tls]://[user[:password]@]host[:port][,host[:port]…][?option=value&…]
-    jmq+unix:///path[?option=value&…]
-    mq://host:7676/jms mq://other:7676/ssljms       as imqAddressList, separated by blanks or commas
-    mqtcp://host:port/jms, mqssl://host:port/ssljms      the service's port, no port mapper
-    mq+ssl://host:port                                   TLS, also for the port mapper
-
-The port is that of the host's port mapper, which returns the service's port; with `direct` it is
-the service's own port. The client uses TLS for a service that the port mapper lists with `tls`.
-
-Option names ignore letter case, `_`, `-` and blanks between words:
-
-    username (user), password
-    client id                    needed for durable subscriptions
-    share client id              true or false: other connections may use the client id too
-    service                      jms, ssljms, …; the service looked up in the port mapper
-    direct                       true or false
-    insecure                     true or false
-    ca                           file of trusted certificates
-    certificate, key, password file     the client's own certificate
-    timeout, keep alive (ping interval)     seconds, or hh:mm:ss
-    flow                         messages the broker may send before the client requests more
-"""
+"""The client for asyncio: connections, requests and replies. Public through the package."""
 
 from __future__ import annotations
 
 import asyncio
 import platform
-import re
 import ssl
 import time
 from collections.abc import Mapping, Sequence
@@ -37,14 +11,12 @@ from contextlib import suppress
 from typing import Final, Self
 from uuid import uuid4
 
-from msgspec.structs import replace
-
 from sluicemq import __version__
-from sluicemq.clients import urls
 from sluicemq.clients.jmq.consumer import Consumer, JmqMessage
 from sluicemq.clients.jmq.producer import OUTSTANDING, Producer
 from sluicemq.clients.jmq.request_channel import RequestChannel, StatusError, check, number, text
 from sluicemq.clients.jmq.session import Session
+from sluicemq.clients.jmq.target import DEFAULT_PORT, Target
 from sluicemq.clients.transport import (
     ALWAYS,
     Backoff,
@@ -54,8 +26,7 @@ from sluicemq.clients.transport import (
     time_limit,
 )
 from sluicemq.model.destination import Address
-from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
-from sluicemq.model.url import parse_hosts
+from sluicemq.model.errors import ClientError, ConnectionLost
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.fields import GUEST
@@ -71,81 +42,6 @@ from sluicemq.protocols.jmq.wire import (
 PREFETCH: Final = 1000
 """Messages buffered per consumer; the Java client's default."""
 
-
-# --- targets
-
-DEFAULT_PORT: Final = 7676
-
-_ADDRESS: Final = re.compile(r"(mq|mqtcp|mqssl|mq\+ssl)://([^/?@]*)(?:/(\w*))?\Z", re.IGNORECASE)
-_SPACES: Final = re.compile(r"[\s,]+")
-
-
-class Target(urls.Target, frozen=True):
-    """A broker's address and login. `tls`: also for the port mapper.
-
-    client_id        "" = none
-    share_client_id  other connections may use the client id and share its subscriptions
-    service          name of the service; "" = jms, or ssljms over TLS
-    direct           the port is the service's own, as a Unix socket always is
-    flow             messages in transit for the whole connection; 0 = no limit
-    """
-
-    username: str = GUEST
-    password: str = GUEST
-    client_id: str = ""
-    share_client_id: bool = False
-    service: str = ""
-    direct: bool = False
-    flow: int = 0
-
-    @classmethod
-    def parse(cls, text: str) -> Target:
-        """Parse a URL or an address list. Raises ConfigurationError, never with a password."""
-        if text[:3].lower() != "jmq":
-            return _parse_addresses(text)
-        target = cls(**urls.parse(text, "jmq", _OPTIONS, tls_optional=True))
-        return replace(target, direct=target.direct or bool(target.path))
-
-
-def _parse_addresses(text: str) -> Target:
-    """Parse a list of addresses of the same scheme and service."""
-    found: list[Target] = []
-    for item in filter(None, _SPACES.split(text)):
-        address = _ADDRESS.match(item)
-        if address is None:
-            raise ConfigurationError(
-                "a broker is named as jmq://host:port or mq://host:port/service"
-            )
-        scheme, host, service = address.groups()
-        scheme = scheme.lower()
-        found.append(
-            Target(
-                urls.reachable(parse_hosts(host, DEFAULT_PORT)),
-                service=service or "",
-                direct=scheme in ("mqtcp", "mqssl"),
-                tls=scheme in ("mqssl", "mq+ssl"),
-            )
-        )
-    if not found:
-        raise ConfigurationError("there is no address of a broker")
-    hosts = tuple(host for target in found for host in target.hosts)
-    if any(target != replace(found[0], hosts=target.hosts) for target in found):
-        raise ConfigurationError("addresses that stand for each other differ in their hosts only")
-    return replace(found[0], hosts=hosts)
-
-
-_OPTIONS: Final[urls.Known] = {
-    **urls.RECONNECTING,
-    "clientid": ("client_id", urls.text),
-    "shareclientid": ("share_client_id", urls.truth),
-    "service": ("service", urls.text),
-    "direct": ("direct", urls.truth),
-    "pinginterval": ("keep_alive", urls.seconds),
-    "flow": ("flow", urls.integer),
-}
-
-
-# --- client
 
 AGENT: Final = f"SluiceMQ/{__version__} (Python; {platform.system()} {platform.machine()})"
 
@@ -242,7 +138,7 @@ class Requests:
         await self._task
 
 
-class JmqClient(ReconnectingClient[RequestChannel]):
+class JmqClient(ReconnectingClient[RequestChannel, Target]):
     """Client connection that reconnects when it is lost. Made by `connect` or `open`. Any number
     of tasks may use it.
 
@@ -259,9 +155,6 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         limits: Limits,
     ) -> None:
         super().__init__(target, reconnect, outstanding, prefetch)
-        self.outstanding = outstanding
-        self.prefetch = prefetch
-        self._target = target
         self._limits = limits
         self._context = ssl_context
         if target.tls or target.ca or target.certificate:
@@ -313,8 +206,8 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         outstanding  maximum number of unconfirmed messages per session
         prefetch     messages buffered per consumer
 
-        Raises Refused (413 for wrong credentials, 409 for a client id in use, …), ConnectionLost,
-        RequestTimeout.
+        Raises StatusError (413 for wrong credentials, 409 for a client id in use, …),
+        ConnectionLost, RequestTimeout.
         """
         target = Target(
             tuple(hosts) or ((host, port),),
@@ -343,7 +236,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         outstanding: int = OUTSTANDING,
         prefetch: int = PREFETCH,
     ) -> Self:
-        """Connect to a URL or a list of addresses (see the module).
+        """Connect to a URL or a list of addresses (module `target`).
 
         `ssl_context` replaces the options for TLS. Raises as `connect`; ConfigurationError.
         """
@@ -363,17 +256,9 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         DUPS_OK  the session acknowledges in batches; the broker may redeliver messages
         NO_ACK   no acknowledgements; the broker removes a message once it is sent
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
-        session = Session(
-            self,
-            ack_mode,
-            transacted,
-            outstanding=self.outstanding,
-            prefetch=self.prefetch,
-            client_id=self._target.client_id,
-            share_client_id=self._target.share_client_id,
-        )
+        session = Session(self, ack_mode, transacted)
         channel = await self.ready()
         await session.begin(channel)
         channel.check()  # reconnects recreate only registered sessions
@@ -413,8 +298,10 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         (await self.ready()).notify(PacketType.START)
 
     async def stop(self) -> None:
-        """Pause delivery until `start`; buffered messages can still be received. Raises Refused,
-        ConnectionLost, RequestTimeout."""
+        """Pause delivery until `start`; buffered messages can still be received.
+
+        Raises StatusError, ConnectionLost, RequestTimeout.
+        """
         self._started = False
         await (await self.ready()).request(PacketType.STOP)
 
@@ -430,7 +317,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
     async def close(self) -> None:
         """Close all sessions, send GOODBYE and wait for the reply.
 
-        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
         """
         channel = self._connection
         if self._end is not None or channel is None or channel.lost is not None:
@@ -456,7 +343,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
                 failure = failure or error
         await channel.request(
             PacketType.GOODBYE,
-            {"JMQBlock": bool(self._target.client_id), "JMQConnectionID": Long(channel.id)},
+            {"JMQBlock": bool(self.target.client_id), "JMQConnectionID": Long(channel.id)},
         )
         if failure is not None:
             raise failure
@@ -485,23 +372,12 @@ class JmqClient(ReconnectingClient[RequestChannel]):
             if self._level == level:
                 raise
             channel = await self._attempt(host, port)  # at the level that the broker requires
-        try:
-            await self._restore(channel)
-        except BaseException:
-            channel.discard()
-            self._forget()
-            raise
         self._old = channel.id
         return channel
 
     async def _restore(self, channel: RequestChannel) -> None:
         """Recreate the sessions on a new connection, in the order of section 11."""
-        for begin in (
-            Session.begin,
-            Session.begin_temporaries,
-            Session.begin_consumers,
-            Session.begin_producers,
-        ):
+        for begin in (Session.begin, Session.begin_temporaries, Session.begin_parts):
             for session in self._sessions:
                 if not session.closed:
                     await begin(session, channel)
@@ -512,16 +388,12 @@ class JmqClient(ReconnectingClient[RequestChannel]):
 
     def _tls(self) -> ssl.SSLContext:
         if self._context is None:
-            self._context = self._target.tls_context()
+            self._context = self.target.tls_context()
         return self._context
 
-    async def _attempt(
-        self,
-        host: str,
-        port: int,
-    ) -> RequestChannel:
-        """Connect to the host and log in."""
-        target = self._target
+    async def _attempt(self, host: str, port: int) -> RequestChannel:
+        """Connect to the host, log in and recreate the sessions."""
+        target = self.target
         encrypted = target.tls
         if not target.direct:
             service = choose(await self._ask(host, port), target)
@@ -536,22 +408,24 @@ class JmqClient(ReconnectingClient[RequestChannel]):
                     PacketType.SET_CLIENTID,
                     {"JMQClientID": target.client_id, "JMQShare": target.share_client_id},
                 )
+            await self._restore(channel)
         except BaseException:
             # the broker does not answer a GOODBYE before login, so do not wait for a reply
             with suppress(ClientError):
                 channel.notify(PacketType.GOODBYE)
             channel.discard()
+            self._forget()
             raise
         return channel
 
     async def _ask(self, host: str, port: int) -> list[Service]:
         """Return the services listed by the port mapper."""
-        timeout = self._target.timeout
+        timeout = self.target.timeout
         answer = bytearray()
         try:
             async with time_limit(timeout, f"the port mapper of {host}:{port} says nothing"):
                 reader, writer = await asyncio.open_connection(
-                    host, port, ssl=self._tls() if self._target.tls else None
+                    host, port, ssl=self._tls() if self.target.tls else None
                 )
                 try:
                     writer.write(b"%d\n" % PORT_MAPPER_VERSION)
@@ -571,7 +445,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
             "JMQProtocolLevel": self._level,
             "JMQVersion": __version__,
             "JMQUserAgent": AGENT,
-            "JMQRBufferSize": self._target.flow,
+            "JMQRBufferSize": self.target.flow,
             "JMQReconnectable": self._backoff is not None,
         }
         if self._old:
@@ -603,7 +477,7 @@ class JmqClient(ReconnectingClient[RequestChannel]):
         raise ConnectionLost("the broker asks again and again who this is")
 
     def _credentials(self, request: Packet) -> bytes:
-        target = self._target
+        target = self.target
         kind = text(request, "JMQAuthType")
         if kind == fields.DIGEST:
             return fields.digest_login(target.username, target.password, request.body)

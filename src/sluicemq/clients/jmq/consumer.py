@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import suppress
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.clients.jmq.messages import DEAD_MESSAGES, Message, now_ms, properties_of
 from sluicemq.clients.jmq.request_channel import (
@@ -16,8 +16,8 @@ from sluicemq.clients.jmq.request_channel import (
     declare,
     number,
 )
-from sluicemq.clients.transport import AsyncClient, again, time_limit
-from sluicemq.model.destination import Address, Kind
+from sluicemq.clients.transport import AsyncClient, Inbox, time_limit
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
@@ -26,42 +26,11 @@ from sluicemq.protocols.jmq.packets import AckMode, BodyType, PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet
 
 
-class ConsumerOptions(NamedTuple):
-    """Destination and options of a consumer, as passed to Session.consumer."""
-
-    destination: Address
-    selector: str
-    no_local: bool
-    name: str
-    durable: bool
-    shared: bool
-    prefetch: int
-
-    def properties(self) -> dict[str, object]:
-        """Return the properties of the ADD_CONSUMER packet."""
-        found: dict[str, object] = {
-            **properties_of(self.destination),
-            "JMQNoLocal": self.no_local,
-            "JMQReconnect": False,
-            "JMQSize": self.prefetch,
-        }
-        if self.selector:
-            found["JMQSelector"] = self.selector
-        if self.durable:
-            found["JMQDurableName"] = self.name
-        if self.shared:
-            found["JMQJMSShare"] = True
-            found["JMQSharedSubscriptionName"] = self.name
-        return found
-
-
 class JmqMessage(Message):
     """A message received by a JmqClient.
 
     channel, block  the connection that delivered it, and its ack block there
     """
-
-    __slots__ = ("_session", "block", "channel")
 
     def __init__(
         self, packet: Packet, session: SessionState, channel: RequestChannel, block: bytes
@@ -75,7 +44,7 @@ class JmqMessage(Message):
         """Acknowledge all messages the session has delivered or, with `only`, this message.
 
         Has an effect only in a session with AckMode.CLIENT, and only once per message.
-        Raises Refused, RequestTimeout; ConnectionLost, also if the client has reconnected since
+        Raises StatusError, RequestTimeout; ConnectionLost, also if the client has reconnected since
         the message was delivered, in which case the broker redelivers it.
         """
         await self._session.acknowledge(self.channel, self.block, only)
@@ -89,24 +58,34 @@ class Consumer(AsyncClient):
     def __init__(
         self,
         session: SessionState,
-        subscription: ConsumerOptions,
+        destination: Address,
+        properties: Mapping[str, object],
+        prefetch: int,
+        reliable: bool,
         leave: Callable[[Consumer], None],
     ) -> None:
-        """`leave` removes the consumer from its session."""
+        """Set up a consumer that `begin` creates.
+
+        properties  of its ADD_CONSUMER packet, without ids
+        prefetch    messages buffered in the client
+        reliable    the broker confirms the acknowledgements of non-persistent messages, too
+        leave       removes the consumer from its session
+        """
         self.id = 0
-        self.subscription = subscription
         self.channel: RequestChannel
         self._session = session
+        self._destination = destination
+        self._properties = properties
+        self._prefetch = prefetch
+        self._reliable = reliable
         self._leave = leave
-        self._size = subscription.prefetch
-        self._packets: deque[Packet] = deque()
+        self._size = prefetch
+        self._inbox = Inbox[Packet]()
         self._back: deque[JmqMessage] = deque()
         """Acknowledged messages whose delivery to the caller was interrupted."""
         self._paused = False
         self._last = b""
         """SysMessageID of the last delivered message."""
-        self._news = asyncio.Event()
-        self._end: ClientError | None = None
 
     async def receive(self, timeout: float | None = None) -> JmqMessage:
         """Return the next message.
@@ -114,23 +93,20 @@ class Consumer(AsyncClient):
         Waits up to `timeout` seconds (None = for ever), also for a reconnect. A session with
         AckMode.AUTO acknowledges the message. Cancellation loses no message.
 
-        Raises RequestTimeout; ConnectionLost if no more messages can arrive; Refused if the
+        Raises RequestTimeout; ConnectionLost if no more messages can arrive; StatusError if the
         broker refuses the acknowledgement; TransactionLost if the session's transaction is lost.
         If the connection breaks before the broker confirms the acknowledgement, the message is
         returned and may be redelivered.
         """
         while True:
-            await self._wait(timeout)
+            await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()
             self._session.touch()
             message = self._take()
             if message is not None:
                 break
-        subscription = self.subscription
-        is_queue = subscription.destination.kind is Kind.QUEUE
-        # a lost non-persistent message of a non-durable topic subscription is acceptable
-        reliable = message.persistent or subscription.durable or is_queue
+        reliable = self._reliable or message.persistent
         try:
             await self._session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
@@ -141,27 +117,19 @@ class Consumer(AsyncClient):
             return message
         return message
 
-    async def _wait(self, timeout: float | None) -> None:
-        """Wait until a message can be delivered."""
-        async with time_limit(timeout, f"no message in {timeout} s"):
-            while self._session.halted or not (self._packets or self._back):
-                if self._end is not None:
-                    raise again(self._end)
-                self._news.clear()
-                await self._news.wait()
+    def _is_ready(self) -> bool:
+        return not self._session.halted and bool(self._inbox.messages or self._back)
 
     def _take(self) -> JmqMessage | None:
         """Return the first buffered message, or None if it has expired."""
-        packet = self._packets.popleft()
+        packet = self._inbox.messages.popleft()
         channel = self.channel
         channel.held(-1)
-        if self._paused and len(self._packets) <= self._size // 2:
+        if self._paused and len(self._inbox.messages) <= self._size // 2:
             self._resume()
         sysid = packet.sysid
         block = encode_blocks([(self.id, sysid)])
-        if 0 < packet.expiration <= now_ms() and self.subscription.destination.name != (
-            DEAD_MESSAGES
-        ):
+        if 0 < packet.expiration <= now_ms() and self._destination.name != DEAD_MESSAGES:
             with suppress(ConnectionLost):
                 self._session.expired(channel, block)
             return None
@@ -173,7 +141,7 @@ class Consumer(AsyncClient):
         with suppress(ConnectionLost):
             self.channel.notify(
                 PacketType.RESUME_FLOW,
-                {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._packets)},
+                {"JMQConsumerID": Long(self.id), "JMQSize": self._size - len(self._inbox.messages)},
             )
 
     async def __aiter__(self) -> AsyncGenerator[JmqMessage]:
@@ -182,8 +150,8 @@ class Consumer(AsyncClient):
 
     async def close(self) -> None:
         """Close the consumer; the broker requeues its buffered messages. Messages already delivered
-        can still be acknowledged. Raises Refused, RequestTimeout."""
-        if self._end is not None:
+        can still be acknowledged. Raises StatusError, RequestTimeout."""
+        if self._inbox.end is not None:
             return
         self._leave(self)
         self.finish(ConnectionLost("the consumer is closed"))
@@ -192,14 +160,8 @@ class Consumer(AsyncClient):
 
     async def begin(self, channel: RequestChannel) -> None:
         """Create the consumer on the broker, again after a reconnect. Raises ClientError."""
-        session = self._session
-        await declare(channel, self.subscription.destination)
-        properties = self.subscription.properties()
-        properties["JMQSessionID"] = Long(session.id)
-        if not session.transacted:
-            properties["JMQAckMode"] = session.ack_mode
-        if not self.subscription.shared:
-            properties["JMQShare"] = session.share_client_id
+        await declare(channel, self._destination)
+        properties = {**self._properties, "JMQSessionID": Long(self._session.id)}
         if self.id:
             properties["JMQOldConsumerID"] = Long(self.id)
 
@@ -208,7 +170,7 @@ class Consumer(AsyncClient):
             self.channel = channel
             self.id = number(packet, "JMQConsumerID")
             granted = number(packet, "JMQSize")
-            self._size = granted if granted > 0 else self.subscription.prefetch
+            self._size = granted if granted > 0 else self._prefetch
             channel.inboxes[self.id] = self.put
 
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
@@ -236,7 +198,7 @@ class Consumer(AsyncClient):
 
     def put(self, packet: Packet) -> None:
         """Buffer a message from the broker."""
-        self._packets.append(packet)
+        self._inbox.messages.append(packet)
         self.channel.held(1)
         if packet.flags & packets.C:
             self._paused = True
@@ -244,7 +206,7 @@ class Consumer(AsyncClient):
 
     def give_back(self) -> bytes:
         """Drop the buffered messages and return their ack blocks, for redelivery."""
-        blocks = encode_blocks([(self.id, packet.sysid) for packet in self._packets])
+        blocks = encode_blocks([(self.id, packet.sysid) for packet in self._inbox.messages])
         self._clear()
         self._last = b""
         return blocks
@@ -258,21 +220,22 @@ class Consumer(AsyncClient):
     def _clear(self) -> None:
         if self._session.ack_mode != AckMode.AUTO:
             self._back.clear()
-        if self._packets:
-            self.channel.held(-len(self._packets))
-            self._packets.clear()
+        buffered = self._inbox.messages
+        if buffered:
+            self.channel.held(-len(buffered))
+            buffered.clear()
 
     def go_on(self) -> None:
         """Wake the receiver, and resume the flow if the buffer is empty."""
-        if self._paused and not self._packets and not self._session.halted:
+        if self._paused and not self._inbox.messages and not self._session.halted:
             self._resume()
-        self._news.set()
+        self._inbox.wake()
 
     def finish(self, reason: ClientError) -> None:
         """Mark the consumer closed; `receive` raises `reason`."""
-        self._end = self._end or reason
         self._clear()
         self.go_on()
+        self._inbox.finish(reason)
 
 
 # --- browsers
@@ -288,7 +251,7 @@ class Browser:
 
         async for message in session.browser("orders"): …
 
-    Raises Refused (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
+    Raises StatusError (400 for a wrong selector, 403, …), ConnectionLost, RequestTimeout.
     """
 
     def __init__(self, session: SessionState, queue: Address, selector: str) -> None:

@@ -22,9 +22,9 @@ from __future__ import annotations
 import secrets
 import time
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
+from functools import cached_property, partial
 from typing import Final, NamedTuple, Self
 
 from sluicemq.model.destination import Address, Kind, is_temporary
@@ -36,6 +36,7 @@ from sluicemq.protocols.jmq.fields import (
     TEMPORARY_QUEUE,
     TEMPORARY_TOPIC,
     VariableHeader,
+    encode_properties,
     sysid_text,
 )
 from sluicemq.protocols.jmq.packets import DestType, PacketType
@@ -117,7 +118,6 @@ class JavaObject(bytes):
         return java.loads(self)
 
 
-@_format_errors()
 def encode_body(body: object) -> tuple[PacketType, bytes]:
     """Encode a value; return the message type and the bytes. Raises MessageFormatError."""
     match body:
@@ -171,22 +171,20 @@ class SendOptions(NamedTuple):
         return options
 
 
-def deflated(
-    body: bytes, properties: Mapping[str, object] | None
-) -> tuple[bytes, dict[str, object]]:
-    """Compress a body; return it with the properties that mark it (section 9.5)."""
-    small = zlib.compress(body)
-    return small, {
-        **(properties or {}),
-        COMPRESS: True,
-        UNCOMPRESSED_SIZE: len(body),
-        COMPRESSED_SIZE: len(small),
-    }
-
-
-_UNREAD: Final = object()
 _NOT_PASSED_ON: Final = ("JMSX", "JMS_SUN_")
 """Prefixes of property names reserved for JMS and Open MQ."""
+_DECODERS: Final[Mapping[int, Callable[[bytes], object]]] = {
+    PacketType.TEXT_MESSAGE: bytes.decode,
+    PacketType.BYTES_MESSAGE: bytes,
+    PacketType.MAP_MESSAGE: java.loads_map,
+    PacketType.STREAM_MESSAGE: java.loads_stream,
+    PacketType.OBJECT_MESSAGE: JavaObject,
+}
+"""Decoders of bodies by the type of the message; a message of another type has none."""
+_JSON_ENCODERS: Final[Mapping[int, Callable[[bytes], bytes]]] = {
+    PacketType.MAP_MESSAGE: java.json_of_map,
+    PacketType.STREAM_MESSAGE: java.json_of_stream,
+}
 
 
 class Message:
@@ -195,11 +193,8 @@ class Message:
     Its fields raise MessageFormatError for an invalid header, property or body.
     """
 
-    __slots__ = ("_body", "packet")
-
     def __init__(self, packet: Packet) -> None:
         self.packet = packet
-        self._body: object = _UNREAD
 
     @property
     def id(self) -> str:
@@ -211,28 +206,12 @@ class Message:
         """Message type: TEXT_MESSAGE, BYTES_MESSAGE, …"""
         return PacketType(self.packet.type)
 
-    @property
+    @cached_property
+    @_format_errors()
     def body(self) -> object:
         """Body as a Python value (table in the module docstring); decoded on first access."""
-        if self._body is _UNREAD:
-            self._body = self._decoded()
-        return self._body
-
-    @_format_errors()
-    def _decoded(self) -> object:
-        raw = self.raw
-        match self.packet.type:
-            case PacketType.TEXT_MESSAGE:
-                return raw.decode()
-            case PacketType.MAP_MESSAGE:
-                return java.loads_map(raw)
-            case PacketType.STREAM_MESSAGE:
-                return java.loads_stream(raw)
-            case PacketType.OBJECT_MESSAGE:
-                return JavaObject(raw)
-            case PacketType.BYTES_MESSAGE:
-                return raw
-        return None
+        decode = _DECODERS.get(self.packet.type)
+        return None if decode is None else decode(self.raw)
 
     @property
     @_format_errors()
@@ -250,12 +229,7 @@ class Message:
     @_format_errors()
     def readable_body(self) -> bytes:
         """Body as readable text: maps and streams as JSON, others unchanged."""
-        match self.packet.type:
-            case PacketType.MAP_MESSAGE:
-                return java.json_of_map(self.raw)
-            case PacketType.STREAM_MESSAGE:
-                return java.json_of_stream(self.raw)
-        return self.raw
+        return _JSON_ENCODERS.get(self.packet.type, bytes)(self.raw)
 
     @property
     def seconds_left(self) -> float:
@@ -331,13 +305,34 @@ class Message:
         """Number of deliveries including this one; 0 if the broker does not send it."""
         return self._variable.delivery_count
 
-    @property
+    @cached_property
     @_format_errors()
     def _variable(self) -> VariableHeader:
         return self.packet.variable
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {sysid_text(self.packet.sysid)}>"
+
+
+@_format_errors()
+def encode_content(
+    body: object, properties: Mapping[str, object] | None, compress: bool
+) -> tuple[PacketType, bytes, bytes]:
+    """Encode a body, or that of a received message, and properties.
+
+    Returns the message type, the body and the property block; the properties mark a compressed body
+    (section 9.5). Raises MessageFormatError.
+    """
+    kind, content = (body.kind, body.raw) if isinstance(body, Message) else encode_body(body)
+    if compress:
+        size, content = len(content), zlib.compress(content)
+        properties = {
+            **(properties or {}),
+            COMPRESS: True,
+            UNCOMPRESSED_SIZE: size,
+            COMPRESSED_SIZE: len(content),
+        }
+    return kind, content, encode_properties(properties or {})
 
 
 def now_ms() -> int:

@@ -13,20 +13,19 @@ from sluicemq.clients.jmq.messages import (
     Message,
     MessageFormatError,
     SendOptions,
-    deflated,
-    encode_body,
+    encode_content,
     named,
     now_ms,
     properties_of,
 )
 from sluicemq.clients.jmq.request_channel import (
-    Confirmations,
     Credit,
     RequestChannel,
     SessionState,
     declare,
     number,
 )
+from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, ProtocolError
@@ -36,7 +35,6 @@ from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import (
     class_of,
     encode_header,
-    encode_properties,
     encode_sysid,
     sysid_text,
 )
@@ -107,7 +105,6 @@ class Producer(AsyncClient):
         self._session = session
         self._options = options
         self._leave = leave
-        self._timeout = session.timeout
         self._routes: dict[Address, _Route] = {}
         self._closed = False
 
@@ -136,7 +133,7 @@ class Producer(AsyncClient):
         wait        False: return without the confirmation unless the client's `outstanding` limit
                     is reached; `confirm` and a commit wait for it
 
-        The broker does not confirm non-persistent messages. Raises Refused, ConnectionLost,
+        The broker does not confirm non-persistent messages. Raises StatusError, ConnectionLost,
         RequestTimeout; after the last two the outcome is unknown.
         MessageFormatError and ValueError for invalid arguments.
         """
@@ -145,24 +142,16 @@ class Producer(AsyncClient):
             correlation_id = correlation_id or body.correlation_id or None
             reply_to = reply_to or body.reply_to
             type = type or body.type or None
-            kind, content = body.kind, body.raw
-        else:
-            kind, content = encode_body(body)
         options = self._options.changed(persistent, priority, ttl, delay)
         compress = compress or bool(properties and properties.get(COMPRESS) is True)
-        if compress:
-            content, properties = deflated(content, properties)
-        try:
-            block = encode_properties(properties) if properties else b""
-        except ProtocolError as error:
-            raise MessageFormatError(str(error)) from None
+        kind, content, block = encode_content(body, properties, compress)
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.wait_for_capacity(session.outstanding, self._timeout)
+        await session.confirmations.wait_for_capacity(session.client.outstanding)
         while not (route.credit.is_open and channel.credit.is_open):
-            await route.credit.wait(self._timeout)
-            await channel.credit.wait(self._timeout)
+            await route.credit.wait(channel.timeout)
+            await channel.credit.wait(channel.timeout)
         channel.check()
         now = now_ms()
         header = route.header(
@@ -178,8 +167,7 @@ class Producer(AsyncClient):
         if options.persistent:
             flags |= packets.P | packets.A
         sysid = encode_sysid(now, *route.origin, next(_numbers) & 0x7FFF_FFFF)
-        waiting = Confirmations() if wait else session.confirmations
-        identity = channel.expect(waiting.receive) if options.persistent else 0
+        identity = next(channel.ids) if options.persistent else 0
         head = encode_head(
             kind,
             flags,
@@ -192,17 +180,17 @@ class Producer(AsyncClient):
             sysid,
         )
         session.touch()
-        if not options.persistent:
-            await channel.send(head + content)
-            return sysid_text(sysid)
-        waiting.begin()
+        wait = wait and options.persistent
+        confirmations = Confirmations[Packet](channel.timeout) if wait else session.confirmations
+        if options.persistent:
+            confirmations.expect(channel, identity)
         try:
             await channel.send(head + content)
             if wait:
-                await waiting.wait_for_all(self._timeout)
+                await confirmations.wait_for_all()
         finally:
             if wait:
-                channel.forget(identity)
+                confirmations.forget()
         return sysid_text(sysid)
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:
@@ -219,9 +207,9 @@ class Producer(AsyncClient):
         return number
 
     async def confirm(self) -> None:
-        """Wait until the broker has confirmed all messages of the session. Raises Refused,
+        """Wait until the broker has confirmed all messages of the session. Raises StatusError,
         ConnectionLost, RequestTimeout."""
-        await self._session.confirmations.wait_for_all(self._timeout)
+        await self._session.confirmations.wait_for_all()
 
     async def close(self) -> None:
         """Close the producer after its messages are confirmed. Raises as `confirm`."""

@@ -6,17 +6,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
+from itertools import count
 from typing import Final
 
 from sluicemq.clients.jmq.messages import properties_of
-from sluicemq.clients.transport import (
-    ClientTransport,
-    ReconnectingClient,
-    again,
-    broken,
-    fail,
-    time_limit,
-)
+from sluicemq.clients.jmq.target import Target
+from sluicemq.clients.requests import Confirmations, RequestTransport
+from sluicemq.clients.transport import ReconnectingClient, broken, fail, time_limit
 from sluicemq.model.destination import Address, is_temporary
 from sluicemq.model.errors import (
     ClientError,
@@ -37,6 +33,8 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 _OK: Final = (Status.OK,)
+_TAKEN: Final = (Status.OK, Status.NOT_MODIFIED)
+"""Successful statuses of messages. NOT_MODIFIED: the broker has already received the message."""
 
 
 class StatusError(RequestRefused):
@@ -56,13 +54,21 @@ class StatusError(RequestRefused):
 
 
 def check(packet: Packet, accepted: Collection[int] = _OK) -> Packet:
-    """Return the reply if its status is accepted. Raises Refused."""
+    """Return the reply if its status is accepted. Raises StatusError."""
+    failure = failure_of(packet, accepted)
+    if failure is not None:
+        raise failure
+    return packet
+
+
+def failure_of(packet: Packet, accepted: Collection[int]) -> StatusError | None:
+    """Return the error that a reply reports; None if its status is accepted."""
     status = number(packet, "JMQStatus", Status.ERROR)
     if status in accepted:
-        return packet
+        return None
     kind = packet.type
     name = PacketType(kind).name if kind in set(PacketType) else f"packet {kind}"
-    raise StatusError(name.lower().replace("_", " "), status, text(packet, "JMQReason"))
+    return StatusError(name.lower().replace("_", " "), status, text(packet, "JMQReason"))
 
 
 def number(packet: Packet, name: str, default: int = 0) -> int:
@@ -75,11 +81,6 @@ def text(packet: Packet, name: str) -> str:
     """Return a string property of a packet, or ""."""
     value = packet.properties.get(name)
     return value if isinstance(value, str) else ""
-
-
-Receiver = Callable[[Packet | ClientError], None]
-"""Receives the reply to a request, before any later packet is processed, or the error because of
-which none will arrive. Does not raise."""
 
 
 class Credit:
@@ -121,12 +122,13 @@ class Credit:
             await self._open.wait()
 
 
-class RequestChannel(ClientTransport["Packet | Oversized"]):
+class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
     """Client side of one JMQ connection.
 
     inboxes    receivers of messages by consumer id: of consumers and browsers. They do not raise
     producers  credit by producer id
     credit     credit of the whole connection
+    ids        ids for requests
     level      negotiated JMQProtocolLevel
     id         JMQConnectionID
     final      True if the broker asked the client not to reconnect
@@ -141,20 +143,18 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         lost: Callable[[RequestChannel, ClientError], None],
     ) -> None:
         """`flow` limits the messages the broker sends before RESUME_FLOW; 0 = no limit."""
-        super().__init__(Decoder(limits), timeout)
+        super().__init__(Decoder(limits), timeout, lost)
         self.inboxes: dict[int, Callable[[Packet], None]] = {}
         self.producers: dict[int, Credit] = {}
         self.credit = Credit()
         self.level = 0
         self.id = 0
         self.heard = False
+        self.ids = count(1)
         self._challenge: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
-        self._lost = lost
         self._flow = flow
         self._held = 0
         self._paused = False
-        self._count = 0
-        self._pending: dict[int, Receiver] = {}
 
     def local(self) -> tuple[str, int]:
         """Return the local address and port; ("", 0) for a Unix socket."""
@@ -177,43 +177,20 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
         Calls `then` with an accepted reply before any later packet is processed.
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
 
-        reply = await self._ask(kind, properties, body, header, accepted, then)
-        if number(reply, "JMQStatus") == Status.RETRY:
-            reply = await self._ask(kind, properties, body, header, accepted, then)
-        return check(reply, accepted)
-
-    async def _ask(
-        self,
-        kind: PacketType,
-        properties: Mapping[str, object] | None,
-        body: bytes,
-        header: bytes,
-        accepted: Collection[int],
-        then: Callable[[Packet], None] | None,
-    ) -> Packet:
-        future: asyncio.Future[Packet] = asyncio.get_running_loop().create_future()
-
-        def receive(reply: Packet | ClientError) -> None:
-            if isinstance(reply, ClientError):
-                fail(future, reply)
-                return
+        def receive(reply: Packet) -> None:
             if then is not None and number(reply, "JMQStatus") in accepted:
                 then(reply)
-            if not future.done():
-                future.set_result(reply)
 
-        identity = self.expect(receive)
-        try:
-            await self.send(
-                encode_packet(kind, packets.A, identity, properties, header=header, body=body)
-            )
-            async with time_limit(self.timeout, f"no answer in {self.timeout} s"):
-                return await future
-        finally:
-            self.forget(identity)
+        for _ in range(2):
+            identity = next(self.ids)
+            data = encode_packet(kind, packets.A, identity, properties, header=header, body=body)
+            reply = await self.ask(identity, data, then=receive)
+            if number(reply, "JMQStatus") != Status.RETRY:
+                break
+        return check(reply, accepted)
 
     async def challenged(self) -> Packet:
         """Return the broker's first AUTHENTICATE_REQUEST. Raises ConnectionLost, RequestTimeout."""
@@ -222,16 +199,9 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         ):
             return await self._challenge
 
-    def expect(self, receive: Receiver) -> int:
-        """Register for a reply; return the consumer id for the request. Raises as `check`."""
-        self.check()
-        self._count += 1
-        self._pending[self._count] = receive
-        return self._count
-
-    def forget(self, identity: int) -> None:
-        """Stop waiting for a reply."""
-        self._pending.pop(identity, None)
+    def failure_of(self, response: Packet) -> ClientError | None:
+        """Return the failure of a message or an acknowledgement, if the reply reports one."""
+        return failure_of(response, _TAKEN)
 
     def notify(
         self,
@@ -303,28 +273,23 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
             complaint = text(packet, "JMQGoodbyeReasonString") or "it said goodbye"
             self.lose(ConnectionLost(f"the broker ended the connection: {complaint}"))
             self.abort()  # the broker may wait for the client to close
-        elif receive := self._pending.pop(packet.consumer_id, None):
-            receive(packet)
+        else:
+            self.answer(packet.consumer_id, packet)
 
     def release(self, reason: ClientError) -> None:
         """Fail all pending requests and wake all waiting senders."""
-        pending = [*self._pending.values()]
-        self._pending.clear()
-        for receive in pending:
-            receive(reason)
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
         fail(self._challenge, reason)
-        self._lost(self, reason)
+        super().release(reason)
 
     def discard(self) -> None:
         """Close the connection at once."""
-        self.lose(ConnectionLost("the client is closed"))
         if self._transport is not None:
-            self._transport.close()
+            self.leave(self._transport)
 
     def leave(self, transport: asyncio.Transport) -> None:
-        """Close after GOODBYE: the client closes the connection (section 5.5)."""
+        """Close the connection, as the client does after GOODBYE (section 5.5)."""
         self.lose(ConnectionLost("the client is closed"))
         transport.close()
 
@@ -348,59 +313,6 @@ async def create(channel: RequestChannel, destination: Address) -> None:
     )
 
 
-# --- confirmations
-
-_TAKEN = (Status.OK, Status.NOT_MODIFIED)
-"""Successful statuses. NOT_MODIFIED: the broker has already received the message."""
-
-
-class Confirmations:
-    """Pipelined requests whose replies are awaited together: sent messages, and acknowledgements in
-    a transaction.
-
-    The first failure is kept until `wait_for_all` raises it.
-    """
-
-    __slots__ = ("_failure", "_left", "_news")
-
-    def __init__(self) -> None:
-        self._left = 0
-        self._failure: ClientError | None = None
-        self._news = asyncio.Event()
-
-    def begin(self) -> None:
-        """Count one more outstanding reply."""
-        self._left += 1
-
-    def receive(self, reply: Packet | ClientError) -> None:
-        """Record a reply, and its failure if it is lost or its status is not a success."""
-        try:
-            if isinstance(reply, ClientError):
-                raise again(reply)
-            check(reply, _TAKEN)
-        except ClientError as error:
-            self._failure = self._failure or error
-        self._left -= 1
-        self._news.set()
-
-    async def wait_for_capacity(self, most: int, timeout: float) -> None:
-        """Wait until fewer than `most` replies are outstanding.
-
-        Raises RequestTimeout if no reply arrives within `timeout` seconds.
-        """
-        while self._left >= most:
-            self._news.clear()
-            async with time_limit(timeout, f"no answer in {timeout} s"):
-                await self._news.wait()
-
-    async def wait_for_all(self, timeout: float) -> None:
-        """Wait until no reply is outstanding. Raises the first failure, once; RequestTimeout."""
-        await self.wait_for_capacity(1, timeout)
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
-
-
 # --- sessions
 
 LAZY_BLOCKS: Final = 10
@@ -415,31 +327,24 @@ class TransactionLost(ConnectionLost):
 class SessionState:
     """Acknowledgements and transaction of a session, which its producers and consumers share.
 
-    transaction      id of the transaction that sends and acknowledgements belong to; 0 = none
-    outstanding      maximum number of unconfirmed messages
-    share_client_id  other connections may use the client id
-    halted           True while messages return to the broker; consumers deliver none meanwhile
+    transaction  id of the transaction that sends and acknowledgements belong to; 0 = none
+    halted       True while messages return to the broker; consumers deliver none meanwhile
     """
 
     def __init__(
         self,
-        client: ReconnectingClient[RequestChannel],
+        client: ReconnectingClient[RequestChannel, Target],
         ack_mode: AckMode,
         transacted: bool,
-        outstanding: int,
-        share_client_id: bool,
     ) -> None:
+        self.client = client
         self.id = 0
         self.ack_mode = AckMode.NONE if transacted else ack_mode
         self.transacted = transacted
         self.transaction = 0
-        self.outstanding = outstanding
-        self.share_client_id = share_client_id
-        self.timeout = client.timeout
-        self.confirmations = Confirmations()
+        self.confirmations = Confirmations[Packet](client.timeout)
         self.halted = False
         self.closed = False
-        self._client = client
         self._unsettled: dict[bytes, None] = {}
         """Ack blocks of delivered messages that are not yet acknowledged or committed."""
         self._lazy: list[bytes] = []
@@ -451,7 +356,7 @@ class SessionState:
         """Return the connection once it is usable. Raises ConnectionLost, RequestTimeout."""
         if self.closed:
             raise ConnectionLost("the session is closed")
-        return await self._client.ready()
+        return await self.client.ready()
 
     # --- acknowledgements
 
@@ -477,20 +382,20 @@ class SessionState:
 
         `reliable`: the broker confirms the acknowledgement of an AUTO session.
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
         if self.transaction:
-            await self.confirmations.wait_for_capacity(self.outstanding, self.timeout)
+            await self.confirmations.wait_for_capacity(self.client.outstanding)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)
-            identity = channel.expect(self.confirmations.receive)
+            identity = next(channel.ids)
+            self.confirmations.expect(channel, identity)
             channel.write(
                 encode_packet(
                     PacketType.ACKNOWLEDGE, packets.A, identity, header=header, body=block
                 )
             )
-            self.confirmations.begin()
         elif self.ack_mode == AckMode.CLIENT:
             self._unsettled[block] = None
         elif self.ack_mode == AckMode.DUPS_OK:

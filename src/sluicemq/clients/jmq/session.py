@@ -16,7 +16,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from sluicemq.clients.jmq.consumer import Browser, Consumer, ConsumerOptions, JmqMessage
+from sluicemq.clients.jmq.consumer import Browser, Consumer, JmqMessage
 from sluicemq.clients.jmq.messages import (
     SendOptions,
     named,
@@ -31,6 +31,7 @@ from sluicemq.clients.jmq.request_channel import (
     create,
     number,
 )
+from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.transport import AsyncClient, ReconnectingClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ClientError, ConnectionLost
@@ -45,9 +46,9 @@ ANY: Final = SendOptions()
 class XaResource:
     """XA resource of a session: `Session.xa`.
 
-    All methods raise Refused (404 for an unknown Xid, 500 if the transaction's state does not allow
-    the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of more
-    than 64 bytes.
+    All methods raise StatusError (404 for an unknown Xid, 500 if the transaction's state does not
+    allow the operation, …), ConnectionLost, RequestTimeout; ProtocolError for an Xid with a part of
+    more than 64 bytes.
     """
 
     def __init__(self, session: SessionState) -> None:
@@ -64,23 +65,23 @@ class XaResource:
             raise ValueError("the session has transactions of its own")
         if session.transaction:
             raise ValueError("a transaction has been started and not ended")
-        reply = await self._ask(PacketType.START_TRANSACTION, xid, flags)
+        reply = await self._ask(PacketType.START_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started[xid] = number(reply, "JMQTransactionID")
         session.enter(self._started[xid])
 
     async def end(self, xid: Xid, flags: int = XaFlag.SUCCESS) -> None:
         """End the session's association with `xid`. Flags: SUSPEND, FAIL.
 
-        Also raises Refused if the broker refused a message sent without waiting.
+        Also raises StatusError if the broker refused a message sent without waiting.
         """
         session = self._session
-        channel = await session.ready()
+        await session.ready()
         try:
-            await session.confirmations.wait_for_all(channel.timeout)
+            await session.confirmations.wait_for_all()
         finally:
             if session.transaction == self._started.get(xid, 0):
                 session.enter(0)
-        await self._ask(PacketType.END_TRANSACTION, xid, flags)
+        await self._ask(PacketType.END_TRANSACTION, xid, {"JMQXAFlags": flags})
 
     async def prepare(self, xid: Xid) -> None:
         """Prepare the transaction: the broker stores it so that it survives a restart."""
@@ -89,14 +90,13 @@ class XaResource:
     async def commit(self, xid: Xid, *, one_phase: bool = False) -> None:
         """Commit a prepared transaction or, with `one_phase`, an ended one."""
         flags = XaFlag.ONEPHASE if one_phase else XaFlag.NOFLAGS
-        await self._ask(PacketType.COMMIT_TRANSACTION, xid, flags)
+        await self._ask(PacketType.COMMIT_TRANSACTION, xid, {"JMQXAFlags": flags})
         self._started.pop(xid, None)
 
     async def rollback(self, xid: Xid) -> None:
         """Roll back an ended or prepared transaction. Its received messages are redelivered."""
-        await self._ask(
-            PacketType.ROLLBACK_TRANSACTION, xid, XaFlag.NOFLAGS, {"JMQRedeliver": True}
-        )
+        properties = {"JMQXAFlags": XaFlag.NOFLAGS, "JMQRedeliver": True}
+        await self._ask(PacketType.ROLLBACK_TRANSACTION, xid, properties)
         self._started.pop(xid, None)
 
     def forget(self) -> None:
@@ -113,22 +113,14 @@ class XaResource:
         return [decode_xid(body[at : at + XID_SIZE]) for at in range(0, len(body), XID_SIZE)]
 
     async def _ask(
-        self,
-        kind: PacketType,
-        xid: Xid,
-        flags: int | None = None,
-        more: dict[str, object] | None = None,
+        self, kind: PacketType, xid: Xid, properties: Mapping[str, object] | None = None
     ) -> Packet:
         """Send an XA request: START and END carry only the Xid, others also the transaction id."""
-        body = encode_xid(xid)
-        properties = dict(more or {})
-        if flags is not None:
-            properties["JMQXAFlags"] = flags
         known = self._started.get(xid)
         if known and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
-            properties["JMQTransactionID"] = Long(known)
+            properties = {**(properties or {}), "JMQTransactionID": Long(known)}
         channel = await self._session.ready()
-        return await channel.request(kind, properties, body)
+        return await channel.request(kind, properties, encode_xid(xid))
 
 
 class Session(SessionState, AsyncClient):
@@ -140,20 +132,13 @@ class Session(SessionState, AsyncClient):
 
     def __init__(
         self,
-        client: ReconnectingClient[RequestChannel],
+        client: ReconnectingClient[RequestChannel, Target],
         ack_mode: AckMode,
         transacted: bool,
-        *,
-        outstanding: int,
-        prefetch: int,
-        client_id: str,
-        share_client_id: bool,
     ) -> None:
-        super().__init__(client, ack_mode, transacted, outstanding, share_client_id)
+        super().__init__(client, ack_mode, transacted)
         self.xa = XaResource(self)
         """Global transactions; not available in transacted sessions, which use local ones."""
-        self._client_id = client_id
-        self._prefetch = prefetch
         self._turn = asyncio.Lock()
         self._channel: RequestChannel | None = None
         self._consumers: list[Consumer] = []
@@ -177,11 +162,11 @@ class Session(SessionState, AsyncClient):
         priority    0-9
         ttl, delay  seconds; see SendOptions. `send` may override each of these defaults
 
-        Raises Refused (status 403, 404, …), ConnectionLost, RequestTimeout.
+        Raises StatusError (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
         options = ANY.changed(persistent, priority, ttl, delay)
         where = None if destination is None else named(destination)
-        producer = Producer(self, where, options, self.leave)
+        producer = Producer(self, where, options, self._producers.remove)
         channel = await self.ready()
         await producer.begin(channel)
         channel.check()  # reconnects recreate only registered producers
@@ -208,18 +193,34 @@ class Session(SessionState, AsyncClient):
         shared    several consumers may share the subscription's messages
         prefetch  messages buffered in the client; 0 = the client's default
 
-        Raises Refused (400 for a wrong selector, 403, 404, 409, …), ConnectionLost, RequestTimeout,
-        ValueError.
+        Raises StatusError (400 for a wrong selector, 403, 404, 409, …), ConnectionLost,
+        RequestTimeout, ValueError.
         """
         where = named(destination)
         if bool(name) != (durable or shared):
             raise ValueError("a subscription with a name is durable, shared, or both")
         if name and where.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
-        subscription = ConsumerOptions(
-            where, selector, no_local, name, durable, shared, prefetch or self._prefetch
-        )
-        consumer = Consumer(self, subscription, self.leave)
+        size = prefetch or self.client.prefetch
+        properties: dict[str, object] = {
+            **properties_of(where),
+            "JMQNoLocal": no_local,
+            "JMQReconnect": False,
+            "JMQSize": size,
+        }
+        if not self.transacted:
+            properties["JMQAckMode"] = self.ack_mode
+        if selector:
+            properties["JMQSelector"] = selector
+        if durable:
+            properties["JMQDurableName"] = name
+        if shared:
+            properties |= {"JMQJMSShare": True, "JMQSharedSubscriptionName": name}
+        else:
+            properties["JMQShare"] = self.client.target.share_client_id
+        # a lost non-persistent message of a non-durable topic subscription is acceptable
+        reliable = durable or where.kind is Kind.QUEUE
+        consumer = Consumer(self, where, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
         await consumer.begin(channel)
         channel.check()
@@ -241,7 +242,7 @@ class Session(SessionState, AsyncClient):
     async def delete(self, temporary: Address) -> None:
         """Delete a temporary destination of this session. It must not have consumers.
 
-        Raises Refused, ConnectionLost, RequestTimeout.
+        Raises StatusError, ConnectionLost, RequestTimeout.
         """
         channel = await self.ready()
         await channel.request(PacketType.DESTROY_DESTINATION, properties_of(temporary))
@@ -251,7 +252,7 @@ class Session(SessionState, AsyncClient):
     async def unsubscribe(self, name: str) -> None:
         """Delete a durable subscription of this client id. It must not have consumers.
 
-        Raises Refused (404, 409), ConnectionLost, RequestTimeout.
+        Raises StatusError (404, 409), ConnectionLost, RequestTimeout.
         """
         channel = await self.ready()
         await channel.request(PacketType.DELETE_CONSUMER, {"JMQDurableName": name})
@@ -286,7 +287,7 @@ class Session(SessionState, AsyncClient):
     async def recover(self) -> None:
         """Return unacked messages to the broker, which redelivers them before any others.
 
-        Raises Refused, ConnectionLost, RequestTimeout; ValueError in a transacted session.
+        Raises StatusError, ConnectionLost, RequestTimeout; ValueError in a transacted session.
         """
         if self.transacted:
             raise ValueError("a transacted session rolls back")
@@ -329,7 +330,7 @@ class Session(SessionState, AsyncClient):
     async def commit(self) -> None:
         """Commit all sends and receives since the last commit or rollback, atomically.
 
-        Raises TransactionLost, after which the next transaction has begun; Refused, also for a
+        Raises TransactionLost, after which the next transaction has begun; StatusError, also for a
         message sent without waiting, after which the caller must roll back; ConnectionLost and
         RequestTimeout, after which the outcome is unknown. ValueError if the session is not
         transacted.
@@ -341,7 +342,7 @@ class Session(SessionState, AsyncClient):
                 self._lost_work = False
                 self._touched = False
                 raise TransactionLost("the connection broke within the transaction")
-            await self.confirmations.wait_for_all(self.timeout)
+            await self.confirmations.wait_for_all()
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
             if channel.level >= Level.MQ_4_5:
                 properties["JMQStartNextTransaction"] = True
@@ -356,13 +357,14 @@ class Session(SessionState, AsyncClient):
         """Roll back all sends and receives since the last commit or rollback. The broker redelivers
         the received messages, marked as redelivered.
 
-        Raises Refused, ConnectionLost, RequestTimeout; ValueError if the session is not transacted.
+        Raises StatusError, ConnectionLost, RequestTimeout; ValueError if the session is not
+        transacted.
         """
         self._check_transacted()
         async with self._turning() as channel:
             self._lost_work = False
             with suppress(ClientError):
-                await self.confirmations.wait_for_all(self.timeout)
+                await self.confirmations.wait_for_all()
             channel.check()
             transaction = self.transaction
             await self._give_back(channel, transaction)
@@ -403,20 +405,18 @@ class Session(SessionState, AsyncClient):
         for temporary in self._temporaries:
             await create(channel, temporary)
 
-    async def begin_consumers(self, channel: RequestChannel) -> None:
-        """Recreate the consumers on a new connection. Raises ClientError."""
-        for consumer in self._consumers:
-            await consumer.begin(channel)
+    async def begin_parts(self, channel: RequestChannel) -> None:
+        """Recreate the consumers and producers on a new connection. Raises ClientError."""
+        for part in self._parts():
+            await part.begin(channel)
 
-    async def begin_producers(self, channel: RequestChannel) -> None:
-        """Recreate the producers on a new connection. Raises ClientError."""
-        for producer in self._producers:
-            await producer.begin(channel)
+    def _parts(self) -> list[Consumer | Producer]:
+        return [*self._consumers, *self._producers]
 
     async def close(self) -> None:
         """Close the session; the broker requeues messages not acknowledged or committed.
 
-        Raises RequestTimeout; Refused if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
         """
         if self.closed:
             return
@@ -432,17 +432,15 @@ class Session(SessionState, AsyncClient):
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.wait_for_all(self.timeout)
+            await self.confirmations.wait_for_all()
         finally:
             if self.transaction:
                 channel.notify(
                     PacketType.ROLLBACK_TRANSACTION,
                     {"JMQTransactionID": Long(self.transaction), "JMQUpdateConsumed": True},
                 )
-            for consumer in self._consumers:
-                await consumer.end(channel)
-            for producer in self._producers:
-                await producer.end(channel)
+            for part in self._parts():
+                await part.end(channel)
             await channel.request(PacketType.DESTROY_SESSION, {"JMQSessionID": Long(self.id)})
 
     def finish(self, reason: ClientError) -> None:
@@ -452,15 +450,10 @@ class Session(SessionState, AsyncClient):
         for consumer in self._consumers:
             consumer.finish(reason)
 
-    def leave(self, part: object) -> None:
-        """Remove a closed consumer or producer."""
-        self._consumers = [consumer for consumer in self._consumers if consumer is not part]
-        self._producers = [producer for producer in self._producers if producer is not part]
-
     async def _temporary(self, kind: Kind) -> Address:
         channel = await self.ready()
         address, port = channel.local()
-        origin = self._client_id or address or "unix"
+        origin = self.client.target.client_id or address or "unix"
         temporary = Address(kind, temporary_name(kind, origin, port))
         await create(channel, temporary)
         channel.check()

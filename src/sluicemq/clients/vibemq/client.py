@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import ssl
 import time
 from base64 import b64decode
-from collections import deque
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count
@@ -15,13 +13,13 @@ from typing import Any, Self
 
 import msgspec
 
+from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import (
     ALWAYS,
     AsyncClient,
     Backoff,
+    Inbox,
     ReconnectingClient,
-    again,
-    time_limit,
 )
 from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
@@ -35,9 +33,8 @@ from sluicemq.clients.vibemq.connection import (
     DEFAULT_PORT,
     ClientConnection,
     Target,
-    Unconfirmed,
 )
-from sluicemq.model.errors import ClientError, ConnectionLost
+from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.transcoding import text_of_json
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
@@ -111,7 +108,7 @@ class VibeMQMessage:
         return f"<VibeMQMessage {self.id} of {self.queue}, {len(self.payload)} bytes>"
 
 
-class VibeMQClient(ReconnectingClient[ClientConnection]):
+class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     """asyncio client. Created by `connect` or `open`. Any number of tasks may use it."""
 
     def __init__(
@@ -125,18 +122,13 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         limits: Limits,
     ) -> None:
         super().__init__(target, reconnect, outstanding, prefetch)
-        self._target = target
         self._ssl = ssl_context
         self._queues = queues
-        self._outstanding = outstanding
-        self._prefetch = prefetch
         self._limits = limits
         self._prefix = token_hex(8)
         self._numbers = count(1)
-        self._posted = Unconfirmed()
+        self._posted = Confirmations[Frame](self.timeout)
         self._subscriptions: dict[str, Subscription] = {}
-        self._beginning: dict[str, Subscription] = {}
-        """Subscriptions without confirmation; messages may arrive together with it."""
 
     @classmethod
     async def connect(
@@ -234,7 +226,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         identity = id or self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.wait_for_capacity(self._outstanding)
+        await connection.wait_for_capacity(self.outstanding)
         await connection.request(identity, data)
         return identity
 
@@ -247,15 +239,15 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         that fails: those after it may have been published.
         """
         connection = await self.ready()
-        unconfirmed = Unconfirmed()
+        unconfirmed = Confirmations[Frame](self.timeout)
         number = 0
         try:
             for payload in payloads:
                 identity = self._new_id()
                 data = commands.encode_publish(identity, queue, payload, headers)
-                await unconfirmed.publish(connection, identity, data, self._outstanding)
+                await connection.publish(identity, data, self.outstanding, unconfirmed)
                 number += 1
-            await unconfirmed.confirm()
+            await unconfirmed.wait_for_all()
         finally:
             unconfirmed.forget()
         return number
@@ -270,12 +262,16 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         """
         identity = self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
-        await self._posted.publish(await self.ready(), identity, data, self._outstanding)
+        connection = await self.ready()
+        await connection.publish(identity, data, self.outstanding, self._posted)
         return identity
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
-        await self._posted.confirm()
+        try:
+            await self._posted.wait_for_all()
+        finally:
+            self._posted.forget()
 
     async def subscribe(self, queue: str) -> Subscription:
         """Subscribe to a queue and return the subscription, from which to receive the messages.
@@ -283,19 +279,17 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         Raises CommandRefused, ConnectionLost, RequestTimeout; ValueError for a second subscription
         of the same queue.
         """
-        if queue in self._subscriptions or queue in self._beginning:
+        connection = await self.ready()
+        if queue in self._subscriptions:
             raise ValueError(f"{queue} is already subscribed")
-        subscription = self._beginning[queue] = Subscription(self, queue)
+        # messages may arrive together with the response
+        subscription = self._subscriptions[queue] = Subscription(self, queue)
         try:
-            connection = await self.ready()
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-            connection.check()  # from now on a new connection restores the subscription
-            self._subscriptions[queue] = subscription
         except BaseException:
+            del self._subscriptions[queue]
             subscription.forget()
             raise
-        finally:
-            del self._beginning[queue]
         return subscription
 
     async def end(self, subscription: Subscription) -> None:
@@ -313,7 +307,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         Raises CommandRefused (code QUEUE_EXISTS if it has other options), ConnectionLost,
         RequestTimeout.
         """
-        await self._create(await self.ready(), queue, options or QueueOptions())
+        frame = commands.create_queue(self._new_id(), queue, options or QueueOptions())
+        await self._request(frame)
 
     async def delete_queue(self, queue: str) -> None:
         """Delete a queue with its messages.
@@ -363,8 +358,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         connection = self._connection
         try:
             if connection is not None and connection.lost is None:
-                await self._posted.confirm()
-                await connection.wait_until_idle()
+                await self.confirm()
+                with suppress(RequestTimeout):
+                    await connection.wait_for_capacity(1)
         finally:
             self._finish(ConnectionLost("the client is closed"))
             if connection is not None:
@@ -383,9 +379,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
 
     async def _open(self, host: str, port: int) -> ClientConnection:
         """Connect, declare queues and restore subscriptions."""
-        target = self._target
+        target = self.target
         connection = ClientConnection(
-            self._limits, target.timeout, self._prefetch, self._arrived, self.lost
+            self._limits, target.timeout, self.prefetch, self._arrived, self.lost
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
@@ -410,8 +406,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
         return connection
 
     def _arrived(self, connection: ClientConnection, frame: Frame) -> None:
-        queue = frame.queue
-        subscription = self._subscriptions.get(queue) or self._beginning.get(queue)
+        subscription = self._subscriptions.get(frame.queue)
         if subscription is not None:
             subscription.put(connection, frame)
 
@@ -422,16 +417,11 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
     async def _ask(
         self, kind: int, queue: str = "", *, connection: ClientConnection | None = None
     ) -> Frame:
+        return await self._request(Frame(kind, self._new_id(), queue), connection)
+
+    async def _request(self, frame: Frame, connection: ClientConnection | None = None) -> Frame:
         connection = connection or await self.ready()
-        return await self._request(connection, Frame(kind, self._new_id(), queue))
-
-    async def _request(self, connection: ClientConnection, frame: Frame) -> Frame:
         return await connection.request(frame.id, commands.encode(frame))
-
-    async def _create(
-        self, connection: ClientConnection, queue: str, options: QueueOptions
-    ) -> None:
-        await self._request(connection, commands.create_queue(self._new_id(), queue, options))
 
     async def _declare(
         self, connection: ClientConnection, declared: Declaration, conflict: Conflict
@@ -442,7 +432,8 @@ class VibeMQClient(ReconnectingClient[ClientConnection]):
             if not commands.must_replace(declared._replace(conflict=conflict), found):
                 return
             await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
-        await self._create(connection, queue, options)
+        frame = commands.create_queue(self._new_id(), queue, options)
+        await self._request(frame, connection)
 
 
 class Subscription(AsyncClient):
@@ -453,9 +444,7 @@ class Subscription(AsyncClient):
     def __init__(self, client: VibeMQClient, queue: str) -> None:
         self.queue = queue
         self._client = client
-        self._messages: deque[VibeMQMessage] = deque()
-        self._news = asyncio.Event()
-        self._end: ClientError | None = None
+        self._inbox = Inbox[VibeMQMessage]()
 
     async def receive(self, timeout: float | None = None) -> VibeMQMessage:
         """Return the next message; waits up to `timeout` seconds (None = for ever).
@@ -463,19 +452,12 @@ class Subscription(AsyncClient):
         Waits for a new connection if necessary. Cancellation loses no message. Raises
         RequestTimeout; ConnectionLost if there will be no more messages.
         """
-        if not self._messages:
-            async with time_limit(timeout, f"no message in {timeout} s"):
-                await self._wait()
-        message = self._messages.popleft()
+        inbox = self._inbox
+        if not inbox.messages:
+            await inbox.wait(timeout)
+        message = inbox.messages.popleft()
         message._connection.held(-1)
         return message
-
-    async def _wait(self) -> None:
-        while not self._messages:
-            if self._end is not None:
-                raise again(self._end)
-            self._news.clear()
-            await self._news.wait()
 
     async def __aiter__(self) -> AsyncGenerator[VibeMQMessage]:
         while True:
@@ -491,17 +473,15 @@ class Subscription(AsyncClient):
             await self.unsubscribe()
 
     def put(self, connection: ClientConnection, frame: Frame) -> None:
-        self._messages.append(VibeMQMessage(connection, frame))
+        self._inbox.put(VibeMQMessage(connection, frame))
         connection.held(1)
-        self._news.set()
 
     def forget(self) -> None:
         """Drop the received messages: the broker redelivers them."""
-        for message in self._messages:
+        for message in self._inbox.messages:
             message._connection.held(-1)
-        self._messages.clear()
+        self._inbox.messages.clear()
 
     def finish(self, reason: ClientError) -> None:
-        self._end = self._end or reason
         self.forget()
-        self._news.set()
+        self._inbox.finish(reason)

@@ -21,19 +21,13 @@ Names of options ignore letter case, `_`, `-` and blanks:
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from typing import Final
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import ClientTransport, fail, time_limit
+from sluicemq.clients.requests import Confirmations, Receiver, RequestTransport
 from sluicemq.clients.vibemq import commands
-from sluicemq.model.errors import (
-    ClientError,
-    ConfigurationError,
-    ConnectionLost,
-    RequestTimeout,
-)
+from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost
 from sluicemq.model.url import parse_hosts
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
@@ -109,8 +103,12 @@ _OPTIONS: Final[urls.Known] = {
 }
 
 
-class ClientConnection(ClientTransport[Frame]):
-    """asyncio connection that matches responses to requests."""
+_GREETING: Final = ""
+"""Id of the login in `RequestTransport`: any frame answers it."""
+
+
+class ClientConnection(RequestTransport[Frame, Frame]):
+    """asyncio connection that reads no more while the application takes no messages."""
 
     def __init__(
         self,
@@ -120,39 +118,37 @@ class ClientConnection(ClientTransport[Frame]):
         deliver: Callable[[ClientConnection, Frame], None],
         lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
-        super().__init__(Decoder(limits), timeout)
+        super().__init__(Decoder(limits), timeout, lost)
         self.compression = Compression.NONE
         self.threshold = THRESHOLD
         self._prefetch = prefetch
         self._held = 0
-        self._paused = False
         self._deliver = deliver
-        self._lost = lost
-        self._greeting: asyncio.Future[Frame] | None = None
-        self._waiting: dict[str, asyncio.Future[Frame]] = {}
         self._complaint = ""
 
     async def log_in(self, frame: Frame, offered: Collection[Compression]) -> None:
         """Send CONNECT and wait for the first response. Raises ClientError."""
-        self._greeting = asyncio.get_running_loop().create_future()
-        try:
-            async with time_limit(self.timeout, f"no response to Connect in {self.timeout} s"):
-                await self.send(wire.encode(frame))
-                answer = await self._greeting
-        finally:
-            self._greeting = None
+        answer = await self.ask(_GREETING, wire.encode(frame), what="no response to Connect")
         self.compression = commands.agreed(answer, offered)
 
     async def request(self, identity: str, data: bytes) -> Frame:
         """Send, and return the response. Raises CommandRefused, ConnectionLost, RequestTimeout."""
-        future = self.begin(identity)
-        try:
-            await self.send(await self.packed(data))
-            return await self.answer(future)
-        finally:
-            self.forget(identity, future)
+        return await self.ask(identity, await self._packed(data))
 
-    async def packed(self, data: bytes) -> bytes:
+    async def publish(
+        self, identity: str, data: bytes, most: int, confirmations: Confirmations[Frame]
+    ) -> None:
+        """Send a message once fewer than `most` requests are pending.
+
+        Raises as `request`, also for a message sent before; ValueError.
+        """
+        packed = await self._packed(data)
+        await self.wait_for_capacity(most)
+        confirmations.expect(self, identity)
+        await self.send(packed)
+        confirmations.check()
+
+    async def _packed(self, data: bytes) -> bytes:
         """Return an encoded frame in the negotiated compression.
 
         Large frames are compressed in another thread. Raises ValueError if it is too long.
@@ -162,43 +158,10 @@ class ClientConnection(ClientTransport[Frame]):
             return commands.packed(data, how, threshold)
         return await asyncio.to_thread(commands.packed, data, how, threshold)
 
-    async def answer(self, future: asyncio.Future[Frame]) -> Frame:
-        """Wait for the result of a future of `begin`. Raises as `request`."""
-        await asyncio.wait([future], timeout=self.timeout)
-        if not future.done():
-            raise RequestTimeout(f"no answer in {self.timeout} s")
-        return future.result()
-
-    def begin(self, identity: str) -> asyncio.Future[Frame]:
-        """Register a request. Raises as `check`; ValueError if the id is already in use."""
-        self.check()
-        if identity in self._waiting:
-            raise ValueError(f"the message id {identity!r} is already in use")
-        future: asyncio.Future[Frame] = asyncio.get_running_loop().create_future()
-        self._waiting[identity] = future
+    def expect(self, identity: Hashable, receive: Receiver[Frame]) -> None:
+        """Register a request, and read its response in any case."""
+        super().expect(identity, receive)
         self._set_reading()
-        return future
-
-    def forget(self, identity: str, future: asyncio.Future[Frame]) -> None:
-        """Unregister a request."""
-        if self._waiting.get(identity) is future:
-            del self._waiting[identity]
-        if future.done() and not future.cancelled():
-            future.exception()  # mark the exception as retrieved
-        self._set_reading()
-
-    async def wait_for_capacity(self, most: int) -> None:
-        """Wait until fewer than `most` requests are pending."""
-        while len(self._waiting) >= most:
-            oldest = next(iter(self._waiting.values()))
-            done, _ = await asyncio.wait([oldest], timeout=self.timeout)
-            if not done:
-                raise RequestTimeout(f"no answer in {self.timeout} s")
-
-    async def wait_until_idle(self) -> None:
-        """Wait until no requests are pending, or until the timeout."""
-        if self._waiting:
-            await asyncio.wait(list(self._waiting.values()), timeout=self.timeout)
 
     def held(self, change: int) -> None:
         """Change the number of received messages that the application has not taken."""
@@ -209,32 +172,22 @@ class ClientConnection(ClientTransport[Frame]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        full = self._held >= self._prefetch and not self._waiting
-        if full is self._paused:
-            return
-        self._paused = full
-        if full:
+        if self._held >= self._prefetch and not self._pending:
             transport.pause_reading()
         else:
             transport.resume_reading()
 
     def arrived(self, frames: list[Frame]) -> None:
-        waiting = self._waiting
         for frame in frames:
             kind = frame.type
-            if self._greeting is not None and not self._greeting.done():
-                self._greeting.set_result(frame)
-            elif kind == wire.DELIVER:
+            if kind == wire.DELIVER:
                 self._deliver(self, frame)
-            elif (future := waiting.pop(frame.id, None)) is not None:
-                if future.done():
-                    continue
-                if kind == wire.ERROR:
-                    future.set_exception(commands.refusal(frame))
-                else:
-                    future.set_result(frame)
-            elif kind == wire.ERROR:
-                self._complaint = str(commands.refusal(frame))
+                continue
+            response = commands.refusal(frame) if kind == wire.ERROR else frame
+            if self.answer(_GREETING, response) or self.answer(frame.id, response):
+                continue
+            if kind == wire.ERROR:
+                self._complaint = str(response)
             elif kind == wire.DISCONNECT:
                 self._complaint = frame.headers.get("reason", "Disconnect without a reason")
                 self.eof_received()
@@ -245,55 +198,6 @@ class ClientConnection(ClientTransport[Frame]):
         reason = f": {self._complaint}" if self._complaint else ""
         self.lose(ConnectionLost(f"the broker closed the connection{reason}"))
 
-    def release(self, reason: ClientError) -> None:
-        futures = [*self._waiting.values()]
-        self._waiting.clear()
-        if self._greeting is not None:
-            futures.append(self._greeting)
-        for future in futures:
-            fail(future, reason)
-        self._lost(self, reason)
-
     def leave(self, transport: asyncio.Transport) -> None:
         transport.write(wire.encode(Frame(wire.DISCONNECT, "bye")))
         self.lose(ConnectionLost("the client is closed"))
-
-
-class Unconfirmed:
-    """Published messages whose confirmations are awaited together."""
-
-    def __init__(self) -> None:
-        self._messages: deque[tuple[ClientConnection, str, asyncio.Future[Frame]]] = deque()
-
-    async def publish(
-        self, connection: ClientConnection, identity: str, data: bytes, most: int
-    ) -> None:
-        """Send a message once fewer than `most` requests of the connection are pending.
-
-        Raises as `ClientConnection.request`, also for a message sent before; ValueError.
-        """
-        packed = await connection.packed(data)
-        await connection.wait_for_capacity(most)
-        self._messages.append((connection, identity, connection.begin(identity)))
-        await connection.send(packed)
-        while self._messages and self._messages[0][2].done():
-            self._messages.popleft()[2].result()
-
-    async def confirm(self) -> None:
-        """Wait until all messages are confirmed.
-
-        Raises as `ClientConnection.request` for the first message that is not, and forgets those
-        after it.
-        """
-        try:
-            while self._messages:
-                await self._messages[0][0].answer(self._messages[0][2])
-                self._messages.popleft()
-        finally:
-            self.forget()
-
-    def forget(self) -> None:
-        """Stop waiting for confirmations."""
-        while self._messages:
-            connection, identity, future = self._messages.popleft()
-            connection.forget(identity, future)

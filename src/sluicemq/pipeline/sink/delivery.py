@@ -158,7 +158,7 @@ class PartitionWriter(AbstractContextManager["PartitionWriter"]):
             "dead_letter_queue": options.dead_letters,
         }
         self._parts = Parts(options.part_rows, options.part_bytes)
-        self._remote = HttpClient(options.target, options.patience)
+        self._remote = HttpClient(options.target, patience=options.patience)
         self._waiting: EncodedPart | None = None
 
     def add(self, batch: pa.RecordBatch) -> None:

@@ -17,7 +17,14 @@ from typing import Any, Final
 import numpy as np
 import pyarrow as pa
 
-from sluicemq.clients.http import HttpClient, HttpRefusal, HttpResponse, HttpTarget, target
+from sluicemq.clients.http import (
+    PATIENCE,
+    HttpClient,
+    HttpRefusal,
+    HttpResponse,
+    HttpTarget,
+    target,
+)
 from sluicemq.journal.files import DurableEnd
 from sluicemq.journal.format import HEADER_BYTES, TYPE_AT, RecordType, record_size
 from sluicemq.journal.segment import (
@@ -109,7 +116,7 @@ class HttpStorage(JournalStorage):
         """Return the client; its errors for missing resources become RecordNotFound, and those for
         conflicts (409) JournalError."""
         if self._remote is None:
-            self._remote = HttpClient(self._target)
+            self._remote = HttpClient(self._target, patience=PATIENCE)
         try:
             yield self._remote
         except HttpRefusal as refusal:
