@@ -39,14 +39,6 @@ from sluicemq.journal.files import (
     write_whole,
 )
 from sluicemq.journal.format import HEADER_BYTES, sequence_at
-from sluicemq.journal.manifest import (
-    CHUNK_BYTES,
-    JOURNAL_NAME,
-    File,
-    Manifest,
-    read_manifest,
-    write_manifest,
-)
 from sluicemq.journal.segment import (
     IDENTITY_NAME,
     SEGMENT_HEADER_BYTES,
@@ -68,6 +60,14 @@ from sluicemq.journal.snapshot import (
     encode_snapshot,
     newest_snapshot,
     snapshot_path,
+)
+from sluicemq.journal.stored_backup import (
+    CHUNK_BYTES,
+    JOURNAL_NAME,
+    File,
+    Manifest,
+    read_manifest,
+    write_manifest,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
