@@ -30,9 +30,9 @@ from sluicemq.journal.format import (
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    DamagedFile,
     MappedSegment,
     SegmentIndex,
-    damaged,
     list_segments,
     record_offsets,
     records_end,
@@ -139,7 +139,7 @@ class Lookup:
         size = record_size(view, 0)
         if not size or sequence_at(view, 0) != sequence:
             path = segment_path(self._directory, segment.first)
-            raise damaged(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, place, f"record {sequence} is not intact")
         return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
@@ -161,7 +161,7 @@ class Lookup:
         body = body_at(data, 0)
         if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
             path = segment_path(self._directory, segment.first)
-            raise damaged(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, place, f"record {sequence} is not intact")
         if body > len(data):
             data += os.pread(fd, body - len(data), place + len(data))
         return decode_record(memoryview(data), 0, body)
@@ -175,7 +175,7 @@ class Lookup:
             if len(self._views) > OPEN_VIEWS:
                 self._views.popitem(last=False)[1].close()
         if view.index is None:
-            raise damaged(view.path, view.size, "the index is not intact")
+            raise DamagedFile(view.path, view.size, "the index is not intact")
         return view.index
 
     def needed_bytes(self, segment: LiveSegment) -> int:
@@ -258,7 +258,7 @@ def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple
         if record.sequence >= sequence:
             yield offset, record
     if reached < min(end, view.size):
-        raise damaged(view.path, reached, "the record is not intact")
+        raise DamagedFile(view.path, reached, "the record is not intact")
 
 
 def read_records(
