@@ -6,6 +6,7 @@ import re
 import time
 from array import array
 from collections.abc import Iterator
+from heapq import merge
 from itertools import compress, zip_longest
 from operator import lt
 from pathlib import Path
@@ -503,14 +504,8 @@ class Recovery:
             if RecordType.RELOCATED in bytes(part.table.columns["type"])
             for row in self._live(part, RecordType.RELOCATED)
         )
-        place = 0
-        for part in self.parts:
-            for row in self._live(part, RecordType.MESSAGE):
-                while place < len(moved) and moved[place].sequence < row.sequence:
-                    yield moved[place]
-                    place += 1
-                yield row
-        yield from moved[place:]
+        others = (row for part in self.parts for row in self._live(part, RecordType.MESSAGE))
+        return merge(moved, others)
 
     def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
         """Iterate over the live messages of one segment whose records are of that type."""

@@ -314,12 +314,8 @@ def list_segments(directory: Path) -> list[int]:
 
 def numbered(directory: Path, suffix: str) -> list[int]:
     """Return the sequence numbers that name the files of a type in a directory, ascending."""
-    found = []
-    for name in os.listdir(directory):
-        stem = name.removesuffix(suffix)
-        if stem != name and len(stem) == 20 and stem.isdecimal():
-            found.append(int(stem))
-    return sorted(found)
+    stems = (name.removesuffix(suffix) for name in os.listdir(directory) if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
 
 
 def check_version(path: Path, version: int) -> None:
