@@ -42,7 +42,7 @@ from sluicemq.cli.console import (
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create as create_backup
-from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
+from sluicemq.journal.format import Cause, RecordType, decode_deliveries, decode_depth
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
@@ -257,7 +257,7 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
             yield "sequences", record.sequences
         case RecordType.REDELIVERED:
             names = ("subscription", "sequences", "attempts")
-            yield from zip(names, decode_redelivered(record.body), strict=True)
+            yield from zip(names, decode_deliveries(record.body), strict=True)
         case RecordType.DEPTH:
             names = ("ready", "unacked", "consumers")
             yield from zip(names, decode_depth(record.body), strict=True)

@@ -26,7 +26,7 @@ from sluicemq.journal.format import (
     TYPE_AT,
     Record,
     RecordType,
-    decode_completed,
+    decode_deliveries,
     decode_record,
     record_size,
     sequence_at,
@@ -443,7 +443,7 @@ class Recovery:
         liveness = self.liveness
         for record in self._after(self._live_position, _APPLIED):
             if record.type == RecordType.COMPLETED:
-                liveness.settle(decode_completed(record.body)[1])
+                liveness.settle(decode_deliveries(record.body)[1])
             elif record.type == RecordType.TRANSACTION_RESOLVED:
                 liveness.settle([record.reference])
             elif record.type == RecordType.RELOCATED:
