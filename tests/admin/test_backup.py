@@ -21,8 +21,8 @@ from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal.backup import CopyProgress
-from sluicemq.journal.manifest import read_manifest, verify
 from sluicemq.journal.slots import Slots
+from sluicemq.journal.stored_backup import read_manifest, verify
 from tests.server.conftest import Start
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Client
 from tests.support.polling import wait_until

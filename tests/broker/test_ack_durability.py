@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture
 

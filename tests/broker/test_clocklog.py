@@ -10,7 +10,7 @@ from sluicemq.broker import Broker, ManualClock
 from sluicemq.broker.records import MAX_STEPS, ClockLog
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
-from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
 

@@ -15,7 +15,7 @@ from sluicemq.journal.format import (
     MAX_COMPLETED,
     UNIT_END,
     RecordType,
-    decode_redelivered,
+    decode_deliveries,
 )
 from sluicemq.model.message import Durability
 from tests.support.broker import BrokerFixture, purge
@@ -178,7 +178,7 @@ def test_redeliveries_are_recorded_with_their_attempt_number() -> None:
     reader.release("a", "b")
     fixture.wait(100)
     found = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.REDELIVERED]
-    assert [decode_redelivered(r.body) for r in found] == [
+    assert [decode_deliveries(r.body) for r in found] == [
         (queue.number, [first], [2]),
         (queue.number, [first, second], [3, 2]),
     ]
@@ -245,4 +245,4 @@ def test_a_long_list_becomes_several_records() -> None:
         (RecordType.REDELIVERED, MAX_COMPLETED),
         (RecordType.REDELIVERED, 2),
     ]
-    assert decode_redelivered(records[3].body)[2] == [5, 5]
+    assert decode_deliveries(records[3].body)[2] == [5, 5]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from sluicemq.broker import Broker, Destination, EngineSettings, ManualClock, scan
 from sluicemq.broker.scheduler import Scans
-from sluicemq.journal.memory import MemoryJournal
+from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.model.message import Message
 from tests.broker.deadlines import ScanTime

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal.backup import SLOT_PREFIX
-from sluicemq.journal.backup_restore import restore
-from sluicemq.journal.manifest import MANIFEST_NAME, verify
 from sluicemq.journal.slots import Slots
+from sluicemq.journal.stored_backup import MANIFEST_NAME, restore, verify
 from tests.faults.jmsload import END, JmsSender, sent, settle, subscribe
 from tests.faults.load import AHEAD, Load, number_of
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size

@@ -19,12 +19,18 @@ from sluicemq.journal.backup import (
     CopyProgress,
     create,
 )
-from sluicemq.journal.backup_restore import LEAP, PARTIAL, restore
 from sluicemq.journal.files import DURABLE_NAME, DurableEnd, read_durable
 from sluicemq.journal.inspect import check
-from sluicemq.journal.manifest import MANIFEST_NAME, read_manifest, verify
 from sluicemq.journal.segment import TRAILER_BYTES, encode_trailer
 from sluicemq.journal.slots import Slots
+from sluicemq.journal.stored_backup import (
+    LEAP,
+    MANIFEST_NAME,
+    PARTIAL,
+    read_manifest,
+    restore,
+    verify,
+)
 from sluicemq.model.errors import JournalDamaged, JournalError
 from tests.journal.support import TINY, crash, live_of, put, reopen, segments_of, take
 

@@ -17,11 +17,10 @@ from sluicemq.journal.format import (
     Record,
     RecordType,
     decode_address,
-    decode_completed,
+    decode_deliveries,
     decode_depth,
     decode_message,
     decode_record,
-    decode_redelivered,
     encode_address,
     encode_completed,
     encode_meta,
@@ -194,16 +193,16 @@ def test_a_header_without_meaning_is_damage(field: str, value: int) -> None:
 @given(st.integers(0, 2**32 - 1), st.lists(u64, max_size=20))
 def test_settlements_come_back(subscription: int, sequences: list[int]) -> None:
     body = encode_completed(subscription, sequences)
-    assert decode_completed(body) == (subscription, sequences)
+    assert decode_deliveries(body) == (subscription, sequences, [])
 
 
 @given(st.binary(max_size=40))
 def test_settlements_that_are_none_are_damage(body: bytes) -> None:
     try:
-        subscription, sequences = decode_completed(body)
+        subscription, sequences, attempts = decode_deliveries(body)
     except JournalDamaged:
         return
-    assert encode_completed(subscription, sequences) == body
+    assert encode_redelivered(subscription, sequences, attempts) == body
 
 
 @given(st.sampled_from(Kind), st.binary(max_size=20))
@@ -237,7 +236,7 @@ def test_redeliveries_come_back_as_they_were(
 ) -> None:
     sequences, attempts = [s for s, _ in counted], [a for _, a in counted]
     body = encode_redelivered(subscription, sequences, attempts)
-    assert decode_redelivered(body) == (subscription, sequences, attempts)
+    assert decode_deliveries(body) == (subscription, sequences, attempts)
     record = Record(1, RecordType.REDELIVERED, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0, b"", body)
     assert record.lists_messages
     assert (record.subscription, record.sequences) == (subscription, sequences)
@@ -246,7 +245,7 @@ def test_redeliveries_come_back_as_they_were(
 @pytest.mark.parametrize("body", [b"", b"1234567", encode_redelivered(1, [2], [3]) + b"\0"])
 def test_redeliveries_of_another_length_than_announced_are_damage(body: bytes) -> None:
     with pytest.raises(JournalDamaged, match="announces"):
-        decode_redelivered(body)
+        decode_deliveries(body)
 
 
 def test_a_gauge_of_another_length_is_damage() -> None:

@@ -15,16 +15,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from sluicemq.migrate.openmq import inspect_source
+from sluicemq.migrate.openmq import inspect_source, parse
 from sluicemq.migrate.openmq.records import read_objects
-from sluicemq.migrate.openmq.settings import parse
 from sluicemq.migrate.phpmq import entries
 from sluicemq.migrate.phpmq import inspect_source as inspect_phpmq
 from sluicemq.migrate.plan import ASIDE, Plan
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.migrate.transfer import write_aside
+from sluicemq.migrate.vibemq import decode
 from sluicemq.migrate.vibemq import inspect_source as inspect_vibemq
-from sluicemq.migrate.vibemq.settings import decode
 from tests.migrate import openmq_store as store
 from tests.migrate import test_phpmq, vibemq_store
 from tests.migrate.openmq_store import Instance, packet, record, stored

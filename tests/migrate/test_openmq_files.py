@@ -7,14 +7,14 @@ from struct import pack
 
 import pytest
 
-from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
-from sluicemq.migrate.openmq.settings import (
+from sluicemq.migrate.openmq import (
     AccessRules,
     OpenmqAccount,
     add_accounts,
     parse,
     read_accounts,
 )
+from sluicemq.migrate.openmq.records import ParsedObject, read_objects, records
 from sluicemq.migrate.openmq.transactions import LoggedAck, read_states
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceFile

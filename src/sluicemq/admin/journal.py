@@ -31,11 +31,11 @@ from sluicemq.journal.backup import BackupCancelled, CopyProgress
 from sluicemq.journal.backup import create as make_backup
 from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.format import FORMAT_VERSION
-from sluicemq.journal.manifest import Manifest, catalogue, read_manifest
 from sluicemq.journal.port import Journal
 from sluicemq.journal.reader import records_after
 from sluicemq.journal.segment import read_segment_header, segment_path
 from sluicemq.journal.slots import is_slot_name
+from sluicemq.journal.stored_backup import Manifest, catalogue, read_manifest
 from sluicemq.management.journal import (
     CREATE_BACKUP,
     DELETE_SLOT,

@@ -45,7 +45,7 @@ from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import restore, restore_requeued
 from sluicemq.journal import FileJournal
-from sluicemq.journal.format import Cause, RecordType, decode_redelivered
+from sluicemq.journal.format import Cause, RecordType, decode_deliveries
 from sluicemq.journal.recovery import LiveRow, Recovery
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, SelectorError
@@ -210,7 +210,7 @@ class _Recovery:
                     sequences = record.sequences
                     self._delivered(record.subscription, sequences, repeat(1, len(sequences)))
                 case RecordType.REDELIVERED:
-                    self._delivered(*decode_redelivered(record.body))
+                    self._delivered(*decode_deliveries(record.body))
                 case RecordType.BATCH_PART:
                     part = decode_batch(record.body)
                     self.broker.batches.remember(part, record.time // 1000, 0)

@@ -42,16 +42,16 @@ from sluicemq.cli.console import (
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create as create_backup
-from sluicemq.journal.backup_restore import restore as restore_backup
-from sluicemq.journal.format import Cause, RecordType, decode_depth, decode_redelivered
+from sluicemq.journal.format import Cause, RecordType, decode_deliveries, decode_depth
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
-from sluicemq.journal.manifest import JOURNAL_NAME, Manifest, catalogue, read_manifest
-from sluicemq.journal.manifest import verify as verify_backup
 from sluicemq.journal.segment import read_identity
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.journal.stored_backup import JOURNAL_NAME, Manifest, catalogue, read_manifest
+from sluicemq.journal.stored_backup import restore as restore_backup
+from sluicemq.journal.stored_backup import verify as verify_backup
 from sluicemq.management.journal import (
     CREATE_BACKUP,
     LIST_BACKUPS,
@@ -257,7 +257,7 @@ def _details(entry: Entry) -> Iterator[tuple[str, Any]]:
             yield "sequences", record.sequences
         case RecordType.REDELIVERED:
             names = ("subscription", "sequences", "attempts")
-            yield from zip(names, decode_redelivered(record.body), strict=True)
+            yield from zip(names, decode_deliveries(record.body), strict=True)
         case RecordType.DEPTH:
             names = ("ready", "unacked", "consumers")
             yield from zip(names, decode_depth(record.body), strict=True)

@@ -2,8 +2,7 @@
 
 from sluicemq.journal.format import Cause, Record, RecordType
 from sluicemq.journal.log import FileJournal
-from sluicemq.journal.memory import MemoryJournal
-from sluicemq.journal.port import Journal, JournalOptions, JournalStats
+from sluicemq.journal.port import Journal, JournalOptions, JournalStats, MemoryJournal
 from sluicemq.journal.recovery import LiveRow, Recovery
 from sluicemq.journal.slots import Slot, Slots
 

@@ -39,21 +39,13 @@ from sluicemq.journal.files import (
     write_whole,
 )
 from sluicemq.journal.format import HEADER_BYTES, sequence_at
-from sluicemq.journal.manifest import (
-    CHUNK_BYTES,
-    JOURNAL_NAME,
-    File,
-    Manifest,
-    read_manifest,
-    write_manifest,
-)
 from sluicemq.journal.segment import (
     IDENTITY_NAME,
     SEGMENT_HEADER_BYTES,
     TRAILER_BYTES,
+    DamagedFile,
     MappedSegment,
     crc_before_trailer,
-    damaged,
     decode_trailer,
     find_tail,
     list_segments,
@@ -68,6 +60,14 @@ from sluicemq.journal.snapshot import (
     encode_snapshot,
     newest_snapshot,
     snapshot_path,
+)
+from sluicemq.journal.stored_backup import (
+    CHUNK_BYTES,
+    JOURNAL_NAME,
+    File,
+    Manifest,
+    read_manifest,
+    write_manifest,
 )
 from sluicemq.model.errors import JournalError, JournalLocked, RecordNotFound
 
@@ -208,7 +208,7 @@ class BackupCopy:
         while done < size:
             data = os.pread(fd, min(CHUNK_BYTES, size - done), done)
             if not data:
-                raise damaged(source, done, f"the segment ends before byte {size} of it")
+                raise DamagedFile(source, done, f"the segment ends before byte {size} of it")
             if out >= 0:
                 write_at(out, data, done)
             digest.update(data)
@@ -219,7 +219,7 @@ class BackupCopy:
         if sealed:
             trailer = decode_trailer(last)
             if trailer is None or trailer[2] != crc:
-                raise damaged(source, 0, "the bytes do not match their CRC")
+                raise DamagedFile(source, 0, "the bytes do not match their CRC")
         return digest.hexdigest()
 
 
@@ -374,7 +374,7 @@ def _plan(
             continue  # removed by a snapshot before the one copied
         if before is not None and previous != before and first > position:
             path = segment_path(journal, first)
-            raise damaged(path, 16, f"the segment before it, {previous:020d}, is missing")
+            raise DamagedFile(path, 16, f"the segment before it, {previous:020d}, is missing")
         before = first
         segments.append((first, size, sealed))
     if snapshot is not None:
@@ -391,7 +391,7 @@ def _end(journal: Path, position: int) -> DurableEnd:
         if end is not None and end.sequence >= position:
             return end
         if stopped:
-            raise damaged(journal, 0, "the journal ends before its snapshot")
+            raise DamagedFile(journal, 0, "the journal ends before its snapshot")
         if time.monotonic() > deadline:
             raise JournalError(
                 f"the broker that has {journal} open has not recorded its durable end yet: it may "
@@ -446,11 +446,11 @@ def _extent(
     header, size, index = view.header, view.size, view.index_offset
     view.close()
     if header.identity != identity:
-        raise damaged(path, 40, "the segment belongs to another data directory")
+        raise DamagedFile(path, 40, "the segment belongs to another data directory")
     if index and (first < end.segment or end.offset > index):
         return size, True, header.previous
     if first == end.segment:
         return end.offset, False, header.previous
     if not full:
-        raise damaged(path, size, "the segment is not the last and has no intact end")
+        raise DamagedFile(path, size, "the segment is not the last and has no intact end")
     return full, False, header.previous

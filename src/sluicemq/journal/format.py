@@ -222,9 +222,7 @@ class Record(NamedTuple):
     @property
     def sequences(self) -> list[int]:
         """Sequence numbers of a record that lists messages."""
-        if self.type == RecordType.REDELIVERED:
-            return decode_redelivered(self.body)[1]
-        return decode_completed(self.body)[1]
+        return decode_deliveries(self.body)[1]
 
     @property
     def address(self) -> Address:
@@ -349,33 +347,21 @@ def encode_completed(subscription: int, sequences: list[int]) -> bytes:
     return COMPLETED_HEAD.pack(subscription, len(sequences)) + array("Q", sequences).tobytes()
 
 
-def decode_completed(body: bytes) -> tuple[int, list[int]]:
-    """Return subscription and sequence numbers. Raises JournalDamaged."""
-    if len(body) < 8:
-        raise JournalDamaged("a COMPLETED record is too short")
-    subscription, count = COMPLETED_HEAD.unpack_from(body)
-    numbers = array("Q")
-    if len(body) != 8 + 8 * count:
-        raise JournalDamaged(f"a COMPLETED record of {len(body)} bytes announces {count} numbers")
-    numbers.frombytes(body[8:])
-    return subscription, numbers.tolist()
-
-
 def encode_redelivered(subscription: int, sequences: list[int], attempts: list[int]) -> bytes:
     """Return the body of a REDELIVERED record."""
     return encode_completed(subscription, sequences) + array("I", attempts).tobytes()
 
 
-def decode_redelivered(body: bytes) -> tuple[int, list[int], list[int]]:
-    """Return subscription, sequence numbers and delivery counts. Raises JournalDamaged."""
-    count = int.from_bytes(body[4:8], "little")
+def decode_deliveries(body: bytes) -> tuple[int, list[int], list[int]]:
+    """Return subscription, sequence numbers and delivery counts of a record that lists messages.
+
+    Only a REDELIVERED record has counts; for others the list is empty. Raises JournalDamaged.
+    """
+    subscription, count = COMPLETED_HEAD.unpack_from(body.ljust(8, b"\0"))
     end = 8 + 8 * count
-    if len(body) != end + 4 * count:
-        raise JournalDamaged(f"a record of {len(body)} bytes announces {count} redeliveries")
-    subscription, sequences = decode_completed(body[:end])
-    attempts = array("I")
-    attempts.frombytes(body[end:])
-    return subscription, sequences, attempts.tolist()
+    if len(body) not in (end, end + 4 * count):
+        raise JournalDamaged(f"a record of {len(body)} bytes announces {count} messages")
+    return subscription, array("Q", body[8:end]).tolist(), array("I", body[end:]).tolist()
 
 
 def decode_depth(body: bytes) -> tuple[int, int, int]:

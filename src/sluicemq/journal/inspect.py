@@ -4,36 +4,35 @@ the durable records.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Collection, Iterator
+from contextlib import closing, contextmanager, suppress
 from itertools import zip_longest
 from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
 
-from sluicemq.journal.files import DurableEnd, read_durable
+from sluicemq.journal.files import read_durable
 from sluicemq.journal.format import (
-    FLAGS_AT,
     HEADER_BYTES,
     TYPE_AT,
-    UNIT_END,
     Record,
     RecordType,
     decode_message,
-    sequence_at,
 )
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.recovery import Recovery
 from sluicemq.journal.segment import (
     COLUMNS,
     SEGMENT_HEADER_BYTES,
+    DamagedFile,
     MappedSegment,
     SegmentIndex,
     build_index,
+    find_tail,
     list_segments,
     read_identity,
-    record_offsets,
     records_end,
     segment_path,
 )
@@ -43,7 +42,6 @@ from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import JournalDamaged, JournalError
 from sluicemq.model.message import Message
 
-PROBLEMS_PER_SEGMENT: Final = 20
 ATTEMPTS: Final = 5
 """Maximum attempts; a snapshot that is taken meanwhile requires another one."""
 
@@ -79,173 +77,141 @@ def check(directory: Path) -> InspectionReport:
     """Verify the journal: every CRC, the order of sequence numbers, that units are whole, that
     indexes, the snapshot and the live records match the records, and the slots.
 
-    Raises JournalError if there is no journal or a newer release wrote it; damage is reported,
-    not raised.
+    The report has the first problem of each segment, and does not count damaged segments. Raises
+    JournalError if there is no journal or a newer release wrote it; damage is reported, not raised.
     """
     report = InspectionReport()
     if not directory.is_dir():
         raise JournalError(f"{directory} is no directory")
-    try:
+    identity: bytes | None = None
+    with _reporting(directory, report):
         identity = read_identity(directory)
-    except JournalDamaged as error:
-        identity = None
-        report.problems.append(Problem(str(directory), 0, str(error)))
     if identity is None and not report.problems:
         raise JournalError(f"there is no journal in {directory}")
     durable = read_durable(directory)
     firsts = list_segments(directory)
     for first, following in zip_longest(firsts, firsts[1:]):
-        if _is_emptied(directory, first, durable, report):
-            continue
-        if durable is not None and first > durable.segment:
-            continue
-        end = records_end(directory, first, following)
         path = segment_path(directory, first)
-        try:
-            with suppress(FileNotFoundError), closing(MappedSegment(path)) as view:
-                _check_segment(view, durable, end, identity, report)
-        except JournalDamaged as error:
-            report.problems.append(Problem(str(path), 0, str(error)))
+        published = durable.offset if durable is not None and durable.segment == first else 0
+        with _reporting(directory, report), suppress(FileNotFoundError):
+            _check_header(path, published)
+            if durable is None or first <= durable.segment:
+                end = published or records_end(directory, first, following)
+                with closing(MappedSegment(path)) as view:
+                    _check_segment(view, end, durable is not None, identity, report)
     if identity is not None and not report.problems:
-        _check_liveness(directory, identity, report)
-    try:
+        with _reporting(directory, report):
+            _check_liveness(directory, identity, report)
+    with _reporting(directory, report):
         Slots(directory).list()
-    except JournalDamaged as error:
-        report.problems.append(Problem(str(directory), 0, str(error)))
     return report
 
 
-def _is_emptied(
-    directory: Path, first: int, durable: DurableEnd | None, report: InspectionReport
-) -> bool:
-    """Report a segment without a whole header as lost data, even behind the durable end: a
-    segment gets its name only once its header and first group are on disk."""
-    path = segment_path(directory, first)
+@contextmanager
+def _reporting(directory: Path, report: InspectionReport) -> Iterator[None]:
+    """Report damage instead of raising it."""
     try:
-        size = path.stat().st_size
-    except FileNotFoundError:
-        return False
-    if size >= SEGMENT_HEADER_BYTES:
-        return False
-    text = f"the segment has been emptied: {size} bytes are left of it"
-    if durable is not None and durable.segment == first:
-        text += f", but {durable.offset} bytes were on disk. Confirmed data is lost"
-    else:
-        text += "; how much of it had been confirmed is not known"
-    report.problems.append(Problem(str(path), 0, text))
-    return True
+        yield
+    except DamagedFile as error:
+        report.problems.append(Problem(str(error.path), error.offset, error.what))
+    except JournalDamaged as error:
+        report.problems.append(Problem(str(directory), 0, str(error)))
+
+
+def _check_header(path: Path, published: int) -> None:
+    """Raise DamagedFile for a segment without a whole header, which is lost data even behind the
+    durable end: a segment gets its name only once its header and first group are on disk."""
+    size = path.stat().st_size
+    if size < SEGMENT_HEADER_BYTES:
+        if published:
+            lost = f", but {published} bytes were on disk. Confirmed data is lost"
+        else:
+            lost = "; how much of it had been confirmed is not known"
+        raise DamagedFile(
+            path, 0, f"the segment has been emptied: {size} bytes are left of it{lost}"
+        )
 
 
 def _check_segment(
     view: MappedSegment,
-    durable: DurableEnd | None,
-    full: int,
+    stated: int,
+    is_published: bool,
     identity: bytes | None,
     report: InspectionReport,
 ) -> None:
-    """Report the problems of a segment. `full` is the end of its records according to the next
-    segment, or 0. Recovery decides whether it may still lack an index."""
-    problems: list[Problem] = []
+    """Add a segment to the report. Raises DamagedFile.
 
-    def problem(offset: int, text: str) -> None:
-        problems.append(Problem(str(view.path), offset, text))
-
+    stated        end of its records as published or according to the next segment, or 0. Recovery
+                  decides whether it may still lack an index
+    is_published  whether a durable end is published, so that the last segment is known
+    """
+    path = view.path
     if identity is not None and view.header.identity != identity:
-        problem(40, "the segment belongs to another data directory")
-    index = view.index
-    end = view.index_offset
-    if index is None:
-        end = view.size
-        published = durable is not None and durable.segment == view.header.first
-        if published or full:
-            end = durable.offset if durable is not None and published else full
-            report.unsealed += max(0, view.size - end)
-            if view.size < end:
-                problem(view.size, f"the segment ends here, but {end} bytes of it were on disk")
-        elif durable is not None:
-            problem(view.size, "the segment is not the last and has no intact end")
-    stop, heads = _check_records(view, end, problem)
-    if stop < min(end, view.size) and (durable is not None or index is not None or full):
-        problem(stop, "the record is not intact")
-    if not heads and not problems:
-        problem(stop, "the segment has no record; how much of it had been confirmed is not known")
+        raise DamagedFile(path, 40, "the segment belongs to another data directory")
+    end = view.index_offset or stated or view.size
+    if view.index is None:
+        report.unsealed += max(0, view.size - end)
+        if view.size < end:
+            text = f"the segment ends here, but {end} bytes of it were on disk"
+            raise DamagedFile(path, view.size, text)
+        if is_published and not stated:
+            raise DamagedFile(path, end, "the segment is not the last and has no intact end")
+    tail = find_tail(view, None, end)
+    if tail.end < end and (is_published or stated or view.index is not None):
+        raise DamagedFile(path, tail.end, "the unit that begins here is not intact")
+    if not tail.heads:
+        text = "the segment has no record; how much of it had been confirmed is not known"
+        raise DamagedFile(path, tail.end, text)
     report.segments += 1
-    report.records += len(heads)
+    report.records += len(tail.heads) // HEADER_BYTES
     report.bytes += view.size
-    for head in heads:
-        name = RecordType(head[TYPE_AT]).name
-        report.types[name] = report.types.get(name, 0) + 1
-    if index is not None:
-        if not problems:
-            _compare_index(index, b"".join(heads), view, problem)
-        try:
-            view.verify()
-        except JournalDamaged as error:
-            if not problems:
-                problem(0, str(error))
-    report.problems += problems[:PROBLEMS_PER_SEGMENT]
+    for type, count in Counter(tail.heads[TYPE_AT::HEADER_BYTES]).items():
+        name = RecordType(type).name
+        report.types[name] = report.types.get(name, 0) + count
+    if view.index is not None:
+        _compare_index(view, view.index, tail.heads)
+        view.verify()
 
 
-def _check_records(
-    view: MappedSegment, end: int, problem: Callable[[int, str], None]
-) -> tuple[int, list[bytes]]:
-    """Return the end of the intact records, and their headers."""
-    heads: list[bytes] = []
-    last = view.header.first - 1
-    stop = SEGMENT_HEADER_BYTES
-    unit = stop
-    for offset, size in record_offsets(view.view, end):
-        head = bytes(view.view[offset : offset + HEADER_BYTES])
-        if head[TYPE_AT] == RecordType.INDEX:
-            break
-        sequence = sequence_at(view.view, offset)
-        if sequence <= last:
-            problem(offset, f"sequence number {sequence} follows {last}")
-        last = sequence
-        stop = offset + (size + 7 & -8)
-        if head[FLAGS_AT] & UNIT_END:
-            unit = stop
-        heads.append(head)
-    if unit != stop:
-        problem(unit, "the unit that begins here has no end")
-    return stop, heads
-
-
-def _compare_index(
-    index: SegmentIndex, heads: bytes, view: MappedSegment, problem: Callable[[int, str], None]
-) -> None:
+def _compare_index(view: MappedSegment, index: SegmentIndex, heads: bytes) -> None:
     expected = SegmentIndex(memoryview(build_index(heads, SEGMENT_HEADER_BYTES, {})))
     for name, _, _, _ in COLUMNS:
         if index.columns[name] != expected.columns[name]:
-            problem(view.index_offset, f"the index has a column {name!r} that is not the records'")
-    expected.close()
+            text = f"the index has a column {name!r} that is not the records'"
+            raise DamagedFile(view.path, view.index_offset, text)
 
 
 def _check_liveness(directory: Path, identity: bytes, report: InspectionReport) -> None:
-    for attempt in range(ATTEMPTS):
+    """Report what recovery finds. Raises JournalDamaged."""
+    recovery = _recovered(directory, identity)
+    report.live = recovery.report["live"]
+    if recovery.report["confirmed"] == "lost":
+        text = "the journal ends before the newest snapshot. Confirmed data is lost"
+        report.problems.append(Problem(str(directory), 0, text))
+    for part in recovery.parts:
+        segment = part.segment
+        known = set(part.table.sequences.tolist())
+        for index, left in enumerate(segment.live):
+            if left and segment.base + index not in known:
+                text = f"number {segment.base + index} is live, but there is no such record"
+                report.problems.append(Problem(str(part.view.path), 0, text))
+                break
+    recovery.done()
+
+
+def _recovered(directory: Path, identity: bytes) -> Recovery:
+    """Return the recovery without changing a file. Raises JournalDamaged."""
+    for _ in range(ATTEMPTS):
         before = list_snapshots(directory)
         try:
-            recovery = Recovery(directory, identity, verify=False)
-        except (JournalDamaged, FileNotFoundError) as error:
-            moved = isinstance(error, FileNotFoundError) or list_snapshots(directory) != before
-            if moved and attempt + 1 < ATTEMPTS:
-                continue
-            report.problems.append(Problem(str(directory), 0, str(error)))
-            return
-        report.live = recovery.report["live"]
-        if recovery.report["confirmed"] == "lost":
-            text = "the journal ends before the newest snapshot. Confirmed data is lost"
-            report.problems.append(Problem(str(directory), 0, text))
-        for part in recovery.parts:
-            segment = part.segment
-            known = set(part.table.sequences.tolist())
-            for index, left in enumerate(segment.live):
-                if left and segment.base + index not in known:
-                    text = f"number {segment.base + index} is live, but there is no such record"
-                    report.problems.append(Problem(str(part.view.path), 0, text))
-                    break
-        recovery.done()
-        return
+            return Recovery(directory, identity, verify=False)
+        except FileNotFoundError as error:
+            failure = JournalDamaged(str(error))
+        except JournalDamaged as error:
+            failure = error
+            if list_snapshots(directory) == before:
+                break
+    raise failure
 
 
 class Entry(NamedTuple):

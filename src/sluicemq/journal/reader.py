@@ -30,9 +30,9 @@ from sluicemq.journal.format import (
 from sluicemq.journal.liveness import LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    DamagedFile,
     MappedSegment,
     SegmentIndex,
-    damaged,
     list_segments,
     record_offsets,
     records_end,
@@ -41,12 +41,11 @@ from sluicemq.journal.segment import (
 from sluicemq.journal.writer import SegmentFile
 from sluicemq.model.errors import RecordNotFound
 
-OPEN_VIEWS: Final = 256
-"""Maximum sealed segments whose index stays mapped."""
-OPEN_FILES: Final = 8
-"""Maximum sealed segments kept open for reading records."""
+OPEN_SEGMENTS: Final = 128
+"""Maximum sealed segments kept open, each with two file descriptors: that of the mapped index, and
+one for reading records."""
 FIRST_BYTES: Final = 4096
-"""Bytes to read from an unsealed segment before the record's size is known."""
+"""Bytes that `head` reads of a longer record at first; its header and properties may need more."""
 AHEAD_BYTES: Final = 256 * 1024
 """Bytes to read at once if records are requested in order."""
 AHEAD_GAP: Final = 64
@@ -97,15 +96,14 @@ class Lookup:
     consumed backlog would count as memory of this process.
     """
 
-    __slots__ = ("_ahead", "_directory", "_files", "_last", "_sealed", "_views")
+    __slots__ = ("_ahead", "_directory", "_files", "_last", "_opened")
 
     def __init__(self, directory: Path, files: dict[int, SegmentFile]) -> None:
         """Create a reader; `files` are the unsealed segments, by first sequence number."""
         self._directory = directory
         self._files = files
-        self._views: OrderedDict[int, MappedSegment] = OrderedDict()
-        self._sealed: OrderedDict[int, int] = OrderedDict()
-        """Descriptors of sealed segments."""
+        self._opened: OrderedDict[int, tuple[MappedSegment, int]] = OrderedDict()
+        """Sealed segments and descriptors of their files, the least recently used one first."""
         self._ahead: ReadAhead | None = None
         self._last = 0
         """Sequence number of the last request."""
@@ -119,17 +117,8 @@ class Lookup:
             if record is not None:
                 return record
         in_order = last < sequence <= last + AHEAD_GAP
-        if segment.sealed:
-            place, size = self._place_in_sealed(segment, sequence)
-            size = max(size + 7 & -8, AHEAD_BYTES if in_order else 0)
-            data = os.pread(self._descriptor(segment), size, place)
-        else:
-            place = place_of(segment, sequence)
-            file = self._files[segment.first]
-            data = os.pread(file.fd, AHEAD_BYTES if in_order else FIRST_BYTES, place)
-            size = size_at(data, 0)
-            if len(data) < size <= file.end:
-                data += os.pread(file.fd, size + 7 - len(data), place + len(data))
+        fd, place, size = self._locate(segment, sequence)
+        data = os.pread(fd, max(size + 7 & -8, AHEAD_BYTES if in_order else 0), place)
         if in_order:
             self._ahead = ahead = ReadAhead(segment.first, data)
             record = ahead.find(sequence)
@@ -139,7 +128,7 @@ class Lookup:
         size = record_size(view, 0)
         if not size or sequence_at(view, 0) != sequence:
             path = segment_path(self._directory, segment.first)
-            raise damaged(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, place, f"record {sequence} is not intact")
         return decode_record(view, 0, size)
 
     def head(self, segment: LiveSegment, sequence: int) -> Record:
@@ -148,84 +137,67 @@ class Lookup:
         Only the sequence number of such a long record is checked. Raises RecordNotFound,
         JournalDamaged.
         """
-        if segment.sealed:
-            place, size = self._place_in_sealed(segment, sequence)
-            fd = self._descriptor(segment)
-        else:
-            place = place_of(segment, sequence)
-            fd = self._files[segment.first].fd
-            size = size_at(os.pread(fd, 4, place), 0)
+        fd, place, size = self._locate(segment, sequence)
         if size <= FIRST_BYTES:
             return self.read(segment, sequence)
         data = os.pread(fd, FIRST_BYTES, place)
         body = body_at(data, 0)
         if sequence_at(data, 0) != sequence or not HEADER_BYTES <= body <= size:
             path = segment_path(self._directory, segment.first)
-            raise damaged(path, place, f"record {sequence} is not intact")
+            raise DamagedFile(path, place, f"record {sequence} is not intact")
         if body > len(data):
             data += os.pread(fd, body - len(data), place + len(data))
         return decode_record(memoryview(data), 0, body)
 
-    def _open(self, segment: LiveSegment) -> SegmentIndex:
-        """Return the mapped index of a sealed segment. Raises JournalDamaged."""
-        view = self._views.get(segment.first)
-        if view is None:
-            view = MappedSegment(segment_path(self._directory, segment.first))
-            self._views[segment.first] = view
-            if len(self._views) > OPEN_VIEWS:
-                self._views.popitem(last=False)[1].close()
+    def _open(self, segment: LiveSegment) -> tuple[SegmentIndex, int]:
+        """Return the mapped index of a sealed segment, and a descriptor of its file.
+
+        Raises JournalDamaged.
+        """
+        opened = self._opened.get(segment.first)
+        if opened is None:
+            path = segment_path(self._directory, segment.first)
+            opened = MappedSegment(path), os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            self._opened[segment.first] = opened
+            if len(self._opened) > OPEN_SEGMENTS:
+                self.forget(next(iter(self._opened)))
+        else:
+            self._opened.move_to_end(segment.first)
+        view, fd = opened
         if view.index is None:
-            raise damaged(view.path, view.size, "the index is not intact")
-        return view.index
+            raise DamagedFile(view.path, view.size, "the index is not intact")
+        return view.index, fd
 
     def needed_bytes(self, segment: LiveSegment) -> int:
         """Return the bytes of the live or retained records of a sealed segment."""
-        index = self._open(segment)
+        index, _ = self._open(segment)
         needed = index.by_row(segment.needed(), segment.base)
         return sum(compress(index.columns["size"], needed))
 
-    def _place_in_sealed(self, segment: LiveSegment, sequence: int) -> tuple[int, int]:
-        """Return offset and size of a record. Raises RecordNotFound."""
-        index = self._open(segment)
-        row = index.row(sequence)
-        if row == index.count or index.sequences[row] != sequence:
-            raise RecordNotFound(f"number {sequence} was given without a record")
-        return int(index.columns["offset"][row]), int(index.columns["size"][row])
-
-    def _descriptor(self, segment: LiveSegment) -> int:
-        sealed = self._sealed
-        fd = sealed.get(segment.first)
-        if fd is None:
-            path = segment_path(self._directory, segment.first)
-            fd = sealed[segment.first] = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            if len(sealed) > OPEN_FILES:
-                os.close(sealed.popitem(last=False)[1])
-        else:
-            sealed.move_to_end(segment.first)
-        return fd
+    def _locate(self, segment: LiveSegment, sequence: int) -> tuple[int, int, int]:
+        """Return the descriptor, the offset and the size of a record. Raises RecordNotFound."""
+        if segment.sealed:
+            index, fd = self._open(segment)
+            row = index.row(sequence)
+            if row < index.count and index.sequences[row] == sequence:
+                return fd, int(index.columns["offset"][row]), int(index.columns["size"][row])
+        elif place := segment.places[sequence - segment.base] << 3:
+            file = self._files[segment.first]
+            return file.fd, place, min(size_at(os.pread(file.fd, 4, place), 0), file.end)
+        raise RecordNotFound(f"number {sequence} was given without a record")
 
     def forget(self, first: int) -> None:
         """Close the files of the segment with that first number, which is about to be removed."""
         if self._ahead is not None and self._ahead.first == first:
             self._ahead = None
-        fd = self._sealed.pop(first, None)
-        if fd is not None:
-            os.close(fd)
-        view = self._views.pop(first, None)
-        if view is not None:
+        if first in self._opened:
+            view, fd = self._opened.pop(first)
             view.close()
+            os.close(fd)
 
     def close(self) -> None:
-        for first in {*self._views, *self._sealed}:
+        for first in list(self._opened):
             self.forget(first)
-
-
-def place_of(segment: LiveSegment, sequence: int) -> int:
-    """Return the offset of a record in an unsealed segment. Raises RecordNotFound."""
-    place = segment.places[sequence - segment.base] << 3
-    if not place:
-        raise RecordNotFound(f"number {sequence} was given without a record")
-    return place
 
 
 def find_pending(parts: Sequence[bytes], sequence: int) -> Record | None:
@@ -258,7 +230,7 @@ def read_segment(view: MappedSegment, end: int, sequence: int) -> Iterator[tuple
         if record.sequence >= sequence:
             yield offset, record
     if reached < min(end, view.size):
-        raise damaged(view.path, reached, "the record is not intact")
+        raise DamagedFile(view.path, reached, "the record is not intact")
 
 
 def read_records(

@@ -6,6 +6,7 @@ import re
 import time
 from array import array
 from collections.abc import Iterator
+from heapq import merge
 from itertools import compress, zip_longest
 from operator import lt
 from pathlib import Path
@@ -25,7 +26,7 @@ from sluicemq.journal.format import (
     TYPE_AT,
     Record,
     RecordType,
-    decode_completed,
+    decode_deliveries,
     decode_record,
     record_size,
     sequence_at,
@@ -34,12 +35,12 @@ from sluicemq.journal.format import (
 from sluicemq.journal.liveness import LARGEST, MANY, Liveness, LiveSegment
 from sluicemq.journal.segment import (
     SEGMENT_HEADER_BYTES,
+    DamagedFile,
     MappedSegment,
     SegmentHeader,
     SegmentIndex,
     Tail,
     build_index,
-    damaged,
     find_full,
     find_tail,
     list_segments,
@@ -234,17 +235,17 @@ class Recovery:
             check_segments(snapshot, self.directory, present)
         if durable and durable.segment not in present and durable.segment > max(present, default=0):
             path = segment_path(self.directory, durable.segment)
-            raise damaged(path, 0, "the newest segment is missing")
+            raise DamagedFile(path, 0, "the newest segment is missing")
 
     def _check_previous(self, view: MappedSegment, previous: LiveSegment | None) -> None:
         header = view.header
         if previous is None or header.previous != previous.first:
             if header.previous and header.first > self.position:
-                raise damaged(
+                raise DamagedFile(
                     view.path, 16, f"the segment before it, {header.previous:020d}, is missing"
                 )
         elif header.previous_end not in (0, previous.end):
-            raise damaged(view.path, 56, f"{header.previous:020d} should be another segment")
+            raise DamagedFile(view.path, 56, f"{header.previous:020d} should be another segment")
 
     def _take(self, snapshot: Snapshot) -> None:
         for number, kind, name in snapshot.addresses:
@@ -270,7 +271,9 @@ class Recovery:
         try:
             header = view.header
             if header.first != first or header.identity != self.identity:
-                raise damaged(path, 16, "the segment belongs to another place or data directory")
+                raise DamagedFile(
+                    path, 16, "the segment belongs to another place or data directory"
+                )
             index = view.index
             end = view.index_offset
             if index is not None:
@@ -333,7 +336,9 @@ class Recovery:
         header = read_segment_header(self.directory, following)
         if first < self._sealed_before or header.previous != first or not header.previous_end:
             reached = find_tail(view, None).end
-            raise damaged(view.path, reached, "the segment is not the last and has no intact end")
+            raise DamagedFile(
+                view.path, reached, "the segment is not the last and has no intact end"
+            )
         return find_full(view, header.previous_end)
 
     def _discard(self, path: Path) -> None:
@@ -438,7 +443,7 @@ class Recovery:
         liveness = self.liveness
         for record in self._after(self._live_position, _APPLIED):
             if record.type == RecordType.COMPLETED:
-                liveness.settle(decode_completed(record.body)[1])
+                liveness.settle(decode_deliveries(record.body)[1])
             elif record.type == RecordType.TRANSACTION_RESOLVED:
                 liveness.settle([record.reference])
             elif record.type == RecordType.RELOCATED:
@@ -471,7 +476,7 @@ class Recovery:
                 offset = int(offsets[match.start()])
                 size = record_size(mapped.view, offset)
                 if not size:
-                    raise damaged(mapped.path, offset, "the record is not intact")
+                    raise DamagedFile(mapped.path, offset, "the record is not intact")
                 yield decode_record(mapped.view, offset, size)
 
     # --- queries of the broker -------------------------------------------------------------------
@@ -499,14 +504,8 @@ class Recovery:
             if RecordType.RELOCATED in bytes(part.table.columns["type"])
             for row in self._live(part, RecordType.RELOCATED)
         )
-        place = 0
-        for part in self.parts:
-            for row in self._live(part, RecordType.MESSAGE):
-                while place < len(moved) and moved[place].sequence < row.sequence:
-                    yield moved[place]
-                    place += 1
-                yield row
-        yield from moved[place:]
+        others = (row for part in self.parts for row in self._live(part, RecordType.MESSAGE))
+        return merge(moved, others)
 
     def _live(self, part: SegmentPart, type: RecordType) -> Iterator[LiveRow]:
         """Iterate over the live messages of one segment whose records are of that type."""
@@ -586,13 +585,13 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
     if index.count and not (
         segment.base <= sequences[0] <= segment.last < segment.base + LARGEST_SPAN
     ):
-        raise damaged(view.path, segment.end, "its sequence numbers are too far apart")
+        raise DamagedFile(view.path, segment.end, "its sequence numbers are too far apart")
     if not index.dense:
         numbers = sequences.tolist()
         if not all(map(lt, numbers, numbers[1:])):
-            raise damaged(view.path, segment.end, "its sequence numbers do not ascend")
+            raise DamagedFile(view.path, segment.end, "its sequence numbers do not ascend")
     if bytes(index.columns["priority"]).translate(None, _PRIORITIES):
-        raise damaged(view.path, segment.end, "a record has a priority above 9")
+        raise DamagedFile(view.path, segment.end, "a record has a priority above 9")
 
 
 def _names_in(view: MappedSegment, heads: bytes) -> dict[int, Address]:

@@ -286,6 +286,23 @@ class SegmentHeader(NamedTuple):
     previous_end: int
 
 
+class DamagedFile(JournalDamaged):
+    """Damage at an offset of a file. The text includes the remedy."""
+
+    def __init__(self, path: Path, offset: int, what: str) -> None:
+        super().__init__(path, offset, what)
+        self.path = path
+        self.offset = offset
+        self.what = what
+
+    def __str__(self) -> str:
+        return (
+            f"{self.path}, offset {self.offset}: {self.what}. No crash can explain this; nothing "
+            "has been changed. To see what else is affected: sluicemq journal check "
+            f"{self.path.parent}"
+        )
+
+
 def segment_path(directory: Path, first: int) -> Path:
     return directory / f"{first:020d}{SUFFIX}"
 
@@ -297,12 +314,8 @@ def list_segments(directory: Path) -> list[int]:
 
 def numbered(directory: Path, suffix: str) -> list[int]:
     """Return the sequence numbers that name the files of a type in a directory, ascending."""
-    found = []
-    for name in os.listdir(directory):
-        stem = name.removesuffix(suffix)
-        if stem != name and len(stem) == 20 and stem.isdecimal():
-            found.append(int(stem))
-    return sorted(found)
+    stems = (name.removesuffix(suffix) for name in os.listdir(directory) if name.endswith(suffix))
+    return sorted(int(stem) for stem in stems if len(stem) == 20 and stem.isdecimal())
 
 
 def check_version(path: Path, version: int) -> None:
@@ -332,14 +345,14 @@ def encode_segment_header(header: SegmentHeader) -> bytes:
 def decode_segment_header(data: bytes | memoryview, path: Path) -> SegmentHeader:
     """Decode a header. Raises JournalDamaged, or JournalError for another format version."""
     if len(data) < SEGMENT_HEADER_BYTES:
-        raise damaged(path, 0, "the segment header is incomplete")
+        raise DamagedFile(path, 0, "the segment header is incomplete")
     magic, version, _, first, previous, created, identity, end, crc = SEGMENT_HEADER.unpack_from(
         data
     )
     if magic == MAGIC:
         check_version(path, version)
     if magic != MAGIC or crc != crc32(data[:60]):
-        raise damaged(path, 0, "the segment header is not intact")
+        raise DamagedFile(path, 0, "the segment header is not intact")
     return SegmentHeader(first, previous, created, identity, end << 3)
 
 
@@ -363,14 +376,6 @@ def records_end(directory: Path, first: int, following: int | None) -> int:
     except (FileNotFoundError, JournalDamaged):
         return 0
     return header.previous_end if header.previous == first else 0
-
-
-def damaged(path: Path, offset: int, what: str) -> JournalDamaged:
-    """Return the error for damage at an offset of a file, with the remedy."""
-    return JournalDamaged(
-        f"{path}, offset {offset}: {what}. No crash can explain this; nothing has been changed. "
-        f"To see what else is affected: sluicemq journal check {path.parent}"
-    )
 
 
 def record_offsets(
@@ -397,7 +402,7 @@ class MappedSegment:
         with path.open("rb", buffering=0) as file:
             self.size = os.fstat(file.fileno()).st_size
             if self.size < SEGMENT_HEADER_BYTES:
-                raise damaged(path, 0, "the segment header is incomplete")
+                raise DamagedFile(path, 0, "the segment header is incomplete")
             self._map = mmap.mmap(file.fileno(), self.size, access=mmap.ACCESS_READ)
         self.view = memoryview(self._map)
         self.index: SegmentIndex | None = None
@@ -426,9 +431,9 @@ class MappedSegment:
         try:
             self.index = SegmentIndex(self.view[offset + HEADER_BYTES : offset + size])
         except JournalDamaged as error:
-            raise damaged(self.path, offset, str(error)) from error
+            raise DamagedFile(self.path, offset, str(error)) from error
         if self.index.count != records:
-            raise damaged(self.path, end, f"the trailer counts {records} records")
+            raise DamagedFile(self.path, end, f"the trailer counts {records} records")
 
     def verify(self) -> None:
         """Compare a sealed segment with its CRC. Raises JournalDamaged with the offset."""
@@ -438,7 +443,7 @@ class MappedSegment:
         reached = SEGMENT_HEADER_BYTES
         for offset, size in record_offsets(self.view, end):
             reached = offset + (size + 7 & -8)
-        raise damaged(self.path, min(reached, end), "the bytes do not match their CRC")
+        raise DamagedFile(self.path, min(reached, end), "the bytes do not match their CRC")
 
     def close(self) -> None:
         if self.index is not None:
@@ -501,9 +506,9 @@ def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None
     if limit is not None:
         synced = min(synced, limit)
     if stop < synced <= view.size:
-        raise damaged(view.path, stop, "a record is damaged that had been on disk")
+        raise DamagedFile(view.path, stop, "a record is damaged that had been on disk")
     if not blank and has_later_group(view.view[:end], beyond or stop, last):
-        raise damaged(view.path, stop, "a record is damaged and later ones are intact")
+        raise DamagedFile(view.path, stop, "a record is damaged and later ones are intact")
     return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
 
 
@@ -514,9 +519,11 @@ def find_full(view: MappedSegment, end: int) -> Tail:
     """
     tail = find_tail(view, None, end)
     if tail.end != end:
-        raise damaged(view.path, tail.end, "a record is damaged or missing that had been on disk")
+        raise DamagedFile(
+            view.path, tail.end, "a record is damaged or missing that had been on disk"
+        )
     if record_size(view.view, end) and view.view[end + TYPE_AT] != RecordType.INDEX:
-        raise damaged(view.path, end, "the next segment says that there is no record here")
+        raise DamagedFile(view.path, end, "the next segment says that there is no record here")
     return tail
 
 
@@ -542,12 +549,14 @@ def read_identity(directory: Path) -> bytes | None:
         identity = bytes.fromhex(path.read_text("ascii"))
     except FileNotFoundError:
         if list_segments(directory):
-            raise damaged(path, 0, f"the file is missing, but there are {SUFFIX} files") from None
+            raise DamagedFile(
+                path, 0, f"the file is missing, but there are {SUFFIX} files"
+            ) from None
         return None
     except ValueError:
         identity = b""
     if len(identity) != IDENTITY_BYTES:
-        raise damaged(path, 0, "the file does not hold 32 hexadecimal digits")
+        raise DamagedFile(path, 0, "the file does not hold 32 hexadecimal digits")
     return identity
 
 

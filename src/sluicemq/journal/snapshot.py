@@ -29,7 +29,7 @@ import msgspec
 from sluicemq.journal.files import write_whole
 from sluicemq.journal.format import FORMAT_VERSION
 from sluicemq.journal.liveness import SPAN_LIMIT, Liveness, LiveSegment
-from sluicemq.journal.segment import check_version, damaged, numbered, segment_path
+from sluicemq.journal.segment import DamagedFile, check_version, numbered, segment_path
 from sluicemq.journal.space import NO_SPACE, DiskSpace
 from sluicemq.model.destination import Kind
 from sluicemq.model.errors import JournalDamaged
@@ -164,19 +164,21 @@ def decode_snapshot(data: bytes, path: Path) -> Snapshot:
     Raises JournalDamaged, or JournalError for another format version.
     """
     if len(data) < SNAPSHOT_HEAD.size:
-        raise damaged(path, len(data), "the snapshot is incomplete")
+        raise DamagedFile(path, len(data), "the snapshot is incomplete")
     magic, version, crc, length = SNAPSHOT_HEAD.unpack_from(data)
     if magic == SNAPSHOT_MAGIC:
         check_version(path, version)
     payload = memoryview(data)[SNAPSHOT_HEAD.size :]
     if magic != SNAPSHOT_MAGIC or length != len(payload) or crc != crc32(payload):
-        raise damaged(path, 0, "the snapshot does not match its CRC")
+        raise DamagedFile(path, 0, "the snapshot does not match its CRC")
     try:
         snapshot = _decode(payload)
     except msgspec.MsgspecError as error:
-        raise damaged(path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}") from error
+        raise DamagedFile(
+            path, SNAPSHOT_HEAD.size, f"the snapshot cannot be read: {error}"
+        ) from error
     if len(snapshot.relocated) % 16:
-        raise damaged(path, SNAPSHOT_HEAD.size, "the snapshot ends within a pair of numbers")
+        raise DamagedFile(path, SNAPSHOT_HEAD.size, "the snapshot ends within a pair of numbers")
     return snapshot
 
 
@@ -228,7 +230,7 @@ def check_segments(
         matters = last is None or state.first <= last
         if matters and state.first not in present and unpack_live(state, directory).strip(b"\0"):
             path = segment_path(directory, state.first)
-            raise damaged(path, 0, "the segment is missing, and messages in it are live")
+            raise DamagedFile(path, 0, "the segment is missing, and messages in it are live")
 
 
 def missing_liveness(first: int, directory: Path) -> JournalDamaged:

@@ -235,8 +235,7 @@ class SegmentFile:
         flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
         create = partial(os.open, temporary, flags, 0o640)
         self.fd = self._space.with_space(create, ENTRY_BYTES)
-        header = encode_segment_header(self._header)
-        self._put(header)
+        self._put(encode_segment_header(self._header))
         self._append(parts, True)
         path = segment_path(self._directory, self.first)
         self._space.with_space(partial(os.rename, temporary, path), ENTRY_BYTES)
@@ -256,15 +255,13 @@ class SegmentFile:
         needed = self.end + len(data) + self._index_bytes
         if self._step and needed > self._reserved:
             self._reserve(needed)
-        try:
-            end = write_at(self.fd, data, self.end)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            write = partial(write_at, self.fd, data, self.end)
-            end = self._space.with_space(write, len(data))
+        self._write(data)
+
+    def _write(self, data: bytes, *, upkeep: bool = False) -> None:
+        """Write `data` at the end; `upkeep` as of `DiskSpace.with_space`."""
+        write = partial(write_at, self.fd, data, self.end)
+        self.end = self._space.with_space(write, len(data), upkeep=upkeep)
         self.crc = crc32(data, self.crc)
-        self.end = end
 
     @property
     def _index_bytes(self) -> int:
@@ -309,15 +306,10 @@ class SegmentFile:
         self.records = len(heads) // HEADER_BYTES
         self.heads = bytearray()
         for part in record:
-            self.crc = crc32(part, self.crc)
-            self._finish(part)
-        self._finish(encode_trailer(offset, self.records, self.crc))
+            self._write(part, upkeep=True)
+        self._write(encode_trailer(offset, self.records, self.crc), upkeep=True)
         os.ftruncate(self.fd, self.end)
         os.fsync(self.fd)
-
-    def _finish(self, part: bytes) -> None:
-        write = partial(write_at, self.fd, part, self.end)
-        self.end = self._space.with_space(write, len(part), upkeep=True)
 
     def close(self) -> None:
         if self.fd >= 0:

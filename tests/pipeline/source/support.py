@@ -20,9 +20,9 @@ from sluicemq.journal.format import (
     Cause,
     Record,
     RecordType,
+    decode_deliveries,
     decode_depth,
     decode_message,
-    decode_redelivered,
     encode_completed,
     encode_redelivered,
     has_client_timestamp,
@@ -230,7 +230,7 @@ def _rows(record: Record, names: dict[int, Address], published: dict[int, Record
         about = [(sequence, 1) for sequence in record.sequences]
         more = {"subscription": record.subscription}
     elif record.type == RecordType.REDELIVERED:
-        subscription, sequences, attempts = decode_redelivered(record.body)
+        subscription, sequences, attempts = decode_deliveries(record.body)
         about = list(zip(sequences, attempts, strict=True))
         more = {"subscription": subscription}
     elif record.type == RecordType.REQUEUED:

@@ -13,7 +13,6 @@ import pytest
 
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create
-from sluicemq.journal.backup_restore import restore
 from sluicemq.journal.format import (
     FIELDS,
     HEADER,
@@ -32,6 +31,7 @@ from sluicemq.journal.segment import (
     record_offsets,
     segment_path,
 )
+from sluicemq.journal.stored_backup import restore
 from sluicemq.model.errors import JournalDamaged
 from sluicemq.pipeline.source import heads
 from sluicemq.pipeline.source.heads import Heads, index_heads, scan_segment

@@ -1,8 +1,8 @@
 """Open MQ: files of a broker's instance directory.
 
-<instance>/props/config.properties      settings.py
-           etc/passwd                   settings.py
-           etc/accesscontrol.properties settings.py
+<instance>/props/config.properties      this module
+           etc/passwd                   this module
+           etc/accesscontrol.properties this module
            lock                         there while the broker runs
            fs370/destination            store.py     over records.py
                  interest
@@ -10,30 +10,89 @@
                  txnlog                 transactions.py
                  incompleteTxnStore/vrfile, 0, 1, …
                  txn, txnack            (without the new transaction log)
+
+config.properties:
+
+| Open MQ                                   | here                                                 |
+|-------------------------------------------|------------------------------------------------------|
+| imq.instancename                          | jmq.instance                                         |
+| imq.portmapper.port, .hostname            | jmq listener                                         |
+| imq.jms.tcp.port, if it is fixed          | another one, for the service                         |
+| imq.ssljms...                             | reported: a keystore cannot be read                  |
+| imq.message.max_size                      | limits.max_frame_bytes                               |
+| imq.autocreate.queue, .topic              | broker.auto_create_queues, auto_create_topics        |
+| imq.autocreate.reaptime                   | broker.destination_idle_timeout                      |
+| imq.autocreate.destination...., .queue... | broker.default_destination                           |
+| imq.ping.interval                         | ping_interval of the listener                        |
+| imq.metrics.topic.interval                | jmq.metrics_interval                                 |
+| imq.log.level                             | logging.level                                        |
+
+All other settings of the file are reported, with the reason where there is one.
+
+The file is one of Java's property files (java.util.Properties, "load"):
+
+    # comment, or ! comment
+    key = value      key: value      key value      long value \\
+                                                    that goes on
+
+Bytes are ISO 8859-1; `\\uXXXX` is any other UTF-16 unit.
+
+The users and their rights are in `passwd` and `accesscontrol.properties`:
+
+    passwd                     name:hash:group:1     hash: MD5 of name:password, a signed number
+    accesscontrol.properties   queue|topic.NAME|*.produce|consume|browse.allow|deny.user|group=a,b
+                               queue|topic.create.allow|deny.user|group=a,b
+                               connection.NORMAL|ADMIN.allow|deny.user|group=a,b
+
+Digest logins are verified with this hash, so users keep their passwords.
+
+Open MQ evaluates the rules from the general ones to the named one, each overriding the one before;
+within a rule: all groups, the user's group, all users, the user. SluiceMQ's permissions add up, and
+none revokes another. So a user with a right on all destinations is granted it; for other users the
+migration evaluates each known destination separately. It never grants more than Open MQ does.
 """
 
 from __future__ import annotations
 
+import re
+import time
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
-from sluicemq.migrate.configuration import SourceSettings
-from sluicemq.migrate.openmq.settings import (
-    add_accounts,
-    is_true,
-    migrate_settings,
-    read_accounts,
-    read_properties,
-    read_rules,
+from msgspec.structs import replace
+
+from sluicemq.migrate.configuration import (
+    SettingRule,
+    SourceSetting,
+    SourceSettings,
+    log_level,
+    number,
+    positive,
 )
+from sluicemq.migrate.openmq.destinations import OVERFLOW, consumer_limits
 from sluicemq.migrate.openmq.store import KIND, read_store
-from sluicemq.migrate.plan import Plan
+from sluicemq.migrate.plan import NewUser, Plan
 from sluicemq.migrate.source_files import Damage, SourceError
+from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.security.records import UserRecord
 
 PROPERTIES: Final = Path("props", "config.properties")
 INSTANCES: Final = "instances"
 LOCK: Final = "lock"
 ETC: Final = "etc"
+PORT: Final = 7676
+
+DEFAULTS: Final = DestinationSettings(
+    max_messages=100_000,
+    max_bytes=10 * 1024**3,
+    max_message_bytes=10 * 1024**2,
+    overflow=Overflow.REJECT,
+    dead_letter=True,
+    dead_letter_queue=DEAD_MESSAGES.name,
+)
+"""Open MQ's defaults of destinations that are created on first use."""
 
 
 def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
@@ -103,6 +162,223 @@ def locate(source: Path) -> Path:
     raise SourceError(f"{source}: this is no instance of Open MQ: it has no {PROPERTIES}")
 
 
+# --- conversions -------------------------------------------------------------------------------
+
+_UNITS: Final = {"b": 1, "k": 1024, "m": 1024**2, "g": 1024**3}
+_BEHAVIOURS: Final = dict(
+    zip(
+        ("FLOW_CONTROL", "REMOVE_OLDEST", "REJECT_NEWEST", "REMOVE_LOW_PRIORITY"),
+        OVERFLOW.values(),
+        strict=True,
+    )
+)
+
+
+def _size(value: str) -> int:
+    """Convert a size such as `10m` to bytes; -1 is no limit."""
+    digits = value.lower()
+    try:
+        return max(0, int(digits.rstrip("bkmg")) * _UNITS.get(digits[-1:], 1))
+    except ValueError:
+        raise ValueError("is no size") from None
+
+
+def _limit(value: str) -> int:
+    return max(0, number(value))
+
+
+def is_true(value: str) -> bool:
+    """Convert a boolean as Java reads it: only `true` is true."""
+    return value.lower() == "true"
+
+
+def _off(value: str) -> bool | None:
+    """Return False for a setting that is switched off, which is not the default."""
+    return None if is_true(value) else False
+
+
+def _milliseconds(value: str) -> int | None:
+    seconds = positive(value)
+    return seconds * 1000 if seconds else None
+
+
+def _behaviour(value: str) -> Overflow:
+    try:
+        return _BEHAVIOURS[value.upper()]
+    except KeyError:
+        raise ValueError("is none there is") from None
+
+
+_COMMON: Final = "imq.autocreate.destination."
+_RULES: Final = {
+    "imq.message.max_size": SettingRule("limits.max_frame_bytes", lambda v: _size(v) or None),
+    "imq.autocreate.queue": SettingRule("broker.auto_create_queues", _off),
+    "imq.autocreate.topic": SettingRule("broker.auto_create_topics", _off),
+    "imq.autocreate.reaptime": SettingRule("broker.destination_idle_timeout", _milliseconds),
+    "imq.metrics.topic.interval": SettingRule("jmq.metrics_interval", positive),
+    "imq.metrics.topic.enabled": SettingRule(
+        "jmq.metrics_interval", lambda v: None if is_true(v) else 0
+    ),
+    "imq.log.level": SettingRule("logging.level", log_level),
+    f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _limit),
+    f"{_COMMON}maxTotalMsgBytes": SettingRule("default.max_bytes", _size),
+    f"{_COMMON}maxBytesPerMsg": SettingRule("default.max_message_bytes", _size),
+    f"{_COMMON}limitBehavior": SettingRule("default.overflow", _behaviour),
+    f"{_COMMON}useDMQ": SettingRule("default.dead_letter", is_true),
+    "imq.ping.interval": SettingRule("listener.ping_interval", positive),
+    # Open MQ uses one thread per connection
+    "imq.jms.max_threads": SettingRule("listener.max_connections", positive),
+}
+
+# --- settings that are not migrated ------------------------------------------------------------
+
+_CONSOLE: Final = "the broker is administered by its HTTP API and `sluicemq`"
+_OVER_HTTP: Final = "JMS over HTTP is not spoken here"
+_OVER_WEBSOCKET: Final = "JMS over WebSocket is not spoken here"
+_REASONS: Final = {
+    "imq.instanceconfig.version": "",
+    "imq.config.version": "",
+    "imq.brokerid": "",
+    "imq.service.list": "",
+    "imq.persist.file.sync.enabled": "",  # persistent messages are always on disk
+    "imq.accesscontrol.": "its rules are read from the file",
+    "imq.authentication.": "the users are read from the file; logins are by digest",
+    "imq.user_repository.file.": "",
+    "imq.user_repository.": "users of another repository have to be added: sluicemq users add",
+    "imq.passfile.": "it holds passwords of Open MQ's own files",
+    "imq.persist.jdbc.": "only the file store is read: imqdbmgr can back a database up into one",
+    "imq.persist.file.": "the journal is ours",
+    "imq.cluster.": "a broker is one process here",
+    "imq.keystore.": "see ssljms",
+    "imq.ssljms.": "see ssljms",
+    "imq.admin.": _CONSOLE,
+    "imq.ssladmin.": _CONSOLE,
+    "imq.jmx.": "the broker is watched by its HTTP API and /metrics",
+    "imq.httpjms.": _OVER_HTTP,
+    "imq.httpsjms.": _OVER_HTTP,
+    "imq.wsjms.": _OVER_WEBSOCKET,
+    "imq.wssjms.": _OVER_WEBSOCKET,
+    "imq.bridge.": "there are no bridges: all protocols meet in one broker",
+    "imq.log.": "the broker logs to standard error, where systemd or a container keeps it",
+    "imq.metrics.": "see /metrics",
+    "imq.system.": "see broker.memory_limit and the limits of destinations",
+    "java.util.logging.": "the broker logs to standard error",
+}
+_KEYSTORE: Final = (
+    "its keystore has a password that is not here. Export it (keytool -importkeystore "
+    "-srckeystore keystore -destkeystore broker.p12 -deststoretype PKCS12), then add a listener "
+    "jmq+tls:// with certificate and password_file"
+)
+
+
+def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> None:
+    """Fill the plan's settings and listeners. `guarded`: clients will have to log in."""
+    plan = settings.plan
+    name = settings.take("imq.instancename", str, instance)
+    if name.isascii() and name.isprintable() and " " not in name and name:
+        plan.set("jmq.instance", name[:64], "the instance's name")
+    settings.apply(_RULES)
+    active = settings.take("imq.autocreate.queue.maxNumActiveConsumers", number, -1)
+    standing_by = settings.take("imq.autocreate.queue.maxNumBackupConsumers", number, 0)
+    active_consumers, max_consumers = consumer_limits(active, standing_by)
+    plan.defaults = replace(
+        DEFAULTS,
+        **settings.defaults,
+        active_consumers=active_consumers,
+        max_consumers=max_consumers,
+        dead_letter_queue=DEAD_MESSAGES.name if settings.defaults.get("dead_letter", True) else "",
+    )
+    _listen(settings, guarded)
+    settings.report_rest(_REASONS)
+
+
+def _listen(settings: SourceSettings, guarded: bool) -> None:
+    plan = settings.plan
+    port = settings.take("imq.portmapper.port", number, PORT)
+    service = settings.take("imq.jms.tcp.port", number, 0)
+    everywhere = settings.take("imq.hostname", str, "")
+    mapper_host = settings.take("imq.portmapper.hostname", str, everywhere)
+    service_host = settings.take("imq.jms.tcp.hostname", str, everywhere)
+    options = settings.options
+    mapper = f"jmq://{settings.host(mapper_host, f'port {port}', guarded)}:{port}"
+    if service > 0:
+        plan.listen(mapper, "imq.portmapper.port", **options, services="portmapper")
+        host = settings.host(service_host, f"port {service}", guarded)
+        plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
+    else:
+        plan.listen(mapper, "imq.portmapper.port", **options)
+    active = [n.strip() for n in settings.take("imq.service.activelist", str, "jms").split(",")]
+    if "jms" not in active:
+        plan.notes.append("jms is not in imq.service.activelist; clients can connect here")
+    if "ssljms" in active:
+        plan.leave("listener", "ssljms", _KEYSTORE)
+    for each in active:
+        if each not in ("jms", "ssljms", "admin", "ssladmin", ""):
+            plan.leave("listener", each, "this service is not offered here")
+
+
+# --- property files ----------------------------------------------------------------------------
+
+_LINE_END: Final = re.compile(r"\r\n?")
+_LINE: Final = re.compile(r"[ \t\f]*+([#!][^\n]*+|(?:[^\n\\]++|\\(?:.|\Z))*+)(?:\n|\Z)", re.DOTALL)
+"""A comment, or a logical line: a backslash takes the end of a line into it."""
+_CONTINUATION: Final = re.compile(r"(\\[^\n])|\\(?:\n|\Z)[ \t\f]*")
+_PAIR: Final = re.compile(r"((?:[^\\=: \t\f]|\\.)*+)[ \t\f]*+[=:]?+[ \t\f]*+(.*)", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_SIGNS: Final = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
+    """Read a property file. Raises SourceError."""
+    return parse(plan.change_detector.read_settings(file), str(file))
+
+
+def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
+    """Parse values by key; of a repeated key the last one counts. Raises Damage with the line."""
+    found: dict[str, SourceSetting] = {}
+    line = 1
+    for match in _LINE.finditer(_LINE_END.sub("\n", content.decode("latin-1"))):
+        logical = _CONTINUATION.sub(lambda part: part[1] or "", match[1])
+        pair = _PAIR.fullmatch(logical)
+        if pair is not None and logical and match[1][0] not in "#!":
+            place = f"{where}, line {line}"
+            key, value = _unescaped(pair[1], place), _unescaped(pair[2], place)
+            visible = "" if "password" in key.lower() else f"={value}"
+            found[key] = SourceSetting(key, value, place, f"{key}{visible} (line {line})")
+        line += match[0].count("\n")
+    return found
+
+
+def _unescaped(raw: str, place: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        sign = match[1]
+        if sign == "u":
+            raise Damage(f"{place}: \\u is followed by four hexadecimal digits")
+        return chr(int(sign[1:], 16)) if len(sign) == 5 else _SIGNS.get(sign, sign)
+
+    units = _ESCAPE.sub(plain, raw)
+    # Java encodes one character as a surrogate pair of two units
+    return units.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+# --- users and rules ---------------------------------------------------------------------------
+
+VERSION: Final = "JMQFileAccessControlModel/100"
+ADMIN: Final = "admin"
+"""Members of this group may use the admin service regardless of the rules."""
+ALL: Final = "*"
+MOST_NAMED: Final = 500
+"""Maximum number of permissions of a user that name individual destinations."""
+
+_HASH: Final = re.compile(r"-?[0-9a-f]{1,32}\Z")
+_OPERATIONS: Final = {
+    "produce": Operation.PRODUCE,
+    "consume": Operation.CONSUME,
+    "browse": Operation.BROWSE,
+}
+_RULE: Final = re.compile(r"(queue|topic)\.(.+)\.(?:produce|consume|browse)\.(?:allow|deny)\.")
+
+
 def _read_access(settings: SourceSettings, instance: Path) -> None:
     plan = settings.plan
     kind = settings.take("imq.authentication.type", str, "digest")
@@ -137,3 +413,145 @@ def _file(settings: SourceSettings, instance: Path, prefix: str, usual: str) -> 
         return file
     plan.leave("users", str(file), "there is no such file; add users with `sluicemq users add`")
     return None
+
+
+class OpenmqAccount(NamedTuple):
+    """A line of passwd. `group` may be ""."""
+
+    name: str
+    digest: str
+    group: str
+    active: bool
+
+
+def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
+    """Read the lines of passwd. Raises SourceError."""
+    accounts = []
+    content = plan.change_detector.read_settings(file).decode("utf-8", "replace")
+    for count, line in enumerate(content.splitlines(), 1):
+        if not line.strip():
+            continue
+        parts = line.split(":")
+        if len(parts) < 2 or not parts[0] or not _HASH.match(parts[1]):
+            raise Damage(f"{file}, line {count}: this is no account: name:hash:group:active")
+        name, digest, group, active = (*parts, "", "")[:4]
+        accounts.append(OpenmqAccount(name, digest, group.strip(), active == "1"))
+    return accounts
+
+
+class AccessRules:
+    """Rules of accesscontrol.properties.
+
+    named      destinations that rules name, without wildcards of topics
+    wildcards  rules for topics by wildcard
+    """
+
+    def __init__(self, values: dict[str, SourceSetting]) -> None:
+        self._names = {
+            key: {part.strip() for part in given.value.split(",")} for key, given in values.items()
+        }
+        self.named: set[Address] = set()
+        self.wildcards: list[str] = []
+        for key in sorted(values):
+            if match := _RULE.match(key):
+                kind, name = Kind[match[1].upper()], match[2]
+                if not set(name) & set("*>"):
+                    self.named.add(Address(kind, name))
+                elif kind is Kind.TOPIC and name != ALL:
+                    self.wildcards.append(key)
+
+    def allows(self, account: OpenmqAccount, *rules: str) -> bool:
+        """Return whether the last decision of these rules is allow; the general rules come
+        first."""
+        verdict = False
+        subjects = (("group", ALL), ("group", account.group), ("user", ALL), ("user", account.name))
+        for rule in rules:
+            for sort, name in subjects:
+                allowed = name in self._names.get(f"{rule}.allow.{sort}", ())
+                denied = name in self._names.get(f"{rule}.deny.{sort}", ())
+                if name and allowed != denied:
+                    verdict = allowed
+        return verdict
+
+    def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
+        """Return whether the user may perform the operation on a destination; ALL = one that no
+        rule names."""
+        sort = kind.name.lower()
+        return self.allows(account, f"{sort}.*.{operation}", f"{sort}.{name}.{operation}")
+
+
+def read_rules(file: Path, plan: Plan) -> AccessRules:
+    """Read the rules. Raises SourceError."""
+    values = read_properties(file, plan)
+    version = values.get("version")
+    if version is None or version.value != VERSION:
+        raise Damage(f"{file}: its version is not {VERSION}")
+    return AccessRules(values)
+
+
+def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules | None) -> None:
+    """Add users to the plan. Without rules everyone may do everything except administer."""
+    now = int(time.time())
+    known = {*plan.destinations, *plan.counts} | (rules.named if rules else set())
+    for rule in rules.wildcards if rules else ():
+        plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
+    for account in accounts:
+        if not account.active:
+            plan.leave("user", account.name, "it is not active")
+        elif not is_user_name(account.name):
+            plan.leave("user", account.name, "a name has 1 to 64 letters, digits and - _ . @")
+        else:
+            record = UserRecord(
+                digest=account.digest,
+                superuser=(
+                    rules.allows(account, "connection.*", "connection.ADMIN")
+                    if rules
+                    else account.group == ADMIN
+                ),
+                permissions=tuple(_permissions(plan, account, rules, known)),
+                created=now,
+                updated=now,
+            )
+            plan.users.append(NewUser(account.name, record))
+
+
+def _permissions(
+    plan: Plan, account: OpenmqAccount, rules: AccessRules | None, known: set[Address]
+) -> list[Permission]:
+    if rules is None:
+        return [Permission(ALL, frozenset({*_OPERATIONS.values(), Operation.CREATE}))]
+    if not rules.allows(account, "connection.*", "connection.NORMAL"):
+        plan.leave(
+            "permission",
+            f"connection.NORMAL of {account.name}",
+            "this user may not connect as a client; here it has no permission instead",
+        )
+        return []
+    everywhere = set()
+    if all(rules.allows(account, f"{sort}.create") for sort in ("queue", "topic")):
+        everywhere.add(Operation.CREATE)
+    named: dict[str, set[Operation]] = {}
+    for word, operation in _OPERATIONS.items():
+        denied = {each for each in known if not rules.may(account, each.kind, each.name, word)}
+        # topics are never browsed, so browsing depends on queues only
+        kinds = [Kind.QUEUE] if word == "browse" else list(Kind)
+        if (
+            all(rules.may(account, kind, ALL, word) for kind in kinds)
+            and not any(each.kind in kinds for each in denied)
+            and not any(f".{word}.deny." in rule for rule in rules.wildcards)
+        ):
+            everywhere.add(operation)
+            continue
+        for name in sorted({each.name for each in known} - {each.name for each in denied}):
+            if is_pattern(name):
+                named.setdefault(name, set()).add(operation)
+    if named:
+        plan.notes.append(
+            f"{account.name} may not do everything everywhere: each destination known by now is "
+            "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
+        )
+    for name in list(named)[MOST_NAMED:]:
+        plan.leave("permission", f"{account.name} on {name}", "there are too many")
+        del named[name]
+    found = [Permission(name, frozenset(operations)) for name, operations in named.items()]
+    return [Permission(ALL, frozenset(everywhere)), *found] if everywhere else found

@@ -12,26 +12,74 @@
 | messages                             | the same, with id, headers, priority, attempts; rows that|
 |                                      | are no waiting messages go into a file (store.py)        |
 | dead_letters                         | messages in the queue's dead-letter queue                |
+
+The settings of the server come from several sources. Later sources override earlier ones:
+
+    appsettings.{DOTNET_ENVIRONMENT}.json    Production, unless the environment says otherwise
+    environment                              VibeMQ__Tls__Enabled=true stands for VibeMQ:Tls:Enabled
+    the file that VIBEMQ_CONFIG_PATH names
+    appsettings.json
+
+So the settings file overrides the environment, contrary to most .NET programs, because VibeMQ's
+server does so. Names are case-insensitive.
 """
 
 from __future__ import annotations
 
+import os
+import re
+import time
+from collections.abc import Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from sluicemq.migrate.configuration import SourceSettings
-from sluicemq.migrate.plan import Plan
-from sluicemq.migrate.source_files import SourceError, is_database
-from sluicemq.migrate.vibemq.settings import (
-    SETTINGS,
-    STORE,
-    migrate_settings,
-    read_layers,
-    store_of,
-    take_users,
+import msgspec
+
+from sluicemq.migrate.configuration import (
+    PartlyMigrated,
+    SettingRule,
+    SourceSetting,
+    SourceSettings,
+    log_level,
+    number,
+    positive,
+    text,
+    truth,
+)
+from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.source_files import (
+    Damage,
+    SourceError,
+    column_text,
+    columns,
+    is_database,
+    opened,
 )
 from sluicemq.migrate.vibemq.store import read_store
+from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
+from sluicemq.protocols.vibemq.commands import OPERATIONS
+from sluicemq.protocols.vibemq.queues import Mode, spelled
+from sluicemq.protocols.vibemq.wire import NO_LIMIT
+from sluicemq.security.passwords import COSTS, bcrypt_cost
+from sluicemq.security.records import TokenRecord, UserRecord
 
+SETTINGS: Final = "appsettings.json"
+STORE: Final = "vibemq.db"
+PORT: Final = 2925
+TOKEN_USER: Final = "vibemq"
+"""User that clients with the shared token of old versions log in as."""
+AUTHORIZATION: Final = "vibemq.authorization."
+"""Prefix of settings for users. If there is one, clients have to log in."""
+
+_CONFIG_PATH: Final = "vibemq_config_path"
+_ENVIRONMENT: Final = "dotnet_environment"
+_SECTIONS: Final = ("vibemq", "logging")
+"""Sections of the settings that are read."""
+
+Values = dict[str, SourceSetting]
+"""Settings by their dotted name in lower case; the items of a list by their index, as .NET has
+them, or as one value."""
 _UNKNOWN: Final = (
     "no settings and no user database are here, so nothing says whether clients had to log in. If "
     "they had, name the database with --auth-db FILE, or the environment with --env FILE"
@@ -92,3 +140,436 @@ def inspect_source(
     else:
         read_store(plan, store, strict=strict, fan_out_rows=fan_out_rows)
     return plan
+
+
+# --- sources -----------------------------------------------------------------------------------
+
+
+def read_layers(
+    plan: Plan,
+    directory: Path,
+    settings: Path | None,
+    environment: Path | None,
+    *,
+    alone: bool,
+) -> Values | None:
+    """Read the settings of a server that was started in `directory`. None = there are none.
+
+    `settings` is its settings file and `environment` a file with the variables it was started with,
+    if there are such files. `alone`: VIBEMQ_CONFIG_PATH does not count. Adds a note on variables
+    that did not count. Raises SourceError.
+    """
+    variables = _read_variables(plan, environment) if environment is not None else {}
+    name = variables.pop(_ENVIRONMENT, None)
+    staged = directory / f"appsettings.{name.value if name else 'Production'}.json"
+    lowest = [_read_file(plan, staged)] if staged.exists() else []
+    path = variables.pop(_CONFIG_PATH, None)
+    files: list[Values] = []
+    if path is not None and not alone:
+        named = beside(directory, path.value)
+        if not named.exists():
+            raise SourceError(
+                f"{path.where}: VIBEMQ_CONFIG_PATH names {path.value} as the settings, and there "
+                "is no such file here; copy it, and name it with --settings FILE"
+            )
+        files.append(_read_file(plan, named))
+    if settings is not None:
+        files.append(_read_file(plan, settings))
+    if environment is None and not lowest and not files:
+        return None
+    by_environment = {key: value for key, value in variables.items() if _is_setting(key)}
+    overruled = sorted(
+        value.name
+        for key, value in by_environment.items()
+        if any(
+            key in file and str(file[key].value).lower() != value.value.lower() for file in files
+        )
+    )
+    if overruled:
+        plan.notes.append(
+            f"the settings file has other values than the environment for {', '.join(overruled)}; "
+            "its own are taken, as by VibeMQ's server"
+        )
+    return _merged([*lowest, by_environment, *files])
+
+
+def beside(directory: Path, path: str) -> Path:
+    """Return the file that a server started in `directory` calls `path`. If it does not exist, the
+    function searches for its name alone, because paths within a container are invalid outside."""
+    place = directory / path
+    by_name = directory / place.name
+    return by_name if not place.exists() and by_name.exists() else place
+
+
+def _read_file(plan: Plan, file: Path) -> Values:
+    tree = decode(plan.change_detector.read_settings(file), str(file))
+    if not isinstance(tree, dict):
+        raise Damage(f"{file}, line 1: this is no JSON object")
+    return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
+
+
+def _flat(tree: dict[str, Any] | list[Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """Return the values by dotted name. Lists and objects without items are values."""
+    for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+        if isinstance(value, (dict, list)) and value:
+            yield from _flat(value, f"{before}{key}.")
+        else:
+            yield f"{before}{key}", value
+
+
+def _read_variables(plan: Plan, file: Path) -> Values:
+    """Read the variables of a file in the format of `docker run --env-file`, or of `env`: a line is
+    NAME=VALUE, blank, or begins with #. Quotes around a value are removed, as Compose does."""
+    try:
+        lines = plan.change_detector.read_settings(file).decode("utf-8-sig").splitlines()
+    except UnicodeDecodeError as fault:
+        raise Damage(f"{file}, byte {fault.start}: this is not UTF-8") from None
+    found = {}
+    for line_number, line in enumerate(lines, 1):
+        raw = line.strip()
+        name, equals, value = raw.partition("=")
+        name = name.strip().replace("__", ".").replace(":", ".")
+        if not raw or raw.startswith("#"):
+            continue
+        if equals:
+            value = re.sub(r"""^(["'])(.*)\1$""", r"\2", value.strip())
+            found[name.lower()] = SourceSetting(name, value, str(file))
+        elif _is_setting(name.lower()) or name.lower() in (_CONFIG_PATH, _ENVIRONMENT):
+            # other lines belong to the multi-line value of another variable
+            raise Damage(f"{file}, line {line_number}: {raw} has no value; write NAME=VALUE")
+    return found
+
+
+def _is_setting(name: str) -> bool:
+    return name.partition(".")[0] in _SECTIONS
+
+
+def _merged(layers: Iterable[Values]) -> Values:
+    """Merge to one value for each name. Lists are merged by index, as .NET does."""
+    merged: Values = {}
+    lists: dict[str, dict[int, SourceSetting]] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            stem, _, index = key.rpartition(".")
+            if stem and index.isdecimal():
+                lists.setdefault(stem, {})[int(index)] = value
+            else:
+                merged[key] = value
+    for stem, items in lists.items():
+        first = next(iter(items.values()))
+        ordered = [items[index].value for index in sorted(items)]
+        merged[stem] = first._replace(name=first.name.rpartition(".")[0], value=ordered)
+    return merged
+
+
+_STRING_OR_COMMENT: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
+_STRING_OR_COMMA: Final = re.compile(rb'"(?:[^"\\]|\\.)*"|,(?=\s*[}\]])', re.DOTALL)
+_NOT_A_LINE_END: Final = re.compile(rb"[^\n]")
+_OFFSET: Final = re.compile(r"\(byte (\d+)\)")
+_BOM: Final = b"\xef\xbb\xbf"
+
+
+def decode(content: bytes, where: str) -> Any:
+    """Return the value of JSON in the dialect of .NET's configuration: with comments, and commas
+    before a closing bracket. Raises Damage with the line."""
+    content = content.removeprefix(_BOM)
+    plain = _STRING_OR_COMMA.sub(_blanked, _STRING_OR_COMMENT.sub(_blanked, content))
+    try:
+        return msgspec.json.decode(plain)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        found = _OFFSET.search(str(fault))
+        line = content.count(b"\n", 0, int(found[1])) + 1 if found else 1
+        raise Damage(f"{where}, line {line}: not JSON: {fault}") from None
+
+
+def _blanked(match: re.Match[bytes]) -> bytes:
+    """Replace what is no string by blanks, so that errors keep their position."""
+    part: bytes = match[0]
+    return part if part.startswith(b'"') else _NOT_A_LINE_END.sub(b" ", part)
+
+
+# --- conversions -------------------------------------------------------------------------------
+
+_ALGORITHMS: Final = {"gzip": "gzip", "1": "gzip", "brotli": "Brotli", "2": "Brotli"}
+"""Supported compressions, by name and number of VibeMQ."""
+_TLS_VERSIONS: Final = {"tls12": "1.2", "3072": "1.2", "tls13": "1.3", "12288": "1.3"}
+_SYSTEMS_CHOICE: Final = frozenset({"none", "0", ""})
+_MODES: Final = {
+    spelling: spelled(mode)
+    for mode in Mode
+    for spelling in (spelled(mode).lower(), str(mode.value))
+}
+
+
+def _words(value: object) -> list[str]:
+    values = value if isinstance(value, list) else [value]
+    return [str(each).strip().lower() for each in values]
+
+
+def _compression(value: object) -> bool | PartlyMigrated | None:
+    supported = {_ALGORITHMS[word] for word in _words(value) if word in _ALGORITHMS}
+    if len(supported) == 1:
+        return PartlyMigrated(
+            None,
+            "gzip and Brotli are both offered, and the list of each client decides; "
+            "compression = false offers none",
+        )
+    return None if supported else False
+
+
+def _delivery_mode(value: object) -> str | PartlyMigrated:
+    mode = _MODES.get(next(iter(_words(value)), ""))
+    return mode or PartlyMigrated(None, "there is no such delivery mode")
+
+
+def _queue_size(value: object) -> int | PartlyMigrated:
+    """Convert a size: 0 and less are 1, as there."""
+    try:
+        return min(max(1, number(value)), NO_LIMIT)
+    except ValueError:
+        return PartlyMigrated(None, "this is no number")
+
+
+def _tls_versions(value: object) -> str | PartlyMigrated | None:
+    """Convert names separated by commas, or one number."""
+    names = [name.strip() for word in _words(value) for name in word.split(",")]
+    lowest = min((_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS), default=None)
+    others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]
+    if others:
+        return PartlyMigrated(lowest, f"TLS 1.2 and 1.3 are offered here, not {', '.join(others)}")
+    return lowest
+
+
+def _off(value: object) -> bool | None:
+    return None if truth(value) else False
+
+
+_RULES: Final = {
+    "vibemq.maxconnections": SettingRule("listener.max_connections", number),
+    "vibemq.maxmessagesize": SettingRule("listener.max_frame_bytes", number),
+    "vibemq.compressionthreshold": SettingRule("listener.compression_threshold", number),
+    "vibemq.supportedcompressions": SettingRule("listener.compression", _compression),
+    "vibemq.queuedefaults.defaultdeliverymode": SettingRule(
+        "listener.default_mode", _delivery_mode
+    ),
+    "vibemq.queuedefaults.maxqueuesize": SettingRule(
+        "listener.default_max_queue_size", _queue_size
+    ),
+    "vibemq.queuedefaults.enableautocreate": SettingRule("broker.auto_create_queues", _off),
+    "logging.loglevel.default": SettingRule("logging.level", log_level),
+}
+_RATE_RULES: Final = {
+    "vibemq.ratelimit.maxmessagesperclientpersecond": SettingRule("listener.rate_limit", positive),
+}
+_TLS_RULES: Final = {
+    "vibemq.tls.sslprotocols": SettingRule("listener.tls_min_version", _tls_versions),
+}
+
+_REASONS: Final = {
+    "vibemq.ratelimit.maxconnectionsperipperwindow": "connections are limited by max_connections; "
+    "failed logins by [auth]",
+    "vibemq.ratelimit.maxmessagesperclientpersecond": "RateLimit is not enabled",
+    "vibemq.ratelimit.connectionwindow": "see RateLimit.MaxConnectionsPerIpPerWindow",
+    "vibemq.authorization.superuserpassword": "the superuser keeps the password of the user "
+    "database",
+    "vibemq.authorization.superuserusername": "the users are taken from the user database",
+    "vibemq.tls.restrictcertificatepathtoworkingdirectory": "certificates may be anywhere",
+    "vibemq.tls.allowedcertificatedirectories": "certificates may be anywhere",
+    "vibemq.tls.sslprotocols": "TLS is not enabled",
+    "vibemq.tls.certificatepassword": "write it into a file of its own and name that with "
+    "password_file",
+    "vibemq.sqlitestorage.enablewal": "the journal is ours",
+    "vibemq.sqlitestorage.busytimeoutms": "the journal is ours",
+}
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+def store_of(settings: SourceSettings, directory: Path, named: Path | None) -> Path | None:
+    """Return the SQLite file: `named`, or the configured one. None = none is configured."""
+    kind = settings.take("vibemq.storagetype", text, "").lower()
+    path = settings.take("vibemq.sqlitestorage.databasepath", text, "")
+    if named is not None:
+        return named
+    if kind == "redis":
+        settings.plan.leave("messages", "in Redis", "Redis storage is not covered: see the guide")
+        return None
+    return beside(directory, path or STORE) if kind == "sqlite" or path else None
+
+
+def migrate_settings(settings: SourceSettings, directory: Path) -> None:
+    """Fill in settings and listeners. The plan has the users of the user database, and `directory`
+    is where the server was started, most often where its settings are."""
+    plan = settings.plan
+    port = settings.take("vibemq.port", number, PORT)
+    settings.apply(_RULES)
+    if settings.take("vibemq.ratelimit.enabled", truth, True):
+        settings.apply(_RATE_RULES)
+    _take_token(settings)
+    tls = settings.take("vibemq.tls.enabled", truth, False)
+    certificate = settings.take("vibemq.tls.certificatepath", text, "")
+    required = settings.take("vibemq.tls.requireclientcertificate", truth, False)
+    if tls:
+        settings.apply(_TLS_RULES)
+        # absolute, because the broker may be started in another directory; links are not followed,
+        # because a certificate may be replaced by changing one
+        settings.options["certificate"] = os.path.abspath(directory / certificate)
+        if required:
+            plan.leave(
+                "setting",
+                "Tls.RequireClientCertificate",
+                "set client_ca to the authority whose certificates are trusted, and "
+                "client_certificate = required",
+            )
+    host = settings.host("", f"port {port}", guarded=bool(plan.users))
+    scheme = "vibemq+tls" if tls else "vibemq"
+    plan.listen(f"{scheme}://{host}:{port}", "VibeMQ:Port", **settings.options)
+    settings.report_rest(_REASONS)
+
+
+def _take_token(settings: SourceSettings) -> None:
+    plan = settings.plan
+    authorized = any(name.startswith(AUTHORIZATION) for name in settings.values)
+    settings.take(f"{AUTHORIZATION}databasepath", text, "")
+    token = settings.take("vibemq.authtoken", text, "")
+    asked = settings.take("vibemq.enableauthentication", truth, False)
+    if token and (authorized or plan.users):
+        plan.leave("token", "AuthToken", "VibeMQ ignores it where there is Authorization")
+    elif token and asked:
+        now = int(time.time())
+        digest = sha256(token.encode()).hexdigest()
+        record = TokenRecord(id=digest[:8], sha256=digest, label="AuthToken", created=now)
+        user = UserRecord(superuser=True, tokens=(record,), created=now, updated=now)
+        plan.users.append(NewUser(TOKEN_USER, user))
+    elif token:
+        plan.leave(
+            "token", "AuthToken", "EnableAuthentication is off, so no client is asked for it"
+        )
+
+
+# --- users -------------------------------------------------------------------------------------
+
+USERS: Final = "auth.db"
+_COLUMNS: Final = frozenset({"username", "password_hash", "is_superuser", "created_at"})
+
+_OPERATIONS: Final[dict[object, Operation]] = {
+    spelling: operation
+    for number, (name, operation) in enumerate(OPERATIONS.items())
+    for spelling in (number, name.lower())
+}
+"""Permissions by number, as stored, and by name."""
+
+
+def take_users(
+    plan: Plan, database: Path | None, nearby: list[Path], values: Values, without: bool
+) -> None:
+    """Add the users to the plan. If no database is given, it is looked for in the directories
+    `nearby`, by the path and the name in the settings, else by its usual name.
+
+    A broker whose clients had to log in is never migrated without its users unless the command line
+    requests it (`without`): anyone who reached the new broker could do everything. Raises
+    SourceError if there were users and none can be added.
+    """
+    authorized = any(name.startswith(AUTHORIZATION) for name in values)
+    configured = values.get(f"{AUTHORIZATION}databasepath")
+    names = [str(configured.value)] if configured is not None and configured.value else []
+    places = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
+    file = database or next((place for place in places if place.exists()), None)
+    if without:
+        if authorized or file is not None:
+            plan.leave("users", "all", "--without-users was given; `sluicemq users add` adds some")
+        return
+    if file is None:
+        if authorized:
+            raise SourceError(
+                f"{plan.place}: VibeMQ has users (its settings have a section Authorization), and "
+                f"their database, {names[0] if names else USERS}, is not here. Name it with "
+                "--auth-db FILE; in a container without a DatabasePath it is /app/auth.db (docker "
+                "cp takes it and what is beside it out). --without-users moves in without them"
+            )
+        return
+    found = _read_users(plan, file)
+    if not plan.users and (found or authorized):
+        reasons = [f"; {left.name!r}: {left.reason}" for left in plan.left if left.what == "user"]
+        raise SourceError(
+            f"{file}: none of its {found} users can be taken over{''.join(reasons[:3])}. Correct a "
+            "copy of it and name that with --auth-db FILE; --without-users moves in without them"
+        )
+    if plan.users:
+        plan.notes.append(f"the users are those of {file}")
+
+
+def _read_users(plan: Plan, file: Path) -> int:
+    """Add the users to the plan. Returns their number, including those that cannot be added."""
+    now = int(time.time())
+    found = 0
+    with opened(file, plan.change_detector) as connection:
+        if not columns(connection, "users") >= _COLUMNS:
+            raise Damage(
+                f"{file}: there is no table `users` as VibeMQ has it. A database that was copied "
+                f"from a running broker is incomplete without {file.name}-wal beside it"
+            )
+        permissions: dict[str, list[Permission]] = {}
+        for name, pattern, operations in connection.execute(
+            "SELECT CAST(username AS BLOB), CAST(queue_pattern AS BLOB), CAST(operations AS BLOB)"
+            " FROM permissions ORDER BY id"
+        ):
+            user, glob = column_text(name), column_text(pattern)
+            permission = _permission(plan, file, user, glob, operations)
+            if permission is not None:
+                permissions.setdefault(user, []).append(permission)
+        rows = connection.execute(
+            "SELECT CAST(username AS BLOB), CAST(password_hash AS BLOB), is_superuser, created_at"
+            " FROM users ORDER BY 1"
+        )
+        for name, stored, superuser, created in rows:
+            found += 1
+            user = column_text(name)
+            if not is_user_name(user):
+                plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
+                continue
+            record = UserRecord(
+                password=_password(plan, user, column_text(stored)),
+                superuser=bool(superuser),
+                permissions=tuple(permissions.get(user, ())),
+                created=created if isinstance(created, int) and 0 <= created <= now else now,
+                updated=now,
+            )
+            plan.users.append(NewUser(user, record))
+    return found
+
+
+def _password(plan: Plan, user: str, stored: str) -> str:
+    """Return the hash to keep; "" if it can never be verified, which is reported."""
+    if bcrypt_cost(stored):
+        return stored
+    plan.leave(
+        "password",
+        user,
+        f"its hash is not bcrypt's with a cost of {COSTS[0]} to {COSTS[-1]}, the only ones that "
+        f"are verified: set it anew with `sluicemq users passwd {user}`",
+    )
+    return ""
+
+
+def _permission(
+    plan: Plan, file: Path, user: str, pattern: str, raw: bytes | None
+) -> Permission | None:
+    try:
+        operations: Any = msgspec.json.decode(raw or b"[]")
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
+        raise Damage(f"{file}: permission of {user} on {pattern}: not JSON: {fault}") from None
+    granted = set()
+    for each in operations if isinstance(operations, list) else [operations]:
+        spelling = each.lower() if isinstance(each, str) else each
+        if isinstance(spelling, bool) or spelling not in _OPERATIONS:
+            plan.leave(
+                "permission", f"{each!r} of {user} on {pattern}", "no operation has that name"
+            )
+        else:
+            granted.add(_OPERATIONS[spelling])
+    if not is_pattern(pattern):
+        plan.leave("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
+        return None
+    return Permission(pattern, frozenset(granted), ignore_case=True)

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 import sqlite3
 import time
-import zlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -31,7 +30,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-import brotli
 import msgspec
 
 from sluicemq.migrate.plan import Plan, SetAsideRow, SourceMessage, key_of
@@ -47,15 +45,21 @@ from sluicemq.model.dead_letters import dead_letter_of
 from sluicemq.model.destination import Address, Kind, Overflow, is_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message
+from sluicemq.protocols.vibemq.compression import SUPPORTED, compress
 from sluicemq.protocols.vibemq.mapping import PRIORITIES, PRIORITY, check, read_priority, to_message
 from sluicemq.protocols.vibemq.queues import Mode, QueueOptions, origin_of, read_written
-from sluicemq.protocols.vibemq.wire import MAX_BODY, NO_HEADERS, PUBLISH, Frame, encode
+from sluicemq.protocols.vibemq.wire import (
+    MAX_BODY,
+    MAX_UNPACKED,
+    NO_HEADERS,
+    PUBLISH,
+    Frame,
+    encode,
+)
 
 KIND: Final = "vibemq"
 NORMAL: Final = 1
 """A stored priority, 0-3."""
-MAX_UNPACKED: Final = 64 * 1024**2
-"""Maximum number of bytes of a frame's uncompressed body that a .NET client reads."""
 MOST_NAMED: Final = 100
 """Maximum number of rows that are reported individually; others are counted."""
 MESSAGES: Final = frozenset(
@@ -67,8 +71,6 @@ _REASONS: Final = {
     2: "DeserializationError",
     3: "HandlerException",
 }
-_GZIP: Final = 31
-"""zlib's window bits for the gzip format with its largest window."""
 _AS_A_MATTER_OF_COURSE: Final = {
     "dropped": "beyond maxQueueSize: dropped by VibeMQ (DropOldest), at the latest by its next "
     "start, and left in its store; set aside",
@@ -422,14 +424,8 @@ def _check_size(frame: Frame) -> None:
     """Raise ProtocolError if it is no frame, UnimportableRow if it exceeds, even compressed, the
     size that a .NET client reads."""
     body = encode(frame, trailer=False, limit=1 << 40)
-    if len(body) <= MAX_BODY:
-        return
-    if len(body) > MAX_UNPACKED:
-        raise UnimportableRow("undeliverable", _too_large(len(body)))
-    if (
-        len(zlib.compress(body, 1, _GZIP)) > MAX_BODY
-        and len(brotli.compress(body, quality=5, lgwin=24)) > MAX_BODY
-        and len(zlib.compress(body, 9, _GZIP)) > MAX_BODY
+    if len(body) > MAX_UNPACKED or (
+        len(body) > MAX_BODY and not any(compress(body, how, MAX_BODY) for how in SUPPORTED)
     ):
         raise UnimportableRow("undeliverable", _too_large(len(body)))
 

@@ -21,10 +21,10 @@ from zlib_ng import zlib_ng
 from sluicemq.journal.files import DurableEnd, read_durable
 from sluicemq.journal.segment import (
     TRAILER_BYTES,
+    DamagedFile,
     MappedSegment,
     SegmentHeader,
     SegmentIndex,
-    damaged,
     decode_trailer,
     list_segments,
     read_identity,
@@ -212,7 +212,7 @@ class Mapped(StoredSegment):
         return self._buffer.slice(start, max(0, min(end, self._view.size) - start))
 
     def damage(self, offset: int, what: str) -> JournalDamaged:
-        return damaged(self._view.path, offset, what)
+        return DamagedFile(self._view.path, offset, what)
 
     def is_intact(self, strict: bool) -> bool | None:
         known = _verified.find(self.key)
@@ -261,9 +261,11 @@ class DirectoryStorage(JournalStorage):
             if view.index is not None:
                 return Mapped(view, view.index_offset)
             if not end:
-                raise damaged(path, view.size, "the segment is not the last and has no intact end")
+                raise DamagedFile(
+                    path, view.size, "the segment is not the last and has no intact end"
+                )
             if end > view.size:
-                raise damaged(path, view.size, f"the segment ends here, not at {end}")
+                raise DamagedFile(path, view.size, f"the segment ends here, not at {end}")
             return Mapped(view, end)
         except FileNotFoundError:
             raise RecordNotFound(f"the segment {path} has been removed") from None
