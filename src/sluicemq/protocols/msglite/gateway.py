@@ -133,7 +133,7 @@ class GatewaySession:
         """End a request body without a length. The client may still wait for its response."""
         if self._state is not _State.READING:
             return
-        if not self._reader.begun:
+        if not self._reader.buffered:
             self._close("")
             return
         self._reader.end()
@@ -162,7 +162,7 @@ class GatewaySession:
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Answer with `reason` as an error unless the response has begun, and close."""
-        if self._state is _State.READING and not self._reader.begun:
+        if self._state is _State.READING and not self._reader.buffered:
             self._close(reason)
         else:
             self._fail(reason)
