@@ -14,7 +14,7 @@ pages of output, which would fill the broker's memory if the client does not rea
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 from typing import Final, Protocol
@@ -173,7 +173,7 @@ class MaintenanceSession(NoConsumers):
             if len(line) > LINE_LIMIT:
                 self._refuse()
             else:
-                self._command(decode_name(line))
+                self._command(decode_name(line).strip())
         if not lines:
             self._held_bytes = 0
         if not lines and len(self._line) > LINE_LIMIT and not self._channel.closed:
@@ -184,43 +184,51 @@ class MaintenanceSession(NoConsumers):
         self._close("maintenance command too long")
 
     def _command(self, line: str) -> None:
-        words = line.strip().split(None, 1)
+        words = line.split(None, 1)
         if not words:
             if self._page is None:
                 self._write(screen.PROMPT)
             return
-        word = words[0]
         argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
         self._stop()
-        if word in ("quit", "exit"):
-            self._close("")
-        elif word == "monitor" or (word == "show" and not argument):
-            self._refresh(self._monitor)
-        else:
-            try:
-                if word == "flushall":
-                    self._purge(list(self._queues()))
-                elif word == "flush" and argument:
-                    queue = self._permitted(Operation.MANAGE, argument)
-                    self._purge([] if queue is None else [queue])
-                elif word == "show":
-                    self._permitted(Operation.BROWSE, argument)
-                    self._refresh(lambda: self._show(argument))
-                else:
-                    self._write(self._answer(word, argument, line.strip()) + screen.PROMPT)
-            except AccessDenied as error:
-                self._write(screen.error(f"Not permitted: {error}") + screen.PROMPT)
+        try:
+            response = self._carry_out(words[0], argument, line)
+        except AccessDenied as error:
+            response = screen.error(f"Not permitted: {error}")
+        if response:
+            self._write(response + screen.PROMPT)
 
-    def _answer(self, word: str, argument: str, line: str) -> str:
-        if word == "help":
-            return screen.help_page(argument) if argument else screen.help_list()
-        if word in ("clear", "q"):
-            return screen.cleared(self._vitals.version)
-        if word == "flush":
-            return screen.error("ERROR: incomplete command: flush takes the name of a queue")
-        if word == "search":
-            return screen.search_result(argument, self._search(argument))
-        return screen.unknown_command(line)
+    def _carry_out(self, word: str, argument: str, line: str) -> str:
+        """Carry out a command.
+
+        Return its response; "" if that is a page, or is written later. Raises AccessDenied.
+        """
+        match word, argument:
+            case "quit" | "exit", _:
+                self._close("")
+            case ("monitor", _) | ("show", ""):
+                self._refresh(self._monitor)
+            case "show", _:
+                self._permitted(Operation.BROWSE, argument)
+                self._refresh(lambda: self._show(argument))
+            case "flushall", _:
+                self._purge(list(self._queues()))
+            case "flush", "":
+                return screen.error("ERROR: incomplete command: flush takes the name of a queue")
+            case "flush", _:
+                queue = self._permitted(Operation.MANAGE, argument)
+                self._purge([] if queue is None else [queue])
+            case "search", _:
+                return screen.search_result(argument, self._search(argument))
+            case "clear" | "q", _:
+                return screen.cleared(self._vitals.version)
+            case "help", "":
+                return screen.help_list()
+            case "help", _:
+                return screen.help_page(argument)
+            case _:
+                return screen.unknown_command(line)
+        return ""
 
     def _purge(self, queues: list[Destination]) -> None:
         """Purge the queues, or none if the user may not purge one of them. Raises AccessDenied."""
@@ -245,21 +253,10 @@ class MaintenanceSession(NoConsumers):
         return destination
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
-        # Not a regular expression: with many asterisks its running time is unbounded. The parts of
-        # the pattern are searched one after the other, each at its first match.
         parts = [part for part in pattern.casefold().split("*") if part]
-        found = []
-        for destination in self._queues():
-            name = destination.name.casefold()
-            position = 0
-            for part in parts:
-                position = name.find(part, position)
-                if position < 0:
-                    break
-                position += len(part)
-            else:
-                found.append(_figures(destination))
-        return sorted(found)
+        return sorted(
+            _figures(queue) for queue in self._queues() if _matches(queue.name.casefold(), parts)
+        )
 
     # --- pages -------------------------------------------------------------------------------
 
@@ -327,13 +324,13 @@ class MaintenanceSession(NoConsumers):
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, which may be escaped as on the pages; or None."""
         destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
-        if destination is not None and not self._is_visible(destination):
+        if destination is not None:
+            return destination if self._is_visible(destination) else None
+        if "\\" not in name:
             return None
-        if destination is None and "\\" in name:
-            for candidate in self._queues():
-                if screen.printable(candidate.name) == name:
-                    return candidate
-        return destination
+        return next(
+            (queue for queue in self._queues() if screen.printable(queue.name) == name), None
+        )
 
     # --- output ------------------------------------------------------------------------------
 
@@ -346,6 +343,19 @@ class MaintenanceSession(NoConsumers):
             self._lines.clear()
             self._stop()
             self._transport.close(reason)
+
+
+def _matches(name: str, parts: Iterable[str]) -> bool:
+    """Return whether the name has these parts, one after the other.
+
+    Each is taken at its first occurrence: with a regular expression the running time would be
+    unbounded.
+    """
+    for part in parts:
+        _, found, name = name.partition(part)
+        if not found:
+            return False
+    return True
 
 
 def _figures(destination: Destination) -> screen.QueueFigures:
