@@ -369,14 +369,11 @@ def _dead_letter_headers(message: Message) -> bytes:
     """Return the headers of a VibeMQ dead letter: the publisher's, then those of
     `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
+    own = {name: _spelled(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties}
+    own[REASON] = _REASONS.get(own[REASON], own[REASON])
     headers = decode_headers(message.native)
-    for name in DEAD_LETTER_HEADERS:
-        headers.pop(name, None)
-    for name in DEAD_LETTER_HEADERS:
-        if name in properties:
-            text = _spelled(properties[name])
-            headers[name] = _REASONS.get(text, text) if name == REASON else text
-    return encode_headers(headers)
+    kept = {name: text for name, text in headers.items() if name not in DEAD_LETTER_HEADERS}
+    return encode_headers(kept | own)
 
 
 def _spelled(value: Property) -> str:
