@@ -13,7 +13,6 @@ pages of output, which would fill the broker's memory if the client does not rea
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
@@ -56,10 +55,8 @@ class MaintenanceSession(NoConsumers):
     __slots__ = (
         "_broker",
         "_channel",
-        "_held_bytes",
         "_ids",
-        "_line",
-        "_lines",
+        "_input",
         "_page",
         "_purging",
         "_timer",
@@ -77,12 +74,8 @@ class MaintenanceSession(NoConsumers):
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
-        self._line = b""
-        """Unfinished command."""
-        self._lines: deque[bytes] = deque()
-        """Waiting commands. Reading is paused while there are any."""
-        self._held_bytes = 0
-        """Bytes in which they were received."""
+        self._input = bytearray()
+        """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
         self._unsent = False
         self._purging = 0
         """Queues of the latest command that are not purged yet; its response and others wait."""
@@ -93,23 +86,26 @@ class MaintenanceSession(NoConsumers):
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Process bytes from the client."""
-        *lines, self._line = (self._line + data).split(b"\n")
-        self._lines.extend(lines)
+        """Process bytes from the client. Reading is paused while commands wait."""
+        self._input += data
         self._run()
-        if self._lines:
-            self._held_bytes += len(data)
+        if self._waiting:
             self._channel.pause_reading(True)
+
+    @property
+    def _waiting(self) -> bool:
+        """True if a complete command waits for the response to the previous one."""
+        return b"\n" in self._input
 
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input."""
-        return len(self._line) + (self._held_bytes if self._lines else 0)
+        return len(self._input)
 
     @property
     def incomplete(self) -> bool:
         """True if a command has been received in part."""
-        return bool(self._line)
+        return bool(self._input) and not self._input.endswith(b"\n")
 
     @property
     def login(self) -> Login:
@@ -118,20 +114,19 @@ class MaintenanceSession(NoConsumers):
 
     def discard_input(self) -> None:
         """Drop the unfinished command."""
-        self._line = b""
+        del self._input[self._input.rfind(b"\n") + 1 :]
 
     def end_of_input(self) -> None:
         """Process the waiting commands, then close: the client can no longer stop a refresh."""
         self._channel.end()
-        if not self._lines and not self._purging:
+        if not self._waiting and not self._purging:
             self._close("")
 
     def flushed(self) -> None:
         """Process the next command, because the last response has been sent."""
         self._unsent = False
-        if self._lines:
-            self._run()
-        if not self._lines and not self._channel.closed and not self._purging:
+        self._run()
+        if not self._waiting and not self._channel.closed and not self._purging:
             if self._channel.ended:
                 self._close("")
             else:
@@ -148,8 +143,7 @@ class MaintenanceSession(NoConsumers):
     def closed(self) -> None:
         """Stop refreshing."""
         self._channel.close()
-        self._lines.clear()
-        self._line = b""
+        self._input.clear()
         self._stop()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -167,16 +161,16 @@ class MaintenanceSession(NoConsumers):
 
     def _run(self) -> None:
         """Process waiting commands, up to one with a response."""
-        lines = self._lines
-        while lines and not self._unsent and not self._channel.closed and not self._purging:
-            line = lines.popleft()
+        unread = self._input
+        while self._waiting and not self._unsent and not self._channel.closed and not self._purging:
+            end = unread.find(b"\n")
+            line = bytes(unread[:end])
+            del unread[: end + 1]
             if len(line) > LINE_LIMIT:
                 self._refuse()
             else:
                 self._command(decode_name(line).strip())
-        if not lines:
-            self._held_bytes = 0
-        if not lines and len(self._line) > LINE_LIMIT and not self._channel.closed:
+        if len(unread) > LINE_LIMIT and not self._waiting and not self._channel.closed:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -340,7 +334,7 @@ class MaintenanceSession(NoConsumers):
 
     def _close(self, reason: str) -> None:
         if self._channel.close():
-            self._lines.clear()
+            self._input.clear()
             self._stop()
             self._transport.close(reason)
 
