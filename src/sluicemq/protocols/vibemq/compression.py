@@ -9,6 +9,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
+from functools import partial
 from typing import Final
 
 import brotli
@@ -55,16 +56,19 @@ def names(algorithms: Collection[Compression]) -> str:
     return ",".join(how.name.lower() for how in algorithms if how is not Compression.NONE)
 
 
-_LEVELS: Final[dict[Compression, tuple[int, ...]]] = {
-    Compression.GZIP: (1, 9),
-    Compression.BROTLI: (1, 5),
+_COMPRESSORS: Final[dict[Compression, tuple[Callable[[bytes], bytes], ...]]] = {
+    Compression.GZIP: (
+        partial(zlib.compress, level=1, wbits=_GZIP),
+        partial(zlib.compress, level=9, wbits=_GZIP),
+    ),
+    Compression.BROTLI: (
+        partial(brotli.compress, quality=1, lgwin=22),
+        partial(brotli.compress, quality=5, lgwin=24),
+    ),
 }
-"""Compression levels, tried in this order. The first is the .NET client's. Brotli's highest levels
-would take minutes for 64 MiB and save little over 5 with a large window."""
-_BROTLI_WINDOW: Final = 22
-"""Window size of the .NET client, as a power of 2."""
-_BROTLI_LARGEST_WINDOW: Final = 24
-"""Largest window size that every decoder reads."""
+"""Compressors in the order in which they are tried. The first has the .NET client's level and
+window. Every decoder reads Brotli windows of up to 2^24 bytes; its highest levels would take
+minutes for 64 MiB and save little over 5 with that window."""
 
 
 def compress(body: bytes, how: Compression, limit: int) -> bytes | None:
@@ -73,19 +77,12 @@ def compress(body: bytes, how: Compression, limit: int) -> bytes | None:
     Only a body above the limit is compressed in a higher level than the first, which takes seconds
     for 64 MiB. `how` is not NONE.
     """
-    for level in _LEVELS[how] if len(body) > limit else _LEVELS[how][:1]:
-        packed = _packed(body, how, level)
+    compressors = _COMPRESSORS[how]
+    for compressor in compressors if len(body) > limit else compressors[:1]:
+        packed = compressor(body)
         if len(packed) <= limit and len(packed) < len(body):
             return packed
     return None
-
-
-def _packed(body: bytes, how: Compression, level: int) -> bytes:
-    if how is Compression.GZIP:
-        return zlib.compress(body, level, _GZIP)
-    window = _BROTLI_WINDOW if level == 1 else _BROTLI_LARGEST_WINDOW
-    packed: bytes = brotli.compress(body, quality=level, lgwin=window)
-    return packed
 
 
 class Unpacker:
