@@ -46,9 +46,10 @@ COMPILED = {
     ),
     "broker/pending": ("backlog", "cursor", "entry", "queue"),
     "journal": ("append", "format", "liveness", "log"),
-    "protocols": ("channel",),
+    "protocols": ("channel", "framing"),
     "protocols/msglite": ("mapping", "session", "wire"),
     "protocols/phpmq": ("mapping", "session", "wire"),
+    "protocols/vibemq": ("wire",),
     "server": ("clock",),
 }
 

@@ -438,8 +438,8 @@ class Publisher(Generic[Request]):
             return
         error: BrokerError | None = None
         if not message.sequence:
-            why = "the destination has been removed, and another may not be created"
-            error = DestinationNotFound(why)
+            name = parked.destination.name
+            error = DestinationNotFound(f"{name} has been removed, and another may not be created")
         session.finish_parked(parked.request, error)
         self.release()
 

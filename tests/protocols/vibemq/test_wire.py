@@ -310,8 +310,8 @@ def test_a_large_frame_is_left_to_be_read(how: Compression) -> None:
 
 
 def test_a_large_frame_that_cannot_be_read_is_an_error() -> None:
-    decoder = Decoder(Limits(inline=1000, unpacked=2000))
-    decoder.feed(wire.compressed(long_frame(), Compression.GZIP) + encode(HELLO))
+    decoder = Decoder(Limits(inline=1000, unpacked=400_000))
+    decoder.feed(wire.compressed(long_frame(500_000), Compression.GZIP) + encode(HELLO))
     assert decoder.large is not None
     with pytest.raises(FrameTooLarge) as caught:
         decoder.read_large(decoder.large)

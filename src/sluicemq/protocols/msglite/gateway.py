@@ -63,7 +63,6 @@ class GatewaySession:
         "_alarm",
         "_broker",
         "_channel",
-        "_deadline",
         "_owned",
         "_reader",
         "_replies",
@@ -99,7 +98,6 @@ class GatewaySession:
         self._sent = SentDeliveries(broker, refill=True)
         self._alarm = Alarm(transport)
         self._put_off()
-        self._set_alarm()
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -133,7 +131,7 @@ class GatewaySession:
         """End a request body without a length. The client may still wait for its response."""
         if self._state is not _State.READING:
             return
-        if not self._reader.begun:
+        if not self._reader.buffered:
             self._close("")
             return
         self._reader.end()
@@ -141,7 +139,7 @@ class GatewaySession:
 
     def flushed(self) -> None:
         """Acknowledge the sent messages, which makes room for more deliveries."""
-        if self._sent.acknowledge():
+        if self._sent.acknowledge() and self._state is not _State.CLOSED:
             self._put_off()
 
     def pause_delivery(self) -> None:
@@ -162,7 +160,7 @@ class GatewaySession:
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Answer with `reason` as an error unless the response has begun, and close."""
-        if self._state is _State.READING and not self._reader.begun:
+        if self._state is _State.READING and not self._reader.buffered:
             self._close(reason)
         else:
             self._fail(reason)
@@ -265,16 +263,10 @@ class GatewaySession:
     # --- time and the end --------------------------------------------------------------------
 
     def _put_off(self) -> None:
-        self._deadline = self._broker.clock.steady + TIMEOUT * 1000
+        self._alarm.set(TIMEOUT, self._give_up)
 
-    def _set_alarm(self) -> None:
-        left = self._deadline - self._broker.clock.steady
-        self._alarm.set(left / 1000, self._on_alarm)
-
-    def _on_alarm(self) -> None:
-        if self._broker.clock.steady < self._deadline:
-            self._set_alarm()
-        elif self._state is _State.READING:
+    def _give_up(self) -> None:
+        if self._state is _State.READING:
             self._fail(f"the request was not complete in {TIMEOUT} s")
         else:
             self._fail(f"no reply in {TIMEOUT} s")

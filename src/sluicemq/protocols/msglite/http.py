@@ -95,18 +95,21 @@ _UP_TO_THE_END: Final = -1
 
 
 class RequestReader:
-    """Parses one request. `error` is None until the client sends invalid input."""
+    """Parses one request. `error` is None until the client sends invalid input.
+
+    request   request, once it is complete
+    buffered  bytes received of the unfinished request
+    """
 
     __slots__ = (
-        "_body",
         "_first",
         "_headers",
-        "_left",
+        "_length",
         "_lines",
         "_max_body",
         "_rest",
-        "_size",
         "_value",
+        "buffered",
         "error",
         "request",
     )
@@ -114,11 +117,10 @@ class RequestReader:
     def __init__(self, max_body: int = MAX_BODY) -> None:
         self.error: ProtocolError | None = None
         self.request: GatewayRequest | None = None
-        """Request, once it is complete."""
+        self.buffered = 0
         self._max_body = max_body
-        self._size = 0
-        """Bytes received, of head and body."""
         self._rest = bytearray()
+        """Unfinished line of the head; once the head is complete, the body."""
         self._first: list[bytes] | None = None
         """Method, URL and version, once the request line is complete."""
         self._lines = 0
@@ -127,45 +129,35 @@ class RequestReader:
         """Values by name; folded lines joined with a blank, repeated headers with a comma."""
         self._value: bytearray | None = None
         """Value of the last header line."""
-        self._body: bytearray | None = None
-        self._left = 0
-        """Bytes of the body that are still missing, or _UP_TO_THE_END."""
-
-    @property
-    def begun(self) -> bool:
-        """True if any byte has been received."""
-        return bool(self._rest or self._first)
+        self._length: int | None = None
+        """Bytes of the body, or _UP_TO_THE_END; None until the head is complete."""
 
     @property
     def has_head(self) -> bool:
         """True if the head is complete and valid."""
-        return self._body is not None
-
-    @property
-    def buffered(self) -> int:
-        """Bytes received of the unfinished request."""
-        return self._size
+        return self._length is not None
 
     def discard(self) -> None:
         """Drop the request, complete or not."""
-        self._size = 0
+        self.request = None
+        self.buffered = 0
         self._rest.clear()
         self._headers.clear()
         self._value = None
-        self.request = None
-        if self._body is not None:
-            self._body.clear()
 
     def feed(self, data: bytes) -> None:
         """Parse received bytes and set `request` or `error`. Never raises."""
         if self.error is not None or self.request is not None:
             return
-        self._size += len(data)
+        self.buffered += len(data)
+        self._rest += data
         try:
-            if self._body is None:
-                self._read_lines(data)
-            else:
-                self._read_body(data)
+            while self._length is None:
+                line = self._next_line()
+                if line is None:
+                    return
+                self._read_line(line)
+            self._read_body(self._length)
         except ProtocolError as error:
             self.error = without_traceback(error)
             self.discard()
@@ -174,26 +166,22 @@ class RequestReader:
         """Handle the end of input: it completes a body without a length, else it is an error."""
         if self.error is not None or self.request is not None:
             return
-        if self._body is not None and self._left == _UP_TO_THE_END:
+        if self._length == _UP_TO_THE_END:
             self._finish()
         else:
             self.error = ProtocolError("the request is not complete")
 
-    def _read_lines(self, data: bytes) -> None:
+    def _next_line(self) -> bytes | None:
+        """Remove and return a line without its end; None if it is incomplete."""
         rest = self._rest
-        rest += data
-        while self._body is None:
-            end = rest.find(b"\n")
-            line = bytes(rest[:end] if end >= 0 else rest).removesuffix(b"\r")
-            if len(line) > MAX_LINE:
-                raise FrameTooLarge(f"a line is longer than {MAX_LINE} bytes")
-            if end < 0:
-                return
-            del rest[: end + 1]
-            self._read_line(line)
-        body = bytes(rest)
-        rest.clear()
-        self._read_body(body)
+        end = rest.find(b"\n")
+        line = bytes(rest[:end] if end >= 0 else rest).removesuffix(b"\r")
+        if len(line) > MAX_LINE:
+            raise FrameTooLarge(f"a line is longer than {MAX_LINE} bytes")
+        if end < 0:
+            return None
+        del rest[: end + 1]
+        return line
 
     def _read_line(self, line: bytes) -> None:
         if _CONTROL.search(line):
@@ -201,7 +189,7 @@ class RequestReader:
         if self._first is None:
             self._first = _request_line(line)
         elif not line:
-            self._begin_body()
+            self._length = self._body_length(self._first[0])
         elif self._lines >= MAX_LINES:
             raise FrameTooLarge(f"there are more than {MAX_LINES} header lines")
         else:
@@ -223,44 +211,33 @@ class RequestReader:
         self._value = self._headers.setdefault(name, bytearray())
         self._value += value.strip(b" \t")
 
-    def _begin_body(self) -> None:
-        assert self._first is not None
+    def _body_length(self, method: bytes) -> int:
+        """Return the bytes of the body, or _UP_TO_THE_END. Raises ProtocolError."""
         if b"Transfer-Encoding" in self._headers:
             raise ProtocolError("transfer codings are not supported")
         length = self._headers.get(b"Content-Length")
         if length is None:
-            self._left = 0 if self._first[0] in (b"GET", b"HEAD") else _UP_TO_THE_END
-        elif not length.isdigit() or len(length) > 19:
+            return 0 if method in (b"GET", b"HEAD") else _UP_TO_THE_END
+        if not length.isdigit() or len(length) > 19:
             raise ProtocolError("the Content-Length is not a number")
-        else:
-            self._left = int(length)
-            self._check_body(self._left)
-        self._body = bytearray()
+        return int(length)
 
-    def _check_body(self, length: int) -> None:
-        if length > self._max_body:
+    def _read_body(self, length: int) -> None:
+        received = len(self._rest)
+        if (received if length == _UP_TO_THE_END else length) > self._max_body:
             raise FrameTooLarge(f"the body is larger than {self._max_body} bytes")
-
-    def _read_body(self, data: bytes) -> None:
-        body = self._body
-        assert body is not None
-        if self._left == _UP_TO_THE_END:
-            body += data
-            self._check_body(len(body))
-            return
-        body += data[: self._left - len(body)]
-        if len(body) == self._left:
+        if 0 <= length <= received:
+            del self._rest[length:]
             self._finish()
 
     def _finish(self) -> None:
         assert self._first is not None
-        assert self._body is not None
-        method, url, protocol = self._first
+        method, url, protocol = map(_text, self._first)
         headers = {_text(name): _text(value) for name, value in self._headers.items()}
-        body = bytes(self._body)
-        self._body.clear()
-        self._size = 0
-        self.request = GatewayRequest(_text(method), _text(url), _text(protocol), headers, body)
+        body = bytes(self._rest)
+        self._rest.clear()
+        self.buffered = 0
+        self.request = GatewayRequest(method, url, protocol, headers, body)
 
 
 def _request_line(line: bytes) -> list[bytes]:

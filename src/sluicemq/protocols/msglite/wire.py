@@ -20,7 +20,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.framing import FrameDecoder
 
 MESSAGE: Final = 0x3E
 READY: Final = 0x3C
@@ -90,12 +91,8 @@ _NAMES: Final = {
 }
 
 
-class Decoder:
+class Decoder(FrameDecoder[Frame]):
     """Decodes the bytes of one direction of one connection into frames.
-
-    `error` is None until the peer violates the protocol; later input is ignored. Frames that were
-    complete before the error are still returned, so callers process them first and check `error`
-    afterwards.
 
     `commanded` is True after the first valid command line.
     """
@@ -106,24 +103,18 @@ class Decoder:
         "_kinds",
         "_line_limit",
         "_lines",
-        "_need",
-        "_rest",
         "commanded",
-        "error",
     )
 
     def __init__(
         self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
     ) -> None:
         """`kinds` are the commands that the peer may send: FROM_CLIENT or FROM_SERVER."""
-        self.error: ProtocolError | None = None
+        super().__init__()
         self.commanded = False
         self._kinds = kinds
         self._line_limit = limits.line
         self._body_limit = limits.body
-        self._rest = bytearray()
-        self._need = 0
-        """Bytes needed to complete the command in `_rest`; 0 while its line is incomplete."""
         self._lines: dict[bytes, _Head] = {}
         self._commands: dict[bytes, Frame] = {}
         """Cache: the frame of input that is exactly one command without a body."""
@@ -138,49 +129,19 @@ class Decoder:
         """True if no input is left and there was no error."""
         return not self._rest and self.error is None
 
-    @property
-    def buffered(self) -> int:
-        """Bytes received of the unfinished command."""
-        return len(self._rest)
-
-    def discard(self) -> None:
-        """Drop the unfinished command."""
-        self._rest.clear()
-
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
-        rest = self._rest
-        if not rest and len(data) <= _LONGEST_KEPT:
+        if not self._rest and len(data) <= _LONGEST_KEPT:
             frame = self._commands.get(data)
             if frame is not None and self.error is None:
                 return [frame]
-        frames: list[Frame] = []
-        if self.error is not None:
-            return frames
-        try:
-            if rest:
-                if self._need:
-                    if len(rest) + len(data) < self._need:
-                        rest += data
-                        return frames
-                elif b"\n" not in data:
-                    rest += data
-                    self._check_unfinished()
-                    return frames
-                data = b"".join((rest, data))
-                rest.clear()
-            end = self._parse(data, frames)
-            if end < len(data):
-                rest += memoryview(data)[end:]
-                if not self._need:
-                    self._check_unfinished()
-        except ProtocolError as error:
-            self.error = without_traceback(error)
-            rest.clear()
-        return frames
+        return super().feed(data)
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames, and return the index of the incomplete rest."""
+        """Append the complete frames, as `FrameDecoder` requires.
+
+        An invalid unfinished line is rejected early: clients of other protocols may never end it.
+        """
         size = len(data)
         position = 0
         lines = self._lines
@@ -190,6 +151,8 @@ class Decoder:
         while position < size:
             newline = find(b"\n", position)
             if newline < 0:
+                self._check_start(data[position : position + _START])
+                self._check_line(size - position)
                 break
             line = data[position:newline]
             head = lines.get(line) or self._read_line(line)
@@ -215,14 +178,6 @@ class Decoder:
     def _check_line(self, length: int) -> None:
         if length > self._line_limit:
             raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
-
-    def _check_unfinished(self) -> None:
-        """Reject an invalid unfinished line early: clients of other protocols may never end it.
-
-        Raises ProtocolError, FrameTooLarge.
-        """
-        self._check_start(bytes(self._rest[:_START]))
-        self._check_line(len(self._rest))
 
     def _check_start(self, start: bytes) -> None:
         """Reject the beginning of a line whose first token is complete and no command."""

@@ -13,8 +13,7 @@ pages of output, which would fill the broker's memory if the client does not rea
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from heapq import nlargest
 from itertools import islice
 from typing import Final, Protocol
@@ -56,10 +55,8 @@ class MaintenanceSession(NoConsumers):
     __slots__ = (
         "_broker",
         "_channel",
-        "_held_bytes",
         "_ids",
-        "_line",
-        "_lines",
+        "_input",
         "_page",
         "_purging",
         "_timer",
@@ -77,12 +74,8 @@ class MaintenanceSession(NoConsumers):
         self._channel: Channel[bytes] = Channel(transport, broker, access, "phpmq", access.guest)
         self._vitals = vitals
         self._ids = MessageIds(broker.identity)
-        self._line = b""
-        """Unfinished command."""
-        self._lines: deque[bytes] = deque()
-        """Waiting commands. Reading is paused while there are any."""
-        self._held_bytes = 0
-        """Bytes in which they were received."""
+        self._input = bytearray()
+        """Waiting commands, each with its line feed, and the beginning of an unfinished one."""
         self._unsent = False
         self._purging = 0
         """Queues of the latest command that are not purged yet; its response and others wait."""
@@ -93,23 +86,26 @@ class MaintenanceSession(NoConsumers):
     # --- from the connection -----------------------------------------------------------------
 
     def receive(self, data: bytes) -> None:
-        """Process bytes from the client."""
-        *lines, self._line = (self._line + data).split(b"\n")
-        self._lines.extend(lines)
+        """Process bytes from the client. Reading is paused while commands wait."""
+        self._input += data
         self._run()
-        if self._lines:
-            self._held_bytes += len(data)
+        if self._waiting:
             self._channel.pause_reading(True)
+
+    @property
+    def _waiting(self) -> bool:
+        """True if a complete command waits for the response to the previous one."""
+        return b"\n" in self._input
 
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input."""
-        return len(self._line) + (self._held_bytes if self._lines else 0)
+        return len(self._input)
 
     @property
     def incomplete(self) -> bool:
         """True if a command has been received in part."""
-        return bool(self._line)
+        return bool(self._input) and not self._input.endswith(b"\n")
 
     @property
     def login(self) -> Login:
@@ -118,20 +114,19 @@ class MaintenanceSession(NoConsumers):
 
     def discard_input(self) -> None:
         """Drop the unfinished command."""
-        self._line = b""
+        del self._input[self._input.rfind(b"\n") + 1 :]
 
     def end_of_input(self) -> None:
         """Process the waiting commands, then close: the client can no longer stop a refresh."""
         self._channel.end()
-        if not self._lines and not self._purging:
+        if not self._waiting and not self._purging:
             self._close("")
 
     def flushed(self) -> None:
         """Process the next command, because the last response has been sent."""
         self._unsent = False
-        if self._lines:
-            self._run()
-        if not self._lines and not self._channel.closed and not self._purging:
+        self._run()
+        if not self._waiting and not self._channel.closed and not self._purging:
             if self._channel.ended:
                 self._close("")
             else:
@@ -148,8 +143,7 @@ class MaintenanceSession(NoConsumers):
     def closed(self) -> None:
         """Stop refreshing."""
         self._channel.close()
-        self._lines.clear()
-        self._line = b""
+        self._input.clear()
         self._stop()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
@@ -167,16 +161,16 @@ class MaintenanceSession(NoConsumers):
 
     def _run(self) -> None:
         """Process waiting commands, up to one with a response."""
-        lines = self._lines
-        while lines and not self._unsent and not self._channel.closed and not self._purging:
-            line = lines.popleft()
+        unread = self._input
+        while self._waiting and not self._unsent and not self._channel.closed and not self._purging:
+            end = unread.find(b"\n")
+            line = bytes(unread[:end])
+            del unread[: end + 1]
             if len(line) > LINE_LIMIT:
                 self._refuse()
             else:
-                self._command(decode_name(line))
-        if not lines:
-            self._held_bytes = 0
-        if not lines and len(self._line) > LINE_LIMIT and not self._channel.closed:
+                self._command(decode_name(line).strip())
+        if len(unread) > LINE_LIMIT and not self._waiting and not self._channel.closed:
             self._refuse()
 
     def _refuse(self) -> None:
@@ -184,43 +178,51 @@ class MaintenanceSession(NoConsumers):
         self._close("maintenance command too long")
 
     def _command(self, line: str) -> None:
-        words = line.strip().split(None, 1)
+        words = line.split(None, 1)
         if not words:
             if self._page is None:
                 self._write(screen.PROMPT)
             return
-        word = words[0]
         argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
         self._stop()
-        if word in ("quit", "exit"):
-            self._close("")
-        elif word == "monitor" or (word == "show" and not argument):
-            self._refresh(self._monitor)
-        else:
-            try:
-                if word == "flushall":
-                    self._purge(list(self._queues()))
-                elif word == "flush" and argument:
-                    queue = self._permitted(Operation.MANAGE, argument)
-                    self._purge([] if queue is None else [queue])
-                elif word == "show":
-                    self._permitted(Operation.BROWSE, argument)
-                    self._refresh(lambda: self._show(argument))
-                else:
-                    self._write(self._answer(word, argument, line.strip()) + screen.PROMPT)
-            except AccessDenied as error:
-                self._write(screen.error(f"Not permitted: {error}") + screen.PROMPT)
+        try:
+            response = self._carry_out(words[0], argument, line)
+        except AccessDenied as error:
+            response = screen.error(f"Not permitted: {error}")
+        if response:
+            self._write(response + screen.PROMPT)
 
-    def _answer(self, word: str, argument: str, line: str) -> str:
-        if word == "help":
-            return screen.help_page(argument) if argument else screen.help_list()
-        if word in ("clear", "q"):
-            return screen.cleared(self._vitals.version)
-        if word == "flush":
-            return screen.error("ERROR: incomplete command: flush takes the name of a queue")
-        if word == "search":
-            return screen.search_result(argument, self._search(argument))
-        return screen.unknown_command(line)
+    def _carry_out(self, word: str, argument: str, line: str) -> str:
+        """Carry out a command.
+
+        Return its response; "" if that is a page, or is written later. Raises AccessDenied.
+        """
+        match word, argument:
+            case "quit" | "exit", _:
+                self._close("")
+            case ("monitor", _) | ("show", ""):
+                self._refresh(self._monitor)
+            case "show", _:
+                self._permitted(Operation.BROWSE, argument)
+                self._refresh(lambda: self._show(argument))
+            case "flushall", _:
+                self._purge(list(self._queues()))
+            case "flush", "":
+                return screen.error("ERROR: incomplete command: flush takes the name of a queue")
+            case "flush", _:
+                queue = self._permitted(Operation.MANAGE, argument)
+                self._purge([] if queue is None else [queue])
+            case "search", _:
+                return screen.search_result(argument, self._search(argument))
+            case "clear" | "q", _:
+                return screen.cleared(self._vitals.version)
+            case "help", "":
+                return screen.help_list()
+            case "help", _:
+                return screen.help_page(argument)
+            case _:
+                return screen.unknown_command(line)
+        return ""
 
     def _purge(self, queues: list[Destination]) -> None:
         """Purge the queues, or none if the user may not purge one of them. Raises AccessDenied."""
@@ -245,21 +247,10 @@ class MaintenanceSession(NoConsumers):
         return destination
 
     def _search(self, pattern: str) -> list[screen.QueueFigures]:
-        # Not a regular expression: with many asterisks its running time is unbounded. The parts of
-        # the pattern are searched one after the other, each at its first match.
         parts = [part for part in pattern.casefold().split("*") if part]
-        found = []
-        for destination in self._queues():
-            name = destination.name.casefold()
-            position = 0
-            for part in parts:
-                position = name.find(part, position)
-                if position < 0:
-                    break
-                position += len(part)
-            else:
-                found.append(_figures(destination))
-        return sorted(found)
+        return sorted(
+            _figures(queue) for queue in self._queues() if _matches(queue.name.casefold(), parts)
+        )
 
     # --- pages -------------------------------------------------------------------------------
 
@@ -327,13 +318,13 @@ class MaintenanceSession(NoConsumers):
     def _find(self, name: str) -> Destination | None:
         """Return the queue of this name, which may be escaped as on the pages; or None."""
         destination = self._broker.destinations.find(Address(Kind.QUEUE, name))
-        if destination is not None and not self._is_visible(destination):
+        if destination is not None:
+            return destination if self._is_visible(destination) else None
+        if "\\" not in name:
             return None
-        if destination is None and "\\" in name:
-            for candidate in self._queues():
-                if screen.printable(candidate.name) == name:
-                    return candidate
-        return destination
+        return next(
+            (queue for queue in self._queues() if screen.printable(queue.name) == name), None
+        )
 
     # --- output ------------------------------------------------------------------------------
 
@@ -343,9 +334,22 @@ class MaintenanceSession(NoConsumers):
 
     def _close(self, reason: str) -> None:
         if self._channel.close():
-            self._lines.clear()
+            self._input.clear()
             self._stop()
             self._transport.close(reason)
+
+
+def _matches(name: str, parts: Iterable[str]) -> bool:
+    """Return whether the name has these parts, one after the other.
+
+    Each is taken at its first occurrence: with a regular expression the running time would be
+    unbounded.
+    """
+    for part in parts:
+        _, found, name = name.partition(part)
+        if not found:
+            return False
+    return True
 
 
 def _figures(destination: Destination) -> screen.QueueFigures:

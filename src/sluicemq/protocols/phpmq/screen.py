@@ -66,13 +66,11 @@ def printable(name: str) -> str:
 
 
 def _printable_character(character: str) -> str:
-    if character == "\\":
-        return "\\\\"
     if character.isprintable():
-        return character
+        return "\\\\" if character == "\\" else character
     code = ord(character)
     if 0xDC80 <= code <= 0xDCFF:  # a byte that `decode_name` could not decode
-        return f"\\x{code - 0xDC00:02x}"
+        code -= 0xDC00
     if code < 0x100:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"

@@ -30,7 +30,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final, Literal, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.framing import FrameDecoder
 
 SEND: Final = 1
 CONSUME: Final = 2
@@ -104,12 +105,8 @@ _packet_headers: dict[bytes, tuple[int, int]] = {}
 """Cache of valid packet headers with their type and length: lengths repeat."""
 
 
-class Decoder:
+class Decoder(FrameDecoder[Frame]):
     """Decodes the bytes of one direction of one connection into frames.
-
-    `error` is None until the peer violates the protocol; later input is ignored. Frames that were
-    complete before the error are still returned, so callers process them first and check `error`
-    afterwards.
 
     `newline` follows headers and contents on this connection: b"" normally, b"\\n" or b"\\r\\n" in
     the line form. It is b"" until input has arrived.
@@ -119,10 +116,7 @@ class Decoder:
         "_content_limits",
         "_kinds",
         "_leads",
-        "_need",
-        "_rest",
         "_undecided",
-        "error",
         "newline",
     )
 
@@ -130,7 +124,7 @@ class Decoder:
         self, limits: Limits = _DEFAULT_LIMITS, kinds: frozenset[int] = FROM_CLIENT
     ) -> None:
         """`kinds` are the message types that the peer may send: FROM_CLIENT or FROM_SERVER."""
-        self.error: ProtocolError | None = None
+        super().__init__()
         self.newline = b""
         self._undecided = True
         self._kinds = kinds
@@ -142,47 +136,10 @@ class Decoder:
             limits.number,
             limits.number,
         )
-        self._rest = bytearray()
-        self._need = 0
         self._leads: dict[bytes, tuple[int, int, int]] = {}
 
-    @property
-    def incomplete(self) -> bool:
-        """True if a message has been received in part."""
-        return bool(self._rest)
-
-    @property
-    def buffered(self) -> int:
-        """Bytes received of the unfinished message."""
-        return len(self._rest)
-
-    def discard(self) -> None:
-        """Drop the unfinished message."""
-        self._rest.clear()
-
-    def feed(self, data: bytes) -> list[Frame]:
-        """Decode received bytes and return the complete frames. Never raises."""
-        frames: list[Frame] = []
-        if self.error is not None:
-            return frames
-        rest = self._rest
-        if rest:
-            if len(rest) + len(data) < self._need:
-                rest += data
-                return frames
-            data = b"".join((rest, data))
-            rest.clear()
-        try:
-            end = self._parse(data, frames)
-        except ProtocolError as error:
-            self.error = without_traceback(error)
-            return frames
-        if end < len(data):
-            rest += memoryview(data)[end:]
-        return frames
-
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames, and return the index of the incomplete rest.
+        """Append the complete frames, as `FrameDecoder` requires.
 
         The lead of a message is its header and the packet header of its queue name. A lead that
         `_message` has parsed on this connection is not parsed again: it determines the type, the

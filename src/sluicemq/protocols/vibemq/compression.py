@@ -7,9 +7,10 @@ also without negotiation (VibeMQ protocol, "Compression"). The negotiation binds
 from __future__ import annotations
 
 import zlib
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterator
 from enum import IntEnum
-from typing import Any, Final
+from functools import partial
+from typing import Final
 
 import brotli
 
@@ -23,7 +24,7 @@ _GZIP: Final = 31
 _MOST_MEMBERS: Final = 16
 """Maximum number of members of a gzip body. Known clients send one; thousands of empty ones would
 each cost a copy of the frame."""
-_STEP: Final = 1 << 20
+_STEP: Final = 1 << 18
 """Maximum bytes that one step of decompression yields. Other threads run between two steps."""
 
 
@@ -55,16 +56,19 @@ def names(algorithms: Collection[Compression]) -> str:
     return ",".join(how.name.lower() for how in algorithms if how is not Compression.NONE)
 
 
-_LEVELS: Final[dict[Compression, tuple[int, ...]]] = {
-    Compression.GZIP: (1, 9),
-    Compression.BROTLI: (1, 5),
+_COMPRESSORS: Final[dict[Compression, tuple[Callable[[bytes], bytes], ...]]] = {
+    Compression.GZIP: (
+        partial(zlib.compress, level=1, wbits=_GZIP),
+        partial(zlib.compress, level=9, wbits=_GZIP),
+    ),
+    Compression.BROTLI: (
+        partial(brotli.compress, quality=1, lgwin=22),
+        partial(brotli.compress, quality=5, lgwin=24),
+    ),
 }
-"""Compression levels, tried in this order. The first is the .NET client's. Brotli's highest levels
-would take minutes for 64 MiB and save little over 5 with a large window."""
-_BROTLI_WINDOW: Final = 22
-"""Window size of the .NET client, as a power of 2."""
-_BROTLI_LARGEST_WINDOW: Final = 24
-"""Largest window size that every decoder reads."""
+"""Compressors in the order in which they are tried. The first has the .NET client's level and
+window. Every decoder reads Brotli windows of up to 2^24 bytes; its highest levels would take
+minutes for 64 MiB and save little over 5 with that window."""
 
 
 def compress(body: bytes, how: Compression, limit: int) -> bytes | None:
@@ -73,50 +77,29 @@ def compress(body: bytes, how: Compression, limit: int) -> bytes | None:
     Only a body above the limit is compressed in a higher level than the first, which takes seconds
     for 64 MiB. `how` is not NONE.
     """
-    for level in _LEVELS[how] if len(body) > limit else _LEVELS[how][:1]:
-        packed = _packed(body, how, level)
+    compressors = _COMPRESSORS[how]
+    for compressor in compressors if len(body) > limit else compressors[:1]:
+        packed = compressor(body)
         if len(packed) <= limit and len(packed) < len(body):
             return packed
     return None
 
 
-def _packed(body: bytes, how: Compression, level: int) -> bytes:
-    if how is Compression.GZIP:
-        return zlib.compress(body, level, _GZIP)
-    window = _BROTLI_WINDOW if level == 1 else _BROTLI_LARGEST_WINDOW
-    packed: bytes = brotli.compress(body, quality=level, lgwin=window)
-    return packed
-
-
 class Unpacker:
-    """Decompresses one body, in one or several steps, which different threads may run. A plain one
-    is complete from the start.
+    """Decompresses one body, in one or several steps, which different threads may run.
 
     unpacked  bytes of the body so far
     """
 
-    __slots__ = (
-        "_complete",
-        "_gzip",
-        "_limit",
-        "_members",
-        "_parts",
-        "_rest",
-        "_stream",
-        "unpacked",
-    )
+    __slots__ = ("_left", "_limit", "_parts", "unpacked")
 
     def __init__(self, data: bytes, flag: int, limit: int) -> None:
         """`limit`: bytes of the body. `flag`: one of `Compression`."""
         self._limit = limit
-        self._gzip = flag == Compression.GZIP
-        self._complete = flag == Compression.NONE
-        self._rest = data
-        """Compressed data that is not processed yet."""
-        self._members = 1
-        self._stream: Any = zlib.decompressobj(_GZIP) if self._gzip else brotli.Decompressor()
-        self._parts = [data] if self._complete else []
-        self.unpacked = len(data) if self._complete else 0
+        self._left = _READERS[flag](data)
+        """Parts that are not decompressed yet."""
+        self._parts: list[bytes] = []
+        self.unpacked = 0
 
     def unpack(self, size: int) -> bool:
         """Decompress until the body is complete or has more than `size` bytes.
@@ -125,8 +108,9 @@ class Unpacker:
         ProtocolError if it is corrupt, truncated or followed by other data.
         """
         size = min(size, self._limit)
-        while not self._complete:
-            self._complete = self._ungzip(size) if self._gzip else self._unbrotli(size)
+        for part in self._left:
+            self._parts.append(part)
+            self.unpacked += len(part)
             if self.unpacked > self._limit:
                 raise FrameTooLarge(f"the decompressed body is longer than {self._limit} bytes")
             if self.unpacked > size:
@@ -138,43 +122,48 @@ class Unpacker:
         parts, self._parts = self._parts, []
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def _keep(self, part: bytes) -> None:
-        self.unpacked += len(part)
-        if part:
-            self._parts.append(part)
 
-    def _ungzip(self, size: int) -> bool:
-        """Run one step. Return True after the end of the last member."""
-        try:
-            part = self._stream.decompress(self._rest, min(size + 1 - self.unpacked, _STEP))
-        except zlib.error as error:
-            raise ProtocolError(f"the gzip body cannot be read: {error}") from None
-        self._keep(part)
-        if not self._stream.eof:
-            self._rest = self._stream.unconsumed_tail
-            if not part and not self._rest:
+def _plain(data: bytes) -> Iterator[bytes]:
+    return iter((data,))
+
+
+def _gunzip(data: bytes) -> Iterator[bytes]:
+    """Yield the parts of a gzip body, up to the end of the last member. Raises ProtocolError."""
+    for _ in range(_MOST_MEMBERS):
+        stream = zlib.decompressobj(_GZIP)
+        while not stream.eof:
+            try:
+                part = stream.decompress(data, _STEP)
+            except zlib.error as error:
+                raise ProtocolError(f"the gzip body cannot be read: {error}") from None
+            data = stream.unconsumed_tail
+            if part:
+                yield part
+            elif not data and not stream.eof:
                 raise ProtocolError("the gzip body is cut short")
-            return False
-        self._rest = self._stream.unused_data
-        if not self._rest:
-            return True
-        if self._members == _MOST_MEMBERS:
-            raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
-        self._members += 1
-        self._stream = zlib.decompressobj(_GZIP)
-        return False
+        data = stream.unused_data
+        if not data:
+            return
+    raise ProtocolError(f"the gzip body has more than {_MOST_MEMBERS} members")
 
-    def _unbrotli(self, size: int) -> bool:
-        """Run one step. Return True after the end of the stream."""
-        limit = min(size + 1 - self.unpacked, _STEP)
+
+def _unbrotli(data: bytes) -> Iterator[bytes]:
+    """Yield the parts of a Brotli body. Raises ProtocolError."""
+    stream = brotli.Decompressor()
+    while not stream.is_finished():
         try:
-            part = self._stream.process(self._rest, output_buffer_limit=limit)
-            self._rest = b""
-            self._keep(part)
-            if self._stream.is_finished():
-                return True
-            if not part and self._stream.can_accept_more_data():
-                raise ProtocolError("the Brotli body is cut short")
+            part = stream.process(data, output_buffer_limit=_STEP)
         except brotli.error:
             raise ProtocolError("the Brotli body cannot be read") from None
-        return False
+        data = b""
+        if part:
+            yield part
+        elif stream.can_accept_more_data() and not stream.is_finished():
+            raise ProtocolError("the Brotli body is cut short")
+
+
+_READERS: Final[dict[int, Callable[[bytes], Iterator[bytes]]]] = {
+    Compression.NONE: _plain,
+    Compression.GZIP: _gunzip,
+    Compression.BROTLI: _unbrotli,
+}

@@ -293,9 +293,6 @@ class VibemqConnection:
         if error is None:
             self.channel.traffic.published += 1
             self.publisher.confirm_parked(request)
-        elif isinstance(error, DestinationNotFound):
-            why = "the queue has been removed, and another may not be created"
-            self.refuse(request[1], "QUEUE_NOT_FOUND", why)
         else:
             self._refuse_message(request[1], error)
 

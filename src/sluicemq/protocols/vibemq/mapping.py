@@ -133,7 +133,6 @@ _QUICK_LEVELS: Final = 8
 
 PIECE: Final = 256 * 1024
 """Bytes of a payload that are checked at a time. The check blocks other threads for some ms."""
-_OPENERS: Final = {0x5D: 0x5B, 0x7D: 0x7B}
 _CLOSERS: Final = {0x5B: b"]", 0x7B: b"}"}
 _MOST_WITHOUT_COMMA: Final = 5 * MAX_DEPTH
 """Quotes, or brackets, that JSON may have between two commas: each level has one key at most."""
@@ -370,14 +369,11 @@ def _dead_letter_headers(message: Message) -> bytes:
     """Return the headers of a VibeMQ dead letter: the publisher's, then those of
     `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
+    own = {name: _spelled(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties}
+    own[REASON] = _REASONS.get(own[REASON], own[REASON])
     headers = decode_headers(message.native)
-    for name in DEAD_LETTER_HEADERS:
-        headers.pop(name, None)
-    for name in DEAD_LETTER_HEADERS:
-        if name in properties:
-            text = _spelled(properties[name])
-            headers[name] = _REASONS.get(text, text) if name == REASON else text
-    return encode_headers(headers)
+    kept = {name: text for name, text in headers.items() if name not in DEAD_LETTER_HEADERS}
+    return encode_headers(kept | own)
 
 
 def _spelled(value: Property) -> str:
@@ -411,8 +407,8 @@ def check(payload: bytes) -> None:
 
     Takes time in proportion to the payload's size, however it is nested.
     """
-    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH and _depth(payload) > MAX_DEPTH:
-        raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
+    if payload.count(b"[") + payload.count(b"{") > MAX_DEPTH:
+        _check_depth(_brackets(payload))
     _check_syntax(payload)
 
 
@@ -432,20 +428,25 @@ def _check_syntax(payload: bytes) -> None:
         raise ProtocolError(f"the payload is not UTF-8: byte {error.start}") from None
 
 
-def _depth(payload: bytes) -> int:
-    """Return the nesting depth of arrays and objects.
+def _brackets(text: bytes) -> bytes:
+    """Return the brackets outside strings of a text that begins outside strings."""
+    if b"\\" in text:
+        text = text.replace(b"\\\\", b"").replace(b'\\"', b"")
+    return b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)
 
-    For text that is not JSON the result may be too high, but never too low.
+
+def _check_depth(brackets: bytes) -> None:
+    """Raise ProtocolError if brackets are nested deeper than MAX_DEPTH.
+
+    Brackets that do not match may raise it at a lower depth, too.
     """
-    if b"\\" in payload:
-        payload = payload.replace(b"\\\\", b"").replace(b'\\"', b"")
-    outside_strings = b"".join(payload.split(b'"')[::2])
-    brackets = outside_strings.translate(_SQUARE, _NO_BRACKETS)
+    left = brackets.translate(_SQUARE)
     levels = 0
-    while brackets and levels < _QUICK_LEVELS:
-        brackets = brackets.replace(b"[]", b"")
+    while left and levels < _QUICK_LEVELS:
+        left = left.replace(b"[]", b"")
         levels += 1
-    return levels + max(accumulate(map(_STEPS.__getitem__, brackets)), default=0)
+    if levels + max(accumulate(map(_STEPS.__getitem__, left)), default=0) > MAX_DEPTH:
+        raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
 
 
 def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
@@ -461,7 +462,7 @@ def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
     start = position = 0
     inside = False
     """True if `position` is within a string."""
-    open_brackets = bytearray()
+    open_brackets = b""
     while position + size < len(payload):
         data = _without_escapes(payload, position, size)
         comma = _last_comma(data, inside)
@@ -474,7 +475,7 @@ def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
             position += len(data)
             continue
         cut = position + comma
-        _check_piece(payload, start, cut, open_brackets)
+        open_brackets = _check_piece(payload, start, cut, open_brackets)
         start = position = cut
         inside = False
     _check_piece(payload, start, len(payload), open_brackets)
@@ -503,53 +504,30 @@ def _last_comma(text: bytes, inside: bool) -> int:
     return -1
 
 
-def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytearray) -> None:
-    """Check `payload[start:end]`, which begins outside strings.
+def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> bytes:
+    """Check `payload[start:end]`, which begins outside strings, within `open_brackets`.
 
-    `open_brackets` are those open before the piece; they are updated to those open after it.
+    Return the brackets that are open after it.
     """
     piece = payload[start:end]
-    lead = b""
+    lead = tail = b""
     if open_brackets:
         lead = b"".join(b"[" if bracket == 0x5B else b'{"":' for bracket in open_brackets[:-1])
         lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
-    if end < len(payload) and piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
-        raise ProtocolError("the payload is not JSON: a comma without a value before it")
-    text = piece
-    if b"\\" in piece:
-        text = piece.replace(b"\\\\", b"").replace(b'\\"', b"")
-    brackets = b"".join(text.split(b'"')[::2]).translate(None, _NO_BRACKETS)
-    depth = _nest(open_brackets, brackets)
-    tail = b""
+    brackets = open_brackets + _brackets(piece)
+    left = brackets
+    for _ in range(MAX_DEPTH + 1):
+        left = left.replace(b"[]", b"").replace(b"{}", b"")
     if end < len(payload):
-        tail = b"".join(_CLOSERS[bracket] for bracket in reversed(open_brackets))
+        if piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
+            raise ProtocolError("the payload is not JSON: a comma without a value before it")
+        # brackets that do not match are left to the check of the syntax
+        tail = b"".join(_CLOSERS.get(bracket, b"") for bracket in reversed(left))
     try:
-        (_check_syntax if depth <= MAX_DEPTH else check)(lead + piece + tail)
+        _check_depth(brackets + tail)
+        _check_syntax(lead + piece + tail)
     except ProtocolError as error:
         if start:
             raise ProtocolError(f"{error}, counted from byte {start - len(lead)}") from None
         raise
-
-
-def _nest(open_brackets: bytearray, brackets: bytes) -> int:
-    """Add brackets to the open ones, and return a lower bound of their nesting depth.
-
-    Raises ProtocolError if they do not match.
-    """
-    depth = len(open_brackets)
-    for _ in range(MAX_DEPTH + 1):
-        before = len(brackets)
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-        if len(brackets) == before:
-            break
-        depth += 2
-    for bracket in brackets:
-        opener = _OPENERS.get(bracket)
-        if opener is None:
-            open_brackets.append(bracket)
-            depth += 1
-            if len(open_brackets) > MAX_DEPTH:
-                raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
-        elif not open_brackets or open_brackets.pop() != opener:
-            raise ProtocolError("the payload is not JSON: brackets that do not match")
-    return depth
+    return left

@@ -282,12 +282,9 @@ def _number(value: object) -> int | None:
 
 def _choice(choices: type[IntEnum], value: object) -> int | None:
     """Return the number of a choice given by number or name. Unknown numbers are accepted."""
-    if isinstance(value, str):
-        text = value.strip().lower()
-        for choice in choices:
-            if text == spelled(choice).lower():
-                return choice.value
-    return _number(value)
+    by_name = {spelled(choice).lower(): choice.value for choice in choices}
+    number = by_name.get(value.strip().lower()) if isinstance(value, str) else None
+    return _number(value) if number is None else number
 
 
 def _truth(value: object) -> bool | None:
@@ -405,13 +402,10 @@ def names(broker: Broker) -> list[str]:
 
     Temporary destinations are left out.
     """
-    found = [
-        destination for destination in broker.destinations.values() if not destination.temporary
-    ]
-    found.sort(key=lambda destination: destination.created)
-    listed = dict.fromkeys(destination.name for destination in found)
-    listed.update(dict.fromkeys(queue.name for queue in broker.destinations.dead_letter_queues()))
-    return list(filter(is_queue_name, listed))
+    by_age = sorted(broker.destinations.values(), key=lambda destination: destination.created)
+    listed = [destination.name for destination in by_age if not destination.temporary]
+    listed += [queue.name for queue in broker.destinations.dead_letter_queues()]
+    return list(filter(is_queue_name, dict.fromkeys(listed)))
 
 
 _DETERMINED: Final = frozenset(
@@ -443,8 +437,8 @@ class QueueCreation:
         self._broker = broker
         given = broker.settings.given_defaults
         enforced = QueueOptions.of(DestinationSettings(**given))._asdict()
-        options = {o.effective for o in OPTIONS.values() if o.setting in given}
-        defaults = QueueOptions()._replace(**{name: enforced[name] for name in options})
+        configured = [o.effective for o in OPTIONS.values() if o.setting in given]
+        defaults = QueueOptions()._replace(**{name: enforced[name] for name in configured})
         self.options = listener.options(defaults)
         self._explicit = frozenset(given) | listener.provenance().explicit
         """Names of the settings that the listener or the broker's configuration sets."""

@@ -25,7 +25,8 @@ from struct import Struct
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from sluicemq.model.errors import FrameTooLarge, ProtocolError, without_traceback
+from sluicemq.model.errors import FrameTooLarge, ProtocolError
+from sluicemq.protocols.framing import FrameDecoder
 from sluicemq.protocols.vibemq.compression import THRESHOLD, Compression, Unpacker, compress
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
@@ -360,12 +361,10 @@ _LONGEST: Final = 0x7FFFFFFF
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 
 
-class Decoder:
+class Decoder(FrameDecoder[Frame]):
     """Decodes the bytes of one direction of one connection into frames.
 
-    `error` is None until the peer sends an invalid frame; later input is ignored. `error_id` is the
-    id of that frame, or "". Frames that were complete before the error are still returned, so
-    callers process them first and check `error` afterwards.
+    `error_id` is the id of the frame that violates the protocol, or "".
 
     The session checks which types the peer may send and which fields they need, because it answers
     such errors and keeps the connection open.
@@ -382,21 +381,18 @@ class Decoder:
         "_first",
         "_large_bytes",
         "_limits",
-        "_need",
         "_plain_limit",
         "_queues",
         "_quick_limit",
-        "_rest",
         "_skipped",
         "backlog",
-        "error",
         "error_id",
         "large",
         "unpacked",
     )
 
     def __init__(self, limits: Limits = _DEFAULT_LIMITS) -> None:
-        self.error: ProtocolError | None = None
+        super().__init__()
         self.error_id = ""
         self.backlog = False
         self.unpacked = 0
@@ -406,8 +402,6 @@ class Decoder:
         """Missing bytes of a skipped frame."""
         self.allow(limits)
         self._first = True
-        self._rest = bytearray()
-        self._need = 0
         self._queues: dict[bytes, str] = {b"": ""}
 
     def allow(self, limits: Limits) -> None:
@@ -430,7 +424,7 @@ class Decoder:
 
     def discard(self) -> None:
         """Drop the bytes of the frames that are not returned yet."""
-        self._rest.clear()
+        super().discard()
         self.backlog = self.large is not None
 
     def read_large(self, large: Unpacker, size: int = 0) -> Frame | None:
@@ -450,36 +444,19 @@ class Decoder:
 
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
-        frames: list[Frame] = []
-        if self.error is not None:
-            return frames
         if self.large is not None:
             self._rest += data
-            return frames
+            return []
         if self._skipped and data:
             skipped = min(self._skipped, len(data))
             self._skipped -= skipped
             data = data[skipped:]
         self.backlog = False
         self.unpacked = 0
-        rest = self._rest
-        if rest:
-            if len(rest) + len(data) < self._need:
-                rest += data
-                return frames
-            data = b"".join((rest, data))
-            rest.clear()
-        try:
-            end = self._parse(data, frames)
-        except ProtocolError as error:
-            self.error = without_traceback(error)
-            return frames
-        if end < len(data):
-            rest += memoryview(data)[end:]
-        return frames
+        return super().feed(data)
 
     def _parse(self, data: bytes, frames: list[Frame]) -> int:
-        """Append the complete frames, and return the index of the incomplete rest."""
+        """Append the complete frames, as `FrameDecoder` requires."""
         position = 0
         size = len(data)
         limit = self._quick_limit
