@@ -517,7 +517,10 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> 
     brackets = open_brackets + _brackets(piece)
     left = brackets
     for _ in range(MAX_DEPTH + 1):
+        before = len(left)
         left = left.replace(b"[]", b"").replace(b"{}", b"")
+        if len(left) == before:
+            break
     if end < len(payload):
         if piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
             raise ProtocolError("the payload is not JSON: a comma without a value before it")
