@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
@@ -52,6 +52,9 @@ from sluicemq.protocols.jmq.wire import (
     Packet,
     encode_packet,
     encode_reply,
+    number,
+    text,
+    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -62,8 +65,6 @@ from sluicemq.protocols.transport import (
     Transport,
 )
 from sluicemq.security.access import Credentials
-
-ValueT = TypeVar("ValueT", bool, int, str)
 
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
@@ -269,15 +270,7 @@ class JmqConnection:
         self.channel.write([data])
 
 
-# --- properties of requests ----------------------------------------------------------------------
-
-
-def number(packet: Packet, name: str, usual: int | None = None) -> int:
-    """Return an integral property of any width, or `usual` if it is absent.
-
-    Raises RejectedRequest; also for an absent property without `usual`.
-    """
-    return _property(packet, name, int, usual)
+# --- limits in requests -------------------------------------------------------------------------
 
 
 def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
@@ -296,28 +289,6 @@ def max_packet(packet: Packet, usual: int) -> int:
     absent; 0 means UNLIMITED_BYTES, too."""
     limit = byte_limit(packet, "JMQMaxMsgBytes", 1)
     return usual if limit is None else limit
-
-
-def text(packet: Packet, name: str) -> str:
-    """Return a String property, "" if it is absent. Raises RejectedRequest."""
-    return _property(packet, name, str, "")
-
-
-def truth(packet: Packet, name: str, usual: bool = False) -> bool:
-    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
-    return _property(packet, name, bool, usual)
-
-
-def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
-    value = packet.properties.get(name)
-    if value is None:
-        if usual is None:
-            raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
-        return usual
-    # a Boolean is an int in Python, but no Integer in Java
-    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
-        raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
-    return value
 
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------

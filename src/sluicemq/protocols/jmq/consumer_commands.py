@@ -23,9 +23,6 @@ from sluicemq.protocols.jmq.connection import (
     JmqConnection,
     byte_limit,
     max_packet,
-    number,
-    text,
-    truth,
 )
 from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
@@ -36,11 +33,8 @@ from sluicemq.protocols.jmq.consumers import (
     redeliver,
     reroute,
 )
-from sluicemq.protocols.jmq.destinations import (
-    address_of,
-    find_or_create,
-    owns,
-)
+from sluicemq.protocols.jmq.destination_commands import owns
+from sluicemq.protocols.jmq.destinations import address_of, find_or_create
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
 from sluicemq.protocols.jmq.packets import (
     A,
@@ -68,7 +62,7 @@ from sluicemq.protocols.jmq.subscriptions import (
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
-from sluicemq.protocols.jmq.wire import Packet, encode_reply
+from sluicemq.protocols.jmq.wire import Packet, encode_reply, number, text, truth
 from sluicemq.protocols.transport import Alarm
 
 RECOVERY_SECONDS: Final = 0.1
@@ -245,7 +239,7 @@ class ConsumerCommands:
         """
         connection = self._connection
         if is_temporary(address.name):
-            if find_or_create(self._broker, address, None).owner is not connection:
+            if find_or_create(self._broker, address, None).owner is not connection.channel:
                 raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
         elif not owns(connection, self._broker.destinations.find(address)):
             connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))

@@ -24,7 +24,7 @@ from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection, number
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -57,6 +57,7 @@ from sluicemq.protocols.jmq.wire import (
     encode_head,
     encode_packet,
     encode_reply,
+    number,
 )
 
 MOST_PARKED: Final = 10_000

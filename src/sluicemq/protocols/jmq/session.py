@@ -26,7 +26,6 @@ from sluicemq.model.errors import AccessError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.channel import Channel, LoginCheck
 from sluicemq.protocols.java import dumps_map
-from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
     Compiled,
@@ -35,18 +34,16 @@ from sluicemq.protocols.jmq.connection import (
     SessionOptions,
     answer_hello,
     encode_challenge,
-    number,
     read_credentials,
-    text,
-    truth,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
-from sluicemq.protocols.jmq.destinations import (
-    create_dead_messages,
+from sluicemq.protocols.jmq.destination_commands import (
+    Browsing,
     create_destination,
     destroy_destination,
     verify_destination,
 )
+from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.fields import DIGEST
 from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.packets import (
@@ -72,6 +69,9 @@ from sluicemq.protocols.jmq.wire import (
     Oversized,
     Packet,
     encode_packet,
+    number,
+    text,
+    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -638,7 +638,7 @@ class JmqSession:
         self._producers.end()
         self._browsing.end()
         if connection.owns:
-            connection.broker.delete_temporary(connection)
+            connection.broker.delete_temporary(self._channel)
         self._coordinator.client_ids.release(connection.number)
         self._coordinator.connections.pop(connection.number, None)
 

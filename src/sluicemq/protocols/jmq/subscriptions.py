@@ -157,7 +157,7 @@ class ConsumerSubscription:
     def _join(self, consumer: JmsConsumer, destination: Destination) -> None:
         terms = self._terms
         if terms.sort == OF_QUEUE:
-            consumer.join(destination.queue, self._connection, terms.selector)
+            consumer.join(destination.queue, self._connection.channel, terms.selector)
             return
         identity = self._connection.identity
         existing = destination.subscriptions.get(full_name(terms, self._pattern))
@@ -174,7 +174,7 @@ class ConsumerSubscription:
                 )
         if terms.durable:
             self._durables.add(terms.name, subscription)
-        consumer.join(subscription, self._connection)
+        consumer.join(subscription, self._connection.channel)
 
     def _created(self, topic: Destination) -> None:
         """Attach the consumer to a new topic if the wildcard matches it."""

@@ -43,7 +43,7 @@ from sluicemq.broker import TransactionState as EngineState
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer, redeliver
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
@@ -58,7 +58,7 @@ from sluicemq.protocols.jmq.packets import (
     after,
 )
 from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
-from sluicemq.protocols.jmq.wire import Oversized, Packet
+from sluicemq.protocols.jmq.wire import Oversized, Packet, number, truth
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------

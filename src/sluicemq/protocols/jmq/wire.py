@@ -39,7 +39,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
@@ -51,7 +51,15 @@ from sluicemq.protocols.jmq.fields import (
     decode_properties,
     encode_properties,
 )
-from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, MAGIC, VERSION
+from sluicemq.protocols.jmq.packets import (
+    LAST_MESSAGE_TYPE,
+    MAGIC,
+    VERSION,
+    RejectedRequest,
+    Status,
+)
+
+ValueT = TypeVar("ValueT", bool, int, str)
 
 FIXED_SIZE: Final = 72
 """Bytes before the variable header."""
@@ -373,6 +381,39 @@ def _check_prefix(magic: int, version: int, total: int) -> None:
         raise ProtocolError(f"there is no packet version {version}")
     if total < FIXED_SIZE:
         raise ProtocolError(f"a packet announces a size of {total} bytes")
+
+
+# --- properties of requests ----------------------------------------------------------------------
+
+
+def number(packet: Packet, name: str, usual: int | None = None) -> int:
+    """Return an integral property of any width, or `usual` if it is absent.
+
+    Raises RejectedRequest; also for an absent property without `usual`.
+    """
+    return _property(packet, name, int, usual)
+
+
+def text(packet: Packet, name: str) -> str:
+    """Return a String property, "" if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, str, "")
+
+
+def truth(packet: Packet, name: str, usual: bool = False) -> bool:
+    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, bool, usual)
+
+
+def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
+    value = packet.properties.get(name)
+    if value is None:
+        if usual is None:
+            raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
+        return usual
+    # a Boolean is an int in Python, but no Integer in Java
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
+        raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
+    return value
 
 
 # --- writing -----------------------------------------------------------------------------------
