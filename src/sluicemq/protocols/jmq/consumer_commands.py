@@ -55,7 +55,6 @@ from sluicemq.protocols.jmq.subscriptions import (
     OF_QUEUE,
     SHARED,
     SHARED_DURABLE,
-    ConsumerSubscription,
     Durables,
     Terms,
     expect_unused,
@@ -199,7 +198,6 @@ class ConsumerCommands:
             )
         consumer_id = self._connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
-        subscription = ConsumerSubscription(connection, self._durables, address, terms)
         options = connection.options
         shared = address.kind is Kind.TOPIC and terms.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
@@ -215,7 +213,15 @@ class ConsumerCommands:
         if byte_credit.limited:
             properties["JMQBytes"] = Long(byte_credit.limit)
         consumer = JmsConsumer(
-            connection.outbound, session, consumer_id, credit, prefetch, subscription, byte_credit
+            connection.outbound,
+            session,
+            consumer_id,
+            credit,
+            prefetch,
+            byte_credit,
+            self._durables,
+            address,
+            terms,
         )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
@@ -317,7 +323,7 @@ class ConsumerCommands:
         consumer.retire(last, none=nothing)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
-        if not consumer.subscription.exists:
+        if not consumer.has_destination:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
                 "the consumer is closed, but its destination no longer exists",

@@ -39,14 +39,7 @@ from sluicemq.broker import Broker, Consumer, Destination, Selector, Subscriptio
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
-from sluicemq.protocols.jmq.connection import JmqConnection
-from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.destinations import (
-    Pattern,
-    find_or_create,
-    is_reserved,
-    is_wildcard,
-)
+from sluicemq.protocols.jmq.destinations import Pattern, is_reserved
 from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
 
@@ -95,114 +88,6 @@ class Terms(NamedTuple):
     def durable(self) -> bool:
         """True if the subscription outlives its consumers."""
         return self.sort in _OTHER_SORT
-
-
-class ConsumerSubscription:
-    """Subscription of a consumer to a queue, to a topic, or to all topics that a wildcard matches.
-
-    It continues with the new destination of that name after its deletion.
-    """
-
-    __slots__ = (
-        "_address",
-        "_broker",
-        "_connection",
-        "_consumer",
-        "_durables",
-        "_pattern",
-        "_terms",
-    )
-
-    def __init__(
-        self, connection: JmqConnection, durables: Durables, address: Address, terms: Terms
-    ) -> None:
-        self._connection = connection
-        self._broker = connection.broker
-        self._durables = durables
-        self._address = address
-        self._terms = terms
-        self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
-        self._consumer: JmsConsumer | None = None
-
-    @property
-    def sharing(self) -> bool:
-        """True if the subscription may have other consumers with the same setting."""
-        return self._terms.sharing
-
-    @property
-    def exists(self) -> bool:
-        """True if there is a destination of that name; always True for a wildcard."""
-        return (
-            self._pattern is not None or self._broker.destinations.find(self._address) is not None
-        )
-
-    def attach(self, consumer: JmsConsumer) -> None:
-        """Attach the consumer to the destination, or to each matching topic. Raises BrokerError."""
-        if self._terms.durable:
-            self._durables.make_way(self._terms, self._address.name, self._connection.identity)
-        if self._pattern is None:
-            self._join_address(consumer)
-            return
-        if self._terms.durable:
-            self._durables.expect(self._terms, self._pattern)
-        for topic in matching(self._broker, self._pattern):
-            self._join(consumer, topic)
-        self._consumer = consumer
-        self._broker.destinations.creations.append(self._created)
-
-    def _join_address(self, consumer: JmsConsumer) -> None:
-        creator = self._connection.identity.creator
-        self._join(consumer, find_or_create(self._broker, self._address, creator))
-
-    def _join(self, consumer: JmsConsumer, destination: Destination) -> None:
-        terms = self._terms
-        if terms.sort == OF_QUEUE:
-            consumer.join(destination.queue, self._connection.channel, terms.selector)
-            return
-        identity = self._connection.identity
-        existing = destination.subscriptions.get(full_name(terms, self._pattern))
-        if existing is not None and not may_use_subscription(identity, existing):
-            raise _foreign(terms.name)
-        subscription = subscribe(self._broker, destination, terms, self._pattern, identity.creator)
-        if terms.sort != ALONE:
-            claim_subscription(self._broker, identity, subscription)
-        for other in subscription.consumers:
-            sink = other.sink
-            if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.subscription.sharing):
-                raise SubscriptionInUse(
-                    f"{terms.name} of {destination.address} has its consumer already"
-                )
-        if terms.durable:
-            self._durables.add(terms.name, subscription)
-        consumer.join(subscription, self._connection.channel)
-
-    def _created(self, topic: Destination) -> None:
-        """Attach the consumer to a new topic if the wildcard matches it."""
-        assert self._consumer is not None
-        assert self._pattern is not None
-        if stands_for(self._pattern, topic):
-            with suppress(
-                BrokerError
-            ):  # the topic may have reached its maximum number of subscriptions
-                self._join(self._consumer, topic)
-
-    def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Attach the consumer again if its destination was deleted, unless the broker refuses that;
-        not if only its subscription was."""
-        if self._pattern is None and engine.subscription.destination.removed:
-            with suppress(BrokerError):
-                self._join_address(consumer)
-
-    def left(self, engines: list[Consumer]) -> None:
-        """Delete nondurable subscriptions of topics whose last consumer was detached."""
-        if self._consumer is not None:
-            self._consumer = None
-            self._broker.destinations.creations.remove(self._created)
-        if not (self._terms.durable or self._terms.sort == OF_QUEUE):
-            for engine in engines:
-                subscription = engine.subscription
-                if not subscription.consumers and not subscription.closed:
-                    self._broker.unsubscribe(subscription)
 
 
 def full_name(terms: Terms, pattern: Pattern | None) -> str:
@@ -386,7 +271,7 @@ class Durables:
         user.
         """
         if not self.may_use(terms.name, identity):
-            raise _foreign(terms.name)
+            raise foreign(terms.name)
         sort, _, rest = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
             raise SubscriptionInUse(f"{rest} is a subscription that is shared in another way")
@@ -430,7 +315,8 @@ def _client_part(name: str) -> str:
     return name.partition(":")[2].partition("/")[0]
 
 
-def _foreign(name: str) -> SubscriptionInUse:
+def foreign(name: str) -> SubscriptionInUse:
+    """Return the refusal of a subscription that another user owns."""
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
 
 
