@@ -121,7 +121,7 @@ class Credit:
             await self._open.wait()
 
 
-class RequestChannel(ClientTransport["Packet | Oversized"]):
+class RequestChannel(ClientTransport[Packet]):
     """Client side of one JMQ connection.
 
     inboxes    receivers of messages by consumer id: of consumers and browsers. They do not raise
@@ -260,7 +260,7 @@ class RequestChannel(ClientTransport["Packet | Oversized"]):
         self.heard = True
         super().write(data)
 
-    def arrived(self, frames: list[Packet | Oversized]) -> None:
+    def arrived(self, frames: list[Packet]) -> None:
         """Dispatch received packets; a protocol error ends the connection."""
         self.heard = True
         try:

@@ -48,7 +48,6 @@ from sluicemq.protocols.jmq.packets import (
 from sluicemq.protocols.jmq.wire import (
     MAX_LINE,
     MAX_PACKET,
-    Oversized,
     Packet,
     encode_packet,
     encode_reply,
@@ -183,7 +182,7 @@ class JmqConnection:
     compiled     text and result of a pending selector, until its request is processed again
     """
 
-    channel: Channel[Packet | Oversized]
+    channel: Channel[Packet]
     options: SessionOptions
     uid: Callable[[], int]
     background: Background | None
@@ -245,7 +244,7 @@ class JmqConnection:
 
     def reply(
         self,
-        packet: Packet | Oversized,
+        packet: Packet,
         status: Status = Status.OK,
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
@@ -258,7 +257,7 @@ class JmqConnection:
                 kind = PacketType.SEND_REPLY
             self.write(encode_reply(kind, packet.consumer_id, status, properties, body, flags))
 
-    def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
+    def refuse(self, packet: Packet, error: SluiceError) -> None:
         """Send the error reply to a rejected request."""
         properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
         if isinstance(error, RejectedRequest):

@@ -52,7 +52,6 @@ from sluicemq.protocols.jmq.subscriptions import matching
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
-    Oversized,
     Packet,
     encode_head,
     encode_packet,
@@ -252,7 +251,6 @@ class Producers:
             make_sysid(self._broker.identity, number, packet.timestamp),
         )
         [copy] = Decoder().feed(head + packet.body)
-        assert isinstance(copy, Packet)
         return copy
 
     def _is_there(self, destination: Destination, message: Message) -> bool:
@@ -285,11 +283,11 @@ class Producers:
 
     # --- flow --------------------------------------------------------------------------------
 
-    def resume(self, packet: Packet | Oversized) -> None:
+    def resume(self, packet: Packet) -> None:
         """Let a client go on that paused after this packet, which was refused."""
         self._connection.channel.write(self._resuming(packet))
 
-    def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
+    def _resuming(self, packet: Packet) -> list[bytes]:
         """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
         answers: list[bytes] = []
         if packet.flags & C:

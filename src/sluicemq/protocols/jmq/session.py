@@ -98,7 +98,7 @@ _BEFORE_LOGIN: Final = frozenset(
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
-Packets = Sequence[Packet | Oversized]
+Packets = Sequence[Packet]
 
 
 _COUNT_BITS: Final = 22
@@ -188,9 +188,7 @@ class JmqSession:
         self._coordinator = coordinator
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
-        self._channel: Channel[Packet | Oversized] = Channel(
-            transport, broker, access, "jmq", ANONYMOUS
-        )
+        self._channel: Channel[Packet] = Channel(transport, broker, access, "jmq", ANONYMOUS)
         connection = JmqConnection(self._channel, options, coordinator.uid, coordinator.background)
         self._connection = connection
         self._producers = Producers(connection, coordinator.branches)
@@ -478,9 +476,8 @@ class JmqSession:
         self._stop()
         self._login.close_later(str(error))
 
-    def answer_login(self, request: Packet | Oversized, result: Identity | AccessError) -> None:
+    def answer_login(self, request: Packet, result: Identity | AccessError) -> None:
         """Reply to AUTHENTICATE."""
-        assert isinstance(request, Packet)
         if not isinstance(result, Identity):
             self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
             return
@@ -490,7 +487,7 @@ class JmqSession:
         self._coordinator.connections[connection.number] = self
         connection.reply(request)
 
-    def process_held(self, frames: list[Packet | Oversized]) -> None:
+    def process_held(self, frames: list[Packet]) -> None:
         """Process the packets behind an AUTHENTICATE whose check took time."""
         self._handle(frames)
 

@@ -58,7 +58,7 @@ from sluicemq.protocols.jmq.packets import (
     after,
 )
 from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
-from sluicemq.protocols.jmq.wire import Oversized, Packet, number, truth
+from sluicemq.protocols.jmq.wire import Packet, number, truth
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
@@ -170,9 +170,7 @@ class Branches:
         self.join(branch, connection)
         return True
 
-    def fail(
-        self, packet: Packet | Oversized, connection: JmqConnection, error: SluiceError
-    ) -> None:
+    def fail(self, packet: Packet, connection: JmqConnection, error: SluiceError) -> None:
         """Mark the transaction of a message or acknowledgement that was refused without an answer
         as failed: its client does not know, and must not be told that all of it was committed.
 

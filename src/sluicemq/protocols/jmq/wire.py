@@ -91,30 +91,6 @@ class Limits(NamedTuple):
     properties: int = MAX_PROPERTIES
 
 
-class Oversized(NamedTuple):
-    """Placeholder of a packet above a limit, whose bytes are skipped.
-
-    size    announced size in bytes
-    header  variable header, unless it is too large
-    """
-
-    type: int
-    flags: int
-    consumer_id: int
-    size: int
-    header: bytes
-
-    @property
-    def variable(self) -> VariableHeader:
-        """Decoded variable header. Raises ProtocolError."""
-        return decode_header(self.header)
-
-    @property
-    def transaction_id(self) -> int:
-        """Id of the packet's transaction, or 0. Raises ProtocolError."""
-        return self.variable.transaction_id
-
-
 @dataclass(slots=True, eq=False, repr=False)
 class Packet:
     """Received packet.
@@ -185,6 +161,16 @@ class Packet:
         return f"<Packet {self.type}, flags {self.flags:x}, {len(self.body)} bytes>"
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Oversized(Packet):
+    """Packet above a limit, whose body and properties are skipped, as is a header above its limit.
+
+    size  announced size in bytes
+    """
+
+    size: int = 0
+
+
 _DEFAULT_LIMITS: Final = Limits()
 _OLDEST: Final = 103
 _VERSIONS: Final = (VERSION, 200, _OLDEST)
@@ -247,9 +233,9 @@ class Decoder:
         """Drop the unfinished packet."""
         self._rest.clear()
 
-    def feed(self, data: bytes) -> list[Packet | Oversized]:
+    def feed(self, data: bytes) -> list[Packet]:
         """Decode received bytes and return the completed packets. Never raises."""
-        packets: list[Packet | Oversized] = []
+        packets: list[Packet] = []
         if self.error is not None:
             return packets
         position = 0
@@ -274,7 +260,7 @@ class Decoder:
             rest += memoryview(data)[end:]
         return packets
 
-    def _parse(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
+    def _parse(self, data: bytes, position: int, packets: list[Packet]) -> int:
         """Append the complete packets of `data` to `packets`; return the offset of the rest."""
         size = len(data)
         limit = self._limit
@@ -330,7 +316,24 @@ class Decoder:
                         self._need = offset
                         break
                     header = data[position + FIXED_SIZE : block_at]
-                append(Oversized(kind, flags, number, total, header))
+                append(
+                    Oversized(
+                        kind,
+                        flags,
+                        number,
+                        header,
+                        b"",
+                        b"",
+                        b"",
+                        priority,
+                        expiration,
+                        timestamp,
+                        sequence,
+                        version,
+                        transaction,
+                        size=total,
+                    )
+                )
                 self._skip = max(0, end - size)
                 position = min(end, size)
                 continue
