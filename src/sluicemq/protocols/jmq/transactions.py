@@ -73,7 +73,6 @@ class Branch:
 
     number       JMQTransactionID
     xid          136 bytes; b"" if it is local
-    created      wall ms; 0 = not known
     session      JMQSessionID of a local one, or 0
     joined       numbers of the connections that may use it
     sessionless  it does not end with them
@@ -90,7 +89,6 @@ class Branch:
     transaction: Transaction
     state: State
     xid: bytes = b""
-    created: int = 0
     session: int = 0
     joined: set[int] = field(default_factory=set)
     sessionless: bool = True
@@ -197,7 +195,7 @@ class Branches:
         if branch is None or branch.over:
             prepared = self._broker.transactions.prepared.get(xid)
             if prepared is not None:
-                branch = Branch(self._uid(), prepared, State.PREPARED, xid, prepared.created)
+                branch = Branch(self._uid(), prepared, State.PREPARED, xid)
                 self._expect(branch, State.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
@@ -230,9 +228,9 @@ class Branches:
             self._broker.transactions.begin(connection.identity.name),
             State.STARTED,
             xid,
-            self._broker.clock.wall,
             session,
             sessionless=sessionless,
+            timeout=connection.options.transaction_timeout,
         )
         # a rollback that the client has not requested counts as a timeout
         self._expect(branch, State.TIMED_OUT)
@@ -240,10 +238,8 @@ class Branches:
         if xid:
             self._by_xid[xid] = branch
         self.join(branch, connection)
-        timeout = connection.options.transaction_timeout
-        if timeout:
-            branch.timeout = timeout
-            self._broker.call_at(self._broker.clock.steady + timeout, self._ring, branch)
+        if branch.timeout:
+            self._broker.call_at(self._broker.clock.steady + branch.timeout, self._ring, branch)
         return branch
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
@@ -544,7 +540,7 @@ class TransactionCommands:
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
             "JMQSessionLess": branch.sessionless,
-            "JMQCreateTime": Long(branch.created),
+            "JMQCreateTime": Long(branch.transaction.created),
             "JMQLifetime": Long(0),
             "State": int(branch.state),
         }
