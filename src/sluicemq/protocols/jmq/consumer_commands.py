@@ -157,14 +157,9 @@ class ConsumerCommands:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.reconnected = False
-            self._delay.set(RECOVERY_SECONDS, self._begin)
+            self._delay.set(RECOVERY_SECONDS, self._connection.outbound.start)
         elif self._delay.timer is None:
-            self._begin()
-
-    def _begin(self) -> None:
-        outbound = self._connection.outbound
-        outbound.started = True
-        outbound.measure()
+            self._connection.outbound.start()
 
     def stop(self, packet: Packet) -> None:
         """Handle STOP: after its reply the connection delivers nothing until START."""
@@ -179,9 +174,7 @@ class ConsumerCommands:
     def pause(self) -> None:
         """Pause the deliveries of this connection until START."""
         self._delay.cancel()
-        outbound = self._connection.outbound
-        outbound.started = False
-        outbound.measure()
+        self._connection.outbound.start(False)
 
     # --- ADD_CONSUMER ------------------------------------------------------------------------
 

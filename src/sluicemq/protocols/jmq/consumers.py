@@ -110,6 +110,7 @@ class Outbound:
     credit       remaining messages until RESUME_FLOW
     safe         True in safe mode
     outstanding  True in safe mode while a message is unacknowledged
+    started      False before START and after STOP
     byte_credit  the same limit in bytes
     max_packet   size of the largest packet that the client accepts, in bytes
     """
@@ -167,6 +168,11 @@ class Outbound:
             self.outstanding = True
         if self.limit or self.safe or size:
             self.measure()
+
+    def start(self, started: bool = True) -> None:
+        """Begin to deliver, or stop until the next call."""
+        self.started = started
+        self.measure()
 
     def acknowledged(self) -> None:
         """Continue in safe mode after an acknowledgement: no message is outstanding."""
@@ -542,8 +548,7 @@ class JmsConsumer:
     # --- redelivery --------------------------------------------------------------------------
 
     def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """Handle REDELIVER; `attempted` if the application has received the messages. The caller
-        calls `level` afterwards."""
+        """Handle REDELIVER; `attempted` if the application has received the messages."""
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self.held.take(sysid)
@@ -552,18 +557,16 @@ class JmsConsumer:
             holder = entry[1].consumer
             if holder is not None and holder.sink is self:
                 requested.setdefault(holder, []).append(entry[1].sequence)
-        if not requested:
-            return
-        again: list[Delivery] = []
         for holder, sequences in requested.items():
             if self.closed:
                 self._broker.release(holder, sequences, attempted=attempted)
             else:
-                again += self._broker.again(holder, sequences, attempted=attempted)
-        self.pending.extend(again)
-        self.pending = deque(sorted(self.pending, key=_place))
-        if self._outbound.safe:
-            self._outbound.acknowledged()
+                self.pending += self._broker.again(holder, sequences, attempted=attempted)
+        if requested:
+            self.pending = deque(sorted(self.pending, key=_place))
+            if self._outbound.safe:
+                self._outbound.acknowledged()
+        self.level()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -628,11 +631,8 @@ class JmsConsumer:
                     self._broker.unsubscribe(subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """Drop the held messages of a deleted destination or subscription.
-
-        If the destination was deleted, the consumer receives from the next one of that name, unless
-        the broker refuses that.
-        """
+        """Drop the held messages of a deleted destination or subscription. Instead of a deleted
+        destination, use the next one of that name, unless the broker refuses that."""
         if consumer in self.engines:
             self.engines.remove(consumer)
             self.held.keep(self._holds)
@@ -692,7 +692,6 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
         consumer.send_again(sysids, attempted)
-        consumer.level()
 
 
 def _place(delivery: Delivery) -> tuple[int, int]:
