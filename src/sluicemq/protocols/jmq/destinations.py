@@ -34,6 +34,7 @@ so values that this broker does not measure are 0: packets, disk, rollbacks, pur
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -255,10 +256,10 @@ _UNMEASURED: Final = dict.fromkeys(
     ),
     0,
 )
-_PACKETS: Final = ("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut")
 _TOTALS: Final = (
     *("numMsgsIn", "numMsgsOut", "msgBytesIn", "msgBytesOut"),
-    *("numMsgs", "totalMsgBytes"),
+    *("numMsgs", "totalMsgBytes", "numDestinations"),
+    *("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut"),  # not measured
 )
 
 
@@ -372,16 +373,11 @@ class Metrics:
                 yield destination
 
     def _of_broker(self) -> Values:
-        totals = dict.fromkeys((*_TOTALS, *_PACKETS), 0)
-        count = 0
+        totals: Counter[str] = Counter()
         for destination in self._destinations():
-            count += 1
-            values = metrics_of(destination)
-            for name in _TOTALS:
-                totals[name] += values[name]
-        totals["numConnections"] = self._process.clients()
-        totals["numDestinations"] = count
-        return longs(totals)
+            totals.update(metrics_of(destination), numDestinations=1)
+        values = {name: totals[name] for name in _TOTALS}
+        return longs({**values, "numConnections": self._process.clients()})
 
     def _of_destinations(self) -> Values:
         listed: dict[str, Value] = {}
