@@ -176,7 +176,6 @@ class JmqConnection:
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
     outbound     deliveries to this client
-    owns         True if it has had temporary destinations
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
     compiled     text and result of a pending selector, until its request is processed again
@@ -193,7 +192,6 @@ class JmqConnection:
     sender: Sender = field(default_factory=Sender)
     sessions: dict[int, JmsSession] = field(default_factory=dict)
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
-    owns: bool = False
     reconnectable: bool = False
     reconnected: bool = False
     compiled: tuple[str, Compiled] | None = None

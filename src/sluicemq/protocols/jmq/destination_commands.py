@@ -179,7 +179,6 @@ def _create_temporary(connection: JmqConnection, address: Address, bits: int) ->
         connection.channel.demand(Operation.CREATE, address.name)
     settings = _flavoured(DEFAULTS, address, bits)
     connection.broker.destinations.check_temporary(connection.channel)
-    connection.owns = True
     connection.broker.destinations.declare(
         address,
         settings,

@@ -634,8 +634,7 @@ class JmqSession:
         connection.sessions.clear()
         self._producers.end()
         self._browsing.end()
-        if connection.owns:
-            connection.broker.delete_temporary(self._channel)
+        connection.broker.delete_temporary(self._channel)
         self._coordinator.client_ids.release(connection.number)
         self._coordinator.connections.pop(connection.number, None)
 
