@@ -132,8 +132,8 @@ SHORT_SELECTOR: Final = 1024
 class SelectorPending(Exception):
     """Raised if a selector has to be compiled in another thread first.
 
-    Its argument is the selector. The request is processed again afterwards, so it must not have
-    changed anything yet.
+    Its argument is the selector. The request is processed again when the engine knows the selector,
+    so it must not have changed anything yet.
     """
 
 
@@ -178,7 +178,6 @@ class JmqConnection:
     outbound     deliveries to this client
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
-    compiled     text and result of a pending selector, until its request is processed again
     """
 
     channel: Channel[Packet]
@@ -194,7 +193,6 @@ class JmqConnection:
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
     reconnectable: bool = False
     reconnected: bool = False
-    compiled: tuple[str, Compiled] | None = None
 
     def __post_init__(self) -> None:
         self.broker = self.channel.broker
@@ -216,11 +214,6 @@ class JmqConnection:
         selector = text(packet, "JMQSelector")
         if not selector.strip():
             return None
-        compiled, self.compiled = self.compiled, None
-        if compiled is not None and compiled[0] == selector:
-            if isinstance(compiled[1], SelectorError):
-                raise compiled[1]
-            return compiled[1]
         broker = self.broker
         broker.settings.selectors.check_text(selector)
         if (

@@ -22,7 +22,7 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import ANONYMOUS, Identity
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import AccessError, SelectorError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.channel import Channel, LoginCheck
 from sluicemq.protocols.java import dumps_map
@@ -404,16 +404,16 @@ class JmqSession:
         assert background is not None
         self._channel.hold(list(packets), size)
         work = partial(self._connection.compile, text)
-        self._compilation = background.submit(work, partial(self._compiled, text))
+        self._compilation = background.submit(work, self._compiled)
 
-    def _compiled(self, text: str, compiled: Compiled) -> None:
-        """Process the packets that wait for the selector."""
+    def _compiled(self, compiled: Compiled) -> None:
+        """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         size = self._channel.held_bytes
         held = self._channel.release()
-        connection = self._connection
-        connection.broker.wake()
-        connection.compiled = text, compiled
+        self._connection.broker.wake()
+        if held and isinstance(compiled, SelectorError):
+            self._connection.refuse(held.pop(0), compiled)
         self._handle(held, size)
 
     def _refuse_oversized(self, packet: Oversized) -> None:
