@@ -63,6 +63,11 @@ def pattern_name(name: str, pattern: str) -> str:
     return f"{name} {_quoted(pattern)}"
 
 
+def wildcard_of(subscription: Subscription) -> str:
+    """Return the wildcard of a durable subscription, "" if it has none."""
+    return unquote(subscription.name.partition(" ")[2], errors="surrogatepass")
+
+
 def _quoted(part: str) -> str:
     return quote(part, safe="", errors="surrogatepass")
 
@@ -151,7 +156,8 @@ class Durables:
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
         for subscription in broker.durable_subscriptions.values():
-            name, _, pattern = subscription.name.partition(" ")
+            name = subscription.name.partition(" ")[0]
+            pattern = wildcard_of(subscription)
             sort = name.partition(":")[0]
             if sort not in _OTHER_SORT:
                 continue
@@ -166,7 +172,7 @@ class Durables:
                     subscription.owner,
                 )
                 with suppress(ValueError):
-                    self.expect(terms, Pattern(unquote(pattern, errors="surrogatepass")))
+                    self.expect(terms, Pattern(pattern))
         broker.destinations.creations.append(self._created)
 
     def find(self, name: str) -> list[Subscription]:
@@ -212,11 +218,8 @@ class Durables:
 
     def owner_of(self, client_id: str) -> str:
         """Return the owner of a client id, "" if it has none."""
-        for name in list(self._names.get(_quoted(client_id), ())):
-            for owner in self._owners(name):
-                if owner:
-                    return owner
-        return ""
+        names = list(self._names.get(_quoted(client_id), ()))
+        return next((owner for name in names for owner in self._owners(name) if owner), "")
 
     def may_have(self, client_id: str, identity: Identity) -> bool:
         """Return whether the user may use a client id: it has no other owner.
@@ -275,12 +278,11 @@ class Durables:
         sort, _, rest = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
             raise SubscriptionInUse(f"{rest} is a subscription that is shared in another way")
-        old = []
-        for subscription in self.find(terms.name):
-            _, _, pattern = subscription.name.partition(" ")
-            meant = unquote(pattern, errors="surrogatepass") or subscription.destination.name
-            if meant != topic:
-                old.append(subscription)
+        old = [
+            each
+            for each in self.find(terms.name)
+            if (wildcard_of(each) or each.destination.name) != topic
+        ]
         self._drop(terms.name, old)
 
     def is_known(self, name: str) -> bool:
