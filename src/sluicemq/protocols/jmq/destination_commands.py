@@ -320,7 +320,6 @@ class Browsing:
     __slots__ = (
         "_broker",
         "_connection",
-        "_ended",
         "_running",
         "_scans",
         "_views",
@@ -336,7 +335,6 @@ class Browsing:
         self._waiting: deque[Work] = deque()
         self._running = False
         """True while the next slice is scheduled."""
-        self._ended = False
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -384,13 +382,12 @@ class Browsing:
 
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
-        self._ended = True
         self._waiting.clear()
         self._views.clear()
 
     def _step(self) -> None:
         self._running = False
-        while self._waiting and not self._ended:
+        while self._waiting:
             if self._connection.channel.congested:
                 return  # until `go_on`
             if next(self._waiting[0], self) is self:
