@@ -312,7 +312,7 @@ class ConsumerCommands:
         nothing = truth(packet, "JMQRedeliverAll")
         durable = ""
         if text(packet, "JMQDurableName"):
-            durable = self._durable(packet, consumer.engines)
+            durable = self._durable(packet, consumer.pauses.engines)
         consumer.retire(last, none=nothing)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}

@@ -347,11 +347,6 @@ class JmsConsumer:
             with suppress(BrokerError):  # the topic may have its maximum number of subscriptions
                 self._join(topic)
 
-    @property
-    def engines(self) -> list[Consumer]:
-        """Its consumers of the engine."""
-        return self.pauses.engines
-
     def level(self) -> None:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
         if self.closed or not self.known:
@@ -598,7 +593,7 @@ class JmsConsumer:
         pending = {delivery.sequence for delivery in self.pending}
         held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
-        holders = dict.fromkeys(self.engines)
+        holders = dict.fromkeys(self.pauses.engines)
         for _, delivery in held:
             holder = delivery.consumer
             if holder is not None and holder.sink is self:
@@ -633,8 +628,8 @@ class JmsConsumer:
     def detached(self, consumer: Consumer) -> None:
         """Drop the held messages of a deleted destination or subscription. Instead of a deleted
         destination, use the next one of that name, unless the broker refuses that."""
-        if consumer in self.engines:
-            self.engines.remove(consumer)
+        if consumer in self.pauses.engines:
+            self.pauses.engines.remove(consumer)
             self.held.keep(self._holds)
             if self._pattern is None and consumer.subscription.destination.removed:
                 with suppress(BrokerError):

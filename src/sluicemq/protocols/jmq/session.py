@@ -344,7 +344,7 @@ class JmqSession:
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
-        return [e for consumer in self._connection.consumers.values() for e in consumer.engines]
+        return [e for consumer in self._connection.consumers.values() for e in consumer.pauses.engines]
 
     # --- packets -----------------------------------------------------------------------------
 
