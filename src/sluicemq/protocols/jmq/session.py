@@ -603,19 +603,16 @@ class JmqSession:
 
     def _goodbye(self, packet: Packet) -> None:
         """Handle GOODBYE: release all resources, then reply."""
-        self._channel.end()
-        self._give_back()
-        if packet.flags & A:
-            self._when_on_disk(partial(self._connection.reply, packet))
+        self._finish(partial(self._connection.reply, packet))
 
     def _leave(self, reason: str = "") -> None:
         """Ignore further input, and close when all requests are answered."""
+        self._finish(partial(self._close, reason))
+
+    def _finish(self, callback: Callable[[], None]) -> None:
+        """Ignore further input, and call `callback` when all requests are answered."""
         self._channel.end()
         self._give_back()
-        self._when_on_disk(partial(self._close, reason))
-
-    def _when_on_disk(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
         broker.when_completed(
             partial(broker.when_durable, self._producers.publisher.last_sync, callback)
