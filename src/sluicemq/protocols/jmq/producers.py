@@ -157,24 +157,18 @@ class Producers:
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> None:
-        """Process a message."""
+        """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError."""
         flags = packet.flags
-        try:
-            message = message_of(packet, self._connection.sender, self._persistent, self._transient)
-            header = packet.variable
-            destination = (self._queues if flags & Q else self._topics).get(header)
-            if destination is not None and not destination.removed:
-                taken = self._take(packet, header, destination, message)
-            elif is_wildcard(message.destination.name):
-                taken = self._copy(packet, header, message.destination)
-            else:
-                destination = self._find(header, message.destination)
-                taken = self._take(packet, header, destination, message)
-        except ANSWERED as error:
-            self._connection.refuse(packet, error)
-            self._branches.fail(packet, self._connection, error)
-            self.resume(packet)
-            return
+        message = message_of(packet, self._connection.sender, self._persistent, self._transient)
+        header = packet.variable
+        destination = (self._queues if flags & Q else self._topics).get(header)
+        if destination is not None and not destination.removed:
+            taken = self._take(packet, header, destination, message)
+        elif is_wildcard(message.destination.name):
+            taken = self._copy(packet, header, message.destination)
+        else:
+            destination = self._find(header, message.destination)
+            taken = self._take(packet, header, destination, message)
         self._traffic.published += 1
         if taken and flags & (A | C | F):
             self.publisher.accepted.append(packet)
@@ -182,8 +176,10 @@ class Producers:
     def _take(
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
     ) -> bool:
-        """Accept a message; False if its answers are not to be sent now. Raises as `send` answers
-        it: RejectedRequest, BrokerError."""
+        """Accept a message; False if its answers are not to be sent now.
+
+        Raises RejectedRequest, BrokerError.
+        """
         transaction = header.transaction_id or packet.transaction
         if transaction:
             branch = self._branches.active(transaction, self._connection)

@@ -22,7 +22,7 @@ from typing import Final
 
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import ANONYMOUS, Identity
-from sluicemq.model.errors import AccessError, SelectorError
+from sluicemq.model.errors import AccessError, SelectorError, SluiceError
 from sluicemq.model.message import Origin
 from sluicemq.protocols.channel import Channel, LoginCheck
 from sluicemq.protocols.java import dumps_map
@@ -344,36 +344,35 @@ class JmqSession:
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
-        return [e for consumer in self._connection.consumers.values() for e in consumer.pauses.engines]
+        return [
+            e for consumer in self._connection.consumers.values() for e in consumer.pauses.engines
+        ]
 
     # --- packets -----------------------------------------------------------------------------
 
     def _handle(self, packets: Packets, size: int = 0) -> None:
         """Process packets of `size` bytes, up to a login or selector that takes time."""
-        connection = self._connection
         channel = self._channel
         login = self._login
         send = self._producers.send
         for place, packet in enumerate(packets):
             kind = packet.type
-            if isinstance(packet, Oversized):
-                self._refuse_oversized(packet)
-            elif login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
-                send(packet)
-            else:
-                try:
+            try:
+                if isinstance(packet, Oversized):
+                    raise self._too_large(packet)
+                if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
+                    send(packet)
+                else:
                     self._handler(kind)(packet)
-                except ANSWERED as error:
-                    connection.refuse(packet, error)
-                    if kind == _ACKNOWLEDGE and login.logged_in:
-                        self._coordinator.branches.fail(packet, connection, error)
-                except SelectorPending as pending:
-                    self._compile(str(pending), packets[place:], size)
-                    break
-                if channel.held is not None:  # the login takes time
-                    if behind := packets[place + 1 :]:
-                        channel.hold(list(behind), size)
-                    break
+            except ANSWERED as error:
+                self._refuse(packet, error)
+            except SelectorPending as pending:
+                self._compile(str(pending), packets[place:], size)
+                break
+            if channel.held is not None:  # the login takes time
+                if behind := packets[place + 1 :]:
+                    channel.hold(list(behind), size)
+                break
             if channel.ended:
                 break
         self._producers.publisher.confirm(size)
@@ -416,20 +415,23 @@ class JmqSession:
             self._connection.refuse(held.pop(0), compiled)
         self._handle(held, size)
 
-    def _refuse_oversized(self, packet: Oversized) -> None:
-        connection = self._connection
-        options = connection.options
+    def _too_large(self, packet: Oversized) -> RejectedRequest:
+        """Return the error for a packet above the limits."""
+        options = self._connection.options
         limit = f"{options.packet} bytes"
         if not self._login.logged_in:
             limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
-        error = RejectedRequest(
-            Status.ENTITY_TOO_LARGE, f"packets have up to {limit}, this one {packet.size}"
-        )
-        connection.refuse(packet, error)
-        if 0 < packet.type <= LAST_MESSAGE_TYPE:
+        reason = f"packets have up to {limit}, this one {packet.size}"
+        return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
+
+    def _refuse(self, packet: Packet, error: SluiceError) -> None:
+        """Answer a refused request. The transaction of a message or acknowledgement fails if its
+        client gets no answer."""
+        self._connection.refuse(packet, error)
+        if self._login.logged_in and packet.is_message:
             self._producers.resume(packet)
-        if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
-            self._coordinator.branches.fail(packet, connection, error)
+        if self._login.logged_in and (packet.is_message or packet.type == _ACKNOWLEDGE):
+            self._coordinator.branches.fail(packet, self._connection, error)
 
     # --- login -------------------------------------------------------------------------------
 
