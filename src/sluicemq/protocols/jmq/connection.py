@@ -31,7 +31,7 @@ from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability
-from sluicemq.protocols.channel import Channel, SentDeliveries
+from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
@@ -169,36 +169,30 @@ class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
     channel      transport, user and replies
+    outbound     deliveries to this client
     uid          returns a number that is unique within the broker
-    background   compiles long selectors; None = they are compiled on the event loop
     number       JMQConnectionID
+    background   compiles long selectors; None = they are compiled on the event loop
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
-    outbound     deliveries to this client
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
     """
 
     channel: Channel[Packet]
+    broker: Broker
+    outbound: Outbound
     options: SessionOptions
     uid: Callable[[], int]
+    number: int
     background: Background | None
-    broker: Broker = field(init=False)
-    number: int = field(init=False)
-    outbound: Outbound = field(init=False)
     level: int = Level.HIGHEST
     sender: Sender = field(default_factory=Sender)
     sessions: dict[int, JmsSession] = field(default_factory=dict)
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
     reconnectable: bool = False
     reconnected: bool = False
-
-    def __post_init__(self) -> None:
-        self.broker = self.channel.broker
-        self.number = self.uid()
-        sent = SentDeliveries(self.broker, refill=True)
-        self.outbound = Outbound(self.channel, self.options.held, sent)
 
     @property
     def identity(self) -> Identity:

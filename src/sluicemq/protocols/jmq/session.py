@@ -24,7 +24,7 @@ from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import ANONYMOUS, Identity
 from sluicemq.model.errors import AccessError, SelectorError, SluiceError
 from sluicemq.model.message import Origin
-from sluicemq.protocols.channel import Channel, LoginCheck
+from sluicemq.protocols.channel import Channel, LoginCheck, SentDeliveries
 from sluicemq.protocols.java import dumps_map
 from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
@@ -37,6 +37,7 @@ from sluicemq.protocols.jmq.connection import (
     read_credentials,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
+from sluicemq.protocols.jmq.consumers import Outbound
 from sluicemq.protocols.jmq.destination_commands import (
     Browsing,
     create_destination,
@@ -189,7 +190,15 @@ class JmqSession:
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
         self._channel: Channel[Packet] = Channel(transport, broker, access, "jmq", ANONYMOUS)
-        connection = JmqConnection(self._channel, options, coordinator.uid, coordinator.background)
+        connection = JmqConnection(
+            self._channel,
+            broker,
+            Outbound(self._channel, options.held, SentDeliveries(broker, refill=True)),
+            options,
+            coordinator.uid,
+            coordinator.uid(),
+            coordinator.background,
+        )
         self._connection = connection
         self._producers = Producers(connection, coordinator.branches)
         self._consumer_commands = ConsumerCommands(
