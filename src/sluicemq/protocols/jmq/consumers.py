@@ -431,9 +431,8 @@ class JmsConsumer:
             message = delivery.message
             assert message is not None  # in flight
             attempts = delivery.attempts
-            credit -= 1
             flags = R if attempts > 1 else 0
-            if not credit:
+            if credit == 1:
                 flags |= C
             if delivery is last:
                 flags |= F
@@ -441,14 +440,12 @@ class JmsConsumer:
                 parts = deliver_chunks(message, number, flags, attempts, identity)
             except ProtocolError:
                 undeliverable.append(delivery)
-                credit += 1
                 continue
             if counts_bytes:
                 size = sum(map(len, parts))
                 if size > outbound.max_packet:
                     undeliverable.append(delivery)
                     too_large = True
-                    credit += 1
                     size = 0
                     continue
                 reached = C if self.byte_credit.left <= size else 0
@@ -458,6 +455,7 @@ class JmsConsumer:
                     parts = deliver_chunks(message, number, flags | reached, attempts, identity)
             chunks += parts
             written += 1
+            credit -= 1
             if self.holds:
                 sysid = parts[0][20:52]
                 entry = (written, delivery)
