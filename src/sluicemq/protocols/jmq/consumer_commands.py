@@ -78,7 +78,6 @@ class ConsumerCommands:
         "_branches",
         "_broker",
         "_connection",
-        "_consumers",
         "_delay",
         "_durables",
         "_pending",
@@ -89,7 +88,6 @@ class ConsumerCommands:
         self._branches = branches
         self._durables = durables
         self._broker = connection.broker
-        self._consumers = connection.consumers
         self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
         self._pending: list[bytes] = []
@@ -373,7 +371,7 @@ class ConsumerCommands:
         outbound = connection.outbound
         outbound.max_packet = max_packet(packet, outbound.max_packet)
         if "JMQConsumerID" in packet.properties:
-            consumer = self._consumers.get(number(packet, "JMQConsumerID"))
+            consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
         else:
@@ -411,7 +409,7 @@ class ConsumerCommands:
 
     def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
-        consumers = self._consumers
+        consumers = self._connection.consumers
         recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
@@ -450,7 +448,7 @@ class ConsumerCommands:
 
         Raises RejectedRequest.
         """
-        consumer = self._consumers.get(consumer_id)
+        consumer = self._connection.consumers.get(consumer_id)
         if consumer is None:
             for session in self._connection.sessions.values():
                 if consumer_id in session.known:
@@ -463,7 +461,7 @@ class ConsumerCommands:
     def _forget(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.held.first:
-            self._consumers.pop(consumer.number, None)
+            self._connection.consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
     # --- transactions ------------------------------------------------------------------------
@@ -527,7 +525,7 @@ class ConsumerCommands:
             if branch is not None and self._connection.number in branch.joined:
                 messages = self._branches.take_back(branch, blocks)
         for consumer_id, sysid in blocks:
-            found = self._consumers.get(consumer_id)
+            found = self._connection.consumers.get(consumer_id)
             if found is not None and found.holds:
                 messages.append((found, sysid))
         redeliver(messages, attempted)
