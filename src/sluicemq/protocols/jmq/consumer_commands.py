@@ -148,9 +148,7 @@ class ConsumerCommands:
     def start(self, packet: Packet) -> None:
         """Handle START of the connection or of one session. It has no reply."""
         if "JMQSessionID" in packet.properties:
-            session = self._session_of(packet)
-            session.stopped = False
-            session.level()
+            self._session_of(packet).start()
         elif self._connection.reconnected:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
@@ -162,9 +160,7 @@ class ConsumerCommands:
     def stop(self, packet: Packet) -> None:
         """Handle STOP: after its reply the connection delivers nothing until START."""
         if "JMQSessionID" in packet.properties:
-            session = self._session_of(packet)
-            session.stopped = True
-            session.level()
+            self._session_of(packet).start(False)
         else:
             self.pause()
         self._connection.reply(packet)

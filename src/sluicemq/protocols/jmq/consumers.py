@@ -658,8 +658,9 @@ class JmsSession:
         if len(self.known) > MOST_KNOWN:
             del self.known[next(iter(self.known))]
 
-    def level(self) -> None:
-        """Apply a stop or start to the consumers."""
+    def start(self, started: bool = True) -> None:
+        """Begin to deliver, or stop until the next call."""
+        self.stopped = not started
         for consumer in list(self.consumers.values()):
             consumer.level()
 
