@@ -178,16 +178,12 @@ class Durables:
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""
         client = _client_part(name)
-        names = self._names.get(client)
-        if names is None or name not in names:
-            return []
-        alive = [subscription for subscription in names[name] if not subscription.closed]
+        names = self._names.get(client, {})
+        alive = [each for each in names.get(name, ()) if not each.closed]
         if alive or name in self._expected:
             names[name] = dict.fromkeys(alive)
-        else:
-            del names[name]
-            if not names:
-                del self._names[client]
+        elif names.pop(name, None) is not None and not names:
+            del self._names[client]
         return alive
 
     def add(self, name: str, *subscriptions: Subscription) -> None:
