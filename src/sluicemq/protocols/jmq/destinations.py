@@ -328,12 +328,12 @@ class Metrics:
             for destination in self._broker.destinations.values()
             if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
         ]
-        names = {topic.name for topic in topics}
-        for gone in self._watched.keys() - names:
-            del self._watched[gone]
+        self._watched = {
+            topic.name: self._watched.get(topic.name) or Watched(now) for topic in topics
+        }
         for topic in topics:
             name = topic.name.removeprefix(PREFIX)
-            watched = self._watched.setdefault(topic.name, Watched(now))
+            watched = self._watched[topic.name]
             subject = self._subject(name)
             if subject is not None:
                 watched.sample(subject)
