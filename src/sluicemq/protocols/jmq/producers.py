@@ -15,6 +15,7 @@ requested reply wait for capacity even if their connection has closed.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from sluicemq.broker import Destination
@@ -67,7 +68,7 @@ _MOST_SEARCHES: Final = 100
 _MOST_SEARCHED: Final = 10_000
 """Maximum number of messages examined per search."""
 _MOST_LISTED: Final = 100_000
-"""Messages of a queue that can be looked at in time."""
+"""Maximum number of messages of a subscription that is searched: more take too long to list."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
@@ -258,23 +259,20 @@ class Producers:
         broker = self._broker
         identity = broker.identity
         sysid = sysid_of(message, identity)
-        places = [destination.queue, *destination.subscriptions.values()]
-        searched = 0
-        for place in places:
-            if place.waiting + place.unacked > _MOST_LISTED:
-                return False
-            for delivery in reversed(list(place.browse())):
-                if delivery.scheduled:
-                    continue
-                searched += 1
-                if searched > _MOST_SEARCHED:
-                    return False
-                try:
-                    found = broker.read(delivery)
-                except RecordNotFound:
-                    continue
-                if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
-                    return True
+        latest_first = (
+            delivery
+            for subscription in (destination.queue, *destination.subscriptions.values())
+            if subscription.waiting + subscription.unacked <= _MOST_LISTED
+            for delivery in reversed(list(subscription.browse()))
+            if not delivery.scheduled
+        )
+        for delivery in islice(latest_first, _MOST_SEARCHED):
+            try:
+                found = broker.read(delivery)
+            except RecordNotFound:
+                continue
+            if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
+                return True
         return False
 
     # --- flow --------------------------------------------------------------------------------
