@@ -167,11 +167,10 @@ class JmqSession:
         "_coordinator",
         "_decoder",
         "_handlers",
-        "_heard",
         "_login",
-        "_missed",
         "_nonce",
         "_producers",
+        "_silent",
         "_timer",
         "_transport",
     )
@@ -216,8 +215,8 @@ class JmqSession:
         """True after EOF; the session still processes the packets that are held."""
         self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
-        self._heard = True
-        self._missed = 0
+        self._silent = 0
+        """Number of checks since the client sent something."""
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Callable[[Packet], None]]:
@@ -269,7 +268,7 @@ class JmqSession:
         channel = self._channel
         if channel.ended:
             return
-        self._heard = True
+        self._silent = 0
         packets = self._decoder.feed(data)
         if channel.held is not None:
             channel.hold(packets, len(data))
@@ -594,20 +593,15 @@ class JmqSession:
         connection = self._connection
         if self._channel.closed:
             return
-        if self._heard:
-            self._heard = False
-            self._missed = 0
-        elif self._missed >= MISSED_PINGS:
+        if self._silent > MISSED_PINGS:
             self._close("the client has not been heard of for too long")
             return
-        elif self._login.logged_in and connection.level < Level.MQ_3_6_SP4:
-            # these clients do not answer PING; the bytes only let the operating system detect a
-            # lost peer
-            connection.write(encode_packet(PacketType.PING))
-        else:
-            self._missed += 1
-            if self._login.logged_in:
-                connection.write(encode_packet(PacketType.PING, A))
+        if self._silent and self._login.logged_in:
+            answers = connection.level >= Level.MQ_3_6_SP4
+            connection.write(encode_packet(PacketType.PING, A if answers else 0))
+            if not answers:
+                self._silent = 0  # the bytes let the operating system detect a lost peer
+        self._silent += 1
         self._timer.set(connection.options.ping_interval, self._ring)
 
     # --- closing -----------------------------------------------------------------------------
