@@ -235,8 +235,13 @@ class Durables:
         """Make the user the owner of the client id's durable subscriptions that have no owner and
         from whose topics the user may consume."""
         for name in list(self._names.get(_quoted(client_id), ())):
-            if self.may_use(name, identity):
-                self._claim(name, identity)
+            if not self.may_use(name, identity):
+                continue
+            for subscription in self.find(name):
+                claim_subscription(self._broker, identity, subscription)
+            terms, pattern = self._expected.get(name, (None, None))
+            if terms is not None and pattern is not None and not terms.owner:
+                self._expected[name] = (terms._replace(owner=identity.name), pattern)
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
@@ -246,13 +251,6 @@ class Durables:
         if terms is None or pattern is None:
             return True
         return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
-
-    def _claim(self, name: str, identity: Identity) -> None:
-        for subscription in self.find(name):
-            claim_subscription(self._broker, identity, subscription)
-        terms, pattern = self._expected.get(name, (None, None))
-        if terms is not None and pattern is not None and not terms.owner:
-            self._expected[name] = (terms._replace(owner=identity.name), pattern)
 
     def _owners(self, name: str) -> Iterator[str]:
         for subscription in self.find(name):
