@@ -18,6 +18,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer
@@ -117,7 +118,6 @@ class Coordinator:
 
     __slots__ = (
         "_broker",
-        "_next",
         "_ready",
         "background",
         "branches",
@@ -125,6 +125,7 @@ class Coordinator:
         "connections",
         "durables",
         "session",
+        "uid",
     )
 
     def __init__(self, broker: Broker, background: Background | None = None) -> None:
@@ -132,7 +133,8 @@ class Coordinator:
         loop."""
         self._broker = broker
         self.background = background
-        self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
+        self.uid = count((broker.clock.wall << _COUNT_BITS) & _MOST).__next__
+        """Returns a number of 63 bits that is unique within the broker, also across restarts."""
         self._ready = False
         self.session = self.uid()
         self.connections: dict[int, JmqSession] = {}
@@ -140,11 +142,6 @@ class Coordinator:
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
         broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
-
-    def uid(self) -> int:
-        """Return a number of 63 bits that is unique within the broker, also across restarts."""
-        self._next += 1
-        return self._next & _MOST
 
     def prepare(self) -> None:
         """Create the dead message queue when the first client connects."""
