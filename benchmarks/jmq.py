@@ -54,7 +54,7 @@ def transactions(server: BenchmarkBroker, *, messages: int, size: int, each: int
                     received += consumer.read()
                     continue
                 for packet in decoder.feed(receive(producer, READ)):
-                    assert isinstance(packet, Packet)
+                    assert type(packet) is Packet
                     assert packet.properties["JMQStatus"] == Status.OK, packet.properties
                     if packet.type == PacketType.COMMIT_TRANSACTION_REPLY:
                         transaction = int(packet.properties["JMQNextTransactionID"] or 0)

@@ -261,5 +261,5 @@ class GuestChannel:
             packets = self._decoder.feed(receive(self._connection, _READ))
             if self._decoder.error is not None:
                 raise ConnectionLost(f"this is no packet: {self._decoder.error}")
-            self._packets = [packet for packet in packets if isinstance(packet, Packet)]
+            self._packets = packets
         return self._packets.pop(0)

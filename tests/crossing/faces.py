@@ -192,7 +192,7 @@ def read_packet(data: bytes) -> Packet:
     decoder = JmqDecoder()
     (packet,) = decoder.feed(data)
     assert decoder.error is None
-    assert isinstance(packet, Packet)
+    assert type(packet) is Packet
     return packet
 
 

@@ -70,7 +70,8 @@ def jmq(chunks: list[bytes]) -> Result:
         for packet in decoder.feed(piece):
             if isinstance(packet, jmq_wire.Oversized):
                 assert packet.size > 1000
-                frames.append(packet)
+                announced = (packet.type, packet.flags, packet.consumer_id, packet.size)
+                frames.append((*announced, packet.header))
                 continue
             assert len(packet.head) + len(packet.body) <= 4000
             assert len(packet.sysid) == 32

@@ -213,8 +213,9 @@ class Broker:
 
     def delete_temporary(self, owner: object) -> None:
         """Delete the temporary destinations of a closed connection."""
-        for destination in [d for d in self.destinations.values() if d.owner is owner]:
-            self.remove(destination, force=True)
+        if owner in self.destinations.temporary:
+            for destination in [d for d in self.destinations.values() if d.owner is owner]:
+                self.remove(destination, force=True)
 
     def reap(self, destination: Destination) -> None:
         """Delete an automatic destination that has been idle for its `idle_timeout`.

@@ -37,7 +37,7 @@ import re
 import zlib
 from collections.abc import Iterable, Mapping
 from struct import Struct, error, pack
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -79,6 +79,7 @@ class Char(str):
     __slots__ = ()
 
 
+Kept = TypeVar("Kept")
 Value = bool | int | float | str | bytes | dict[str, "Value"] | None
 
 
@@ -122,11 +123,9 @@ def encode_utf(text: str) -> bytes:
 
 
 def _split(match: re.Match[str]) -> str:
-    character = match[0]
-    if character < "\U00010000":
-        return character
-    units = character.encode("utf-16-be")
-    return chr(units[0] << 8 | units[1]) + chr(units[2] << 8 | units[3])
+    """Return the UTF-16 units of a character, each as a character."""
+    units = match[0].encode("utf-16-be", "surrogatepass")
+    return "".join([chr(unit) for (unit,) in _u16.iter_unpack(units)])
 
 
 # --- the closed set ----------------------------------------------------------------------------
@@ -137,21 +136,22 @@ _NULL: Final = 0x70
 _REFERENCE: Final = 0x71
 _CLASS: Final = 0x72
 _OBJECT: Final = 0x73
-_STRING: Final = 0x74
 _ARRAY: Final = 0x75
-_BLOCK: Final = 0x77
 _END: Final = 0x78
 _RESET: Final = 0x79
-_LONG_BLOCK: Final = 0x7A
-_LONG_STRING: Final = 0x7C
 _FIRST_HANDLE: Final = 0x7E_0000
 
+_u8: Final = Struct(">B")
 _u16: Final = Struct(">H")
 _i32: Final = Struct(">i")
 _u32: Final = Struct(">I")
 _u64: Final = Struct(">Q")
 _map_fields: Final = Struct(">fi")
 _map_size: Final = Struct(">ii")
+"""Number of hash buckets, number of entries."""
+_STRINGS: Final = {0x74: _u16, 0x7C: _u64}
+_BLOCKS: Final = {0x77: _u8, 0x7A: _i32}
+"""Layout of the length, by code."""
 _SERIALIZABLE: Final = 0x02
 _WITH_METHOD: Final = 0x03
 """Serialisable with a writeObject method, as maps are."""
@@ -160,8 +160,8 @@ _WITH_METHOD: Final = 0x03
 class _Class:
     """Class of the closed set.
 
-    tail    bytes after its name in a stream: uid, flags, fields, end
-    parent  superclass, or None
+    tail    bytes after its name in a stream: uid, flags, fields, end, null without a superclass
+    parent  superclass, whose description follows; or None
     data    layout of an object's fields
     made    Python type of its values
     """
@@ -183,7 +183,8 @@ class _Class:
             pack(f">cH{len(field)}s", code.encode(), len(field), field.encode())
             for field, code in fields.items()
         ]
-        self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *described, bytes((_END,))))
+        end = bytes((_END, _NULL)) if parent is None else bytes((_END,))
+        self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *described, end))
         self.parent = parent
         self.data = data
         self.made = made
@@ -226,7 +227,9 @@ _LONG: Final = _BOX_OF[Long]
 
 def loads(stream: bytes) -> Value:
     """Return the first value of a stream. The rest is not read. Raises SerialError."""
-    return _Reader(stream).value(_DEPTH)
+    reader = _Reader(stream)
+    reader.more()
+    return reader.value(_DEPTH)
 
 
 def loads_map(stream: bytes) -> dict[str, Value]:
@@ -269,30 +272,24 @@ class _Reader:
         while self._position < len(self._data):
             if self._data[self._position] != _RESET:
                 return True
-            self._reset()
+            self._position += 1
+            self._handles.clear()
+            self._count()
         return False
-
-    def _reset(self) -> None:
-        self._position += 1
-        self._handles.clear()
-        self._count()
 
     def value(self, depth: int) -> Value:
         """Return the next value, with maps nested at most `depth` deep."""
         try:
-            while depth == _DEPTH and self._data[self._position] == _RESET:
-                self._reset()
             return self._value(depth)
         except (IndexError, error):
             raise SerialError("a stream ends within a value") from None
 
     def _value(self, depth: int) -> Value:
         self._count()
-        data = self._data
-        code = data[self._position]
+        code = self._data[self._position]
         self._position += 1
-        if code == _STRING:
-            return self._string(self._take(_u16))
+        if code in _STRINGS:
+            return self._keep(decode_utf(self._bytes(self._take(_STRINGS[code]))))
         if code == _OBJECT:
             return self._object(depth)
         if code == _REFERENCE:
@@ -300,14 +297,9 @@ class _Reader:
         if code == _NULL:
             return None
         if code == _ARRAY:
-            self._expect(self._class(), _BYTES)
-            place = self._reserve()
-            length = self._take(_i32)
-            array = self._bytes(length)
-            self._handles[place] = array
-            return array
-        if code == _LONG_STRING:
-            return self._string(self._take(_u64))
+            if self._class() is not _BYTES:
+                raise SerialError("a stream has an array that is no byte[]")
+            return self._keep(self._bytes(self._take(_i32)))
         raise SerialError(f"there is {code:#x} where a value should begin")
 
     def _count(self) -> None:
@@ -315,8 +307,8 @@ class _Reader:
         if self._entries < 0:
             raise SerialError("a stream has too many values")
 
-    def _take(self, code: Struct) -> int:
-        number: int = code.unpack_from(self._data, self._position)[0]
+    def _take(self, code: Struct) -> Any:
+        (number,) = code.unpack_from(self._data, self._position)
         self._position += code.size
         return number
 
@@ -333,18 +325,12 @@ class _Reader:
         if self._volume < 0:
             raise SerialError("a stream's values are too large")
 
-    def _reserve(self) -> int:
-        """Reserve the next handle and return its index."""
-        handles = self._handles
-        if len(handles) >= MAX_HANDLES:
+    def _keep(self, value: Kept) -> Kept:
+        """Assign the next handle to a value and return the value."""
+        if len(self._handles) >= MAX_HANDLES:
             raise SerialError("a stream has too many objects")
-        handles.append(None)
-        return len(handles) - 1
-
-    def _string(self, length: int) -> str:
-        text = decode_utf(self._bytes(length))
-        self._handles[self._reserve()] = text
-        return text
+        self._handles.append(value)
+        return value
 
     def _referred(self) -> object:
         place = self._take(_u32) - _FIRST_HANDLE
@@ -387,59 +373,41 @@ class _Reader:
         if described is None or (inner and described.parent is not None):
             text = name[:64].decode("utf-8", "replace")
             raise SerialError(f"objects of the class {text!r} are not read")
-        place = self._reserve()
-        if self._bytes(len(described.tail)) != described.tail:
-            raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
-        if described.parent is not None:
-            self._expect(self._class(inner=True), described.parent)
-        elif self._data[self._position] == _NULL:
-            self._position += 1
-        else:
+        place = len(self._handles)
+        self._keep(None)
+        as_java = self._bytes(len(described.tail)) == described.tail
+        if as_java and described.parent is not None:
+            as_java = self._class(inner=True) is described.parent
+        if not as_java:
             raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
         self._handles[place] = described
         return described
 
-    def _expect(self, found: _Class, expected: _Class) -> None:
-        if found is not expected:
-            raise SerialError(
-                f"there is {found.name.decode()} where {expected.name.decode()} should be"
-            )
-
     def _object(self, depth: int) -> Value:
         known = self._class()
-        place = self._reserve()
         if known.made is dict:
             if depth == 0:
                 raise SerialError("a stream has a map where none can be")
+            place = len(self._handles)
+            self._keep(None)
             entries = self._map(depth - 1)
             self._handles[place] = entries
             return entries
         if known not in _BOXES:
             raise SerialError(f"a stream has an object of the class {known.name.decode()}")
-        raw = known.data.unpack_from(self._data, self._position)[0]
-        self._position += known.data.size
-        value: Value = raw
+        raw = self._take(known.data)
         if known.made is Char:
-            value = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
-        value = known.made(value)
-        self._handles[place] = value
-        return value
+            raw = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
+        value: Value = known.made(raw)
+        return self._keep(value)
 
     def _map(self, depth: int) -> dict[str, Value]:
         self._position += _map_fields.size
-        if self._data[self._position] == _BLOCK:
-            self._position += 1
-            length = self._data[self._position]
-            self._position += 1
-        elif self._data[self._position] == _LONG_BLOCK:
-            self._position += 1
-            length = self._take(_i32)
-        else:
-            length = 0
-        if length != _map_size.size:
+        length = _BLOCKS.get(self._take(_u8))
+        if length is None or self._take(length) != _map_size.size:
             raise SerialError("a stream describes a map otherwise than Java")
-        _, size = _map_size.unpack_from(self._data, self._position)
-        self._position += length
+        self._position += _i32.size  # the number of hash buckets
+        size = self._take(_i32)
         if size < 0:
             raise SerialError(f"a map announces {size} entries")
         entries: dict[str, Value] = {}
@@ -448,9 +416,8 @@ class _Reader:
             if not isinstance(name, str) or isinstance(name, Char):
                 raise SerialError("a map's key is no String")
             entries[name] = self._value(depth)
-        if self._data[self._position] != _END:
+        if self._take(_u8) != _END:
             raise SerialError("a map has more than its entries")
-        self._position += 1
         return entries
 
 
@@ -508,9 +475,7 @@ class _Writer:
         elif isinstance(value, str) and not isinstance(value, Char):
             self._string(value)
         elif isinstance(value, bytes):
-            append(b"\x75")
-            self._class(_BYTES)
-            self._handle += 1
+            self._begin(b"\x75", _BYTES)
             append(_i32.pack(len(value)))
             append(value)
         else:
@@ -534,10 +499,14 @@ class _Writer:
             raw = box.data.pack(ord(value) if isinstance(value, Char) else value)
         except (error, OverflowError, TypeError):
             raise SerialError(f"a value is out of the range of {box.name.decode()}") from None
-        self._parts.append(b"\x73")
-        self._class(box)
-        self._handle += 1
+        self._begin(b"\x73", box)
         self._parts.append(raw)
+
+    def _begin(self, code: bytes, known: _Class) -> None:
+        """Append the code and the class of an object or array, and assign its handle."""
+        self._parts.append(code)
+        self._class(known)
+        self._handle += 1
 
     def _class(self, known: _Class) -> None:
         reference = self._classes.get(known)
@@ -547,16 +516,12 @@ class _Writer:
         self._classes[known] = b"\x71" + _u32.pack(self._handle)
         self._handle += 1
         self._parts += (b"\x72", _u16.pack(len(known.name)), known.name, known.tail)
-        if known.parent is None:
-            self._parts.append(b"\x70")
-        else:
+        if known.parent is not None:
             self._class(known.parent)
 
     def _map(self, entries: dict[object, object], depth: int) -> None:
         append = self._parts.append
-        append(b"\x73")
-        self._class(self._map_class)
-        self._handle += 1
+        self._begin(b"\x73", self._map_class)
         size = len(entries)
         buckets = 16
         while buckets * 3 < size * 4:

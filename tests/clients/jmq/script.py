@@ -41,7 +41,7 @@ class Script:
         with contextlib.suppress(ConnectionError):
             while data := await reader.read(1 << 16):
                 for packet in decoder.feed(data):
-                    assert isinstance(packet, Packet)
+                    assert type(packet) is Packet
                     self.heard.append(packet)
                     reply = self.answer(packet)
                     writer.write(self.usual(packet) if reply is None else reply)

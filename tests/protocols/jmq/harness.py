@@ -166,7 +166,7 @@ class Peer(SessionPeer):
     def receive(self) -> list[Packet]:
         """Return the packets that have arrived since the last call."""
         for packet in self.decoder.feed(self.transport.taken()):
-            assert isinstance(packet, Packet)
+            assert type(packet) is Packet
             self.inbox.append(packet)
         assert self.decoder.error is None
         assert not self.decoder.incomplete

@@ -14,9 +14,9 @@ from sluicemq.model.dead_letters import DMQ_PROPERTIES
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Message
 from sluicemq.protocols.java import Long, loads_map
-from sluicemq.protocols.jmq import browsing
-from sluicemq.protocols.jmq.browsing import View
+from sluicemq.protocols.jmq import destination_commands
 from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.destination_commands import View
 from sluicemq.protocols.jmq.packets import L, P, PacketType, R, Status
 from sluicemq.protocols.jmq.session import JmqSession
 from sluicemq.protocols.jmq.wire import Packet
@@ -241,7 +241,7 @@ def test_a_long_queue_is_browsed_in_slices(harness: Harness, peer: Peer) -> None
 def test_a_client_that_does_not_read_is_not_sent_more(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "SLICE_BYTES", 100)
+    monkeypatch.setattr(destination_commands, "SLICE_BYTES", 100)
     peer.send("q", *["x" * 60] * 10)
     number, ids = browse(peer)
     peer.session.pause_delivery()
@@ -274,7 +274,7 @@ def test_a_connection_that_goes_meanwhile(harness: Harness, peer: Peer) -> None:
 def test_requests_wait_their_turn(
     harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(browsing, "MOST_WAITING", 3)
+    monkeypatch.setattr(destination_commands, "MOST_WAITING", 3)
     peer.send("q", *"abcdef")
     harness.scan_time.limit = 2
     requests = [peer.request(H.BROWSE, peer.place("q")) for _ in range(5)]

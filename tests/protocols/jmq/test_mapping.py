@@ -41,7 +41,7 @@ def parsed(data: bytes) -> Packet:
     decoder = Decoder()
     [packet] = decoder.feed(data)
     assert decoder.error is None
-    assert isinstance(packet, Packet)
+    assert type(packet) is Packet
     return packet
 
 

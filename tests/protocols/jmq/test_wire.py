@@ -57,7 +57,7 @@ def only(data: bytes, limits: Limits | None = None) -> Packet:
     [packet] = decoder.feed(data)
     assert decoder.error is None
     assert not decoder.incomplete
-    assert isinstance(packet, Packet)
+    assert type(packet) is Packet
     return packet
 
 
@@ -123,7 +123,7 @@ def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
     looks = 0
 
     class Counting(Decoder):
-        def _parse(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
+        def _parse(self, data: bytes, position: int, packets: list[Packet]) -> int:
             nonlocal looks
             looks += 1
             return super()._parse(data, position, packets)
@@ -134,7 +134,7 @@ def test_a_large_packet_in_small_chunks_is_not_parsed_at_each() -> None:
         assert decoder.feed(data[start : min(start + 10, len(data) - 1)]) == []
     assert looks == 3  # at the first bytes, the first 12, and the whole fixed header
     [packet] = decoder.feed(data[-1:])
-    assert isinstance(packet, Packet)
+    assert type(packet) is Packet
     assert packet.head + packet.body == data
 
 
@@ -293,9 +293,10 @@ def test_a_packet_above_the_limit_is_skipped_and_reported() -> None:
         assert [type(item) for item in read] == [Packet, Oversized, Packet, Oversized, Packet]
         over = read[1]
         assert isinstance(over, Oversized)
-        assert over[:4] == (1, packets.A | packets.C, 6, len(large))
+        assert (over.type, over.flags, over.consumer_id) == (1, packets.A | packets.C, 6)
+        assert over.size == len(large)
         assert over.variable.producer_id == 8
-    assert isinstance(Decoder(Limits(packet=len(large))).feed(large)[0], Packet)
+    assert type(Decoder(Limits(packet=len(large))).feed(large)[0]) is Packet
 
 
 def test_skipped_data_is_not_buffered() -> None:
@@ -323,8 +324,10 @@ def test_headers_and_blocks_have_limits_too() -> None:
         decoder = Decoder(limits)
         data = encode_head(1, packets.A, 4, bytes(header), bytes(block), 5) + b"abcde"
         [over, packet] = decoder.feed(data + fits)
-        assert over == Oversized(1, packets.A, 4, len(data), bytes(kept))
-        assert isinstance(packet, Packet)
+        assert isinstance(over, Oversized)
+        assert (over.type, over.flags, over.consumer_id) == (1, packets.A, 4)
+        assert (over.size, over.header, over.block, over.body) == (len(data), bytes(kept), b"", b"")
+        assert type(packet) is Packet
 
 
 # --- writing -------------------------------------------------------------------------------------

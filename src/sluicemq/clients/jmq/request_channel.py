@@ -122,7 +122,7 @@ class Credit:
             await self._open.wait()
 
 
-class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
+class RequestChannel(RequestTransport[Packet, Packet]):
     """Client side of one JMQ connection.
 
     inboxes    receivers of messages by consumer id: of consumers and browsers. They do not raise
@@ -230,7 +230,7 @@ class RequestChannel(RequestTransport["Packet | Oversized", Packet]):
         self.heard = True
         super().write(data)
 
-    def arrived(self, frames: list[Packet | Oversized]) -> None:
+    def arrived(self, frames: list[Packet]) -> None:
         """Dispatch received packets; a protocol error ends the connection."""
         self.heard = True
         try:

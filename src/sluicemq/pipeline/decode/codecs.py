@@ -315,7 +315,7 @@ class _JmqDecoder(jmq.Decoder):
 
     The announced size may be wrong, so the next packet is searched for."""
 
-    def feed(self, data: bytes) -> list[jmq.Packet | jmq.Oversized]:
+    def feed(self, data: bytes) -> list[jmq.Packet]:
         packets = super().feed(data)
         for number, packet in enumerate(packets):
             if isinstance(packet, jmq.Oversized):

@@ -24,14 +24,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, CompiledSelector, known_selector
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import ProtocolError, SelectorError, SluiceError
 from sluicemq.model.message import Durability
-from sluicemq.protocols.channel import Channel, SentDeliveries
+from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import fields
 from sluicemq.protocols.jmq.consumers import UNLIMITED_BYTES, JmsConsumer, JmsSession, Outbound
@@ -48,10 +48,12 @@ from sluicemq.protocols.jmq.packets import (
 from sluicemq.protocols.jmq.wire import (
     MAX_LINE,
     MAX_PACKET,
-    Oversized,
     Packet,
     encode_packet,
     encode_reply,
+    number,
+    text,
+    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -62,8 +64,6 @@ from sluicemq.protocols.transport import (
     Transport,
 )
 from sluicemq.security.access import Credentials
-
-ValueT = TypeVar("ValueT", bool, int, str)
 
 MISSED_PINGS: Final = 6
 """Number of consecutive unanswered pings after which the session closes the connection."""
@@ -132,8 +132,8 @@ SHORT_SELECTOR: Final = 1024
 class SelectorPending(Exception):
     """Raised if a selector has to be compiled in another thread first.
 
-    Its argument is the selector. The request is processed again afterwards, so it must not have
-    changed anything yet.
+    Its argument is the selector. The request is processed again when the engine knows the selector,
+    so it must not have changed anything yet.
     """
 
 
@@ -169,40 +169,30 @@ class JmqConnection:
     """State of one connection, which the handlers of its requests share.
 
     channel      transport, user and replies
+    outbound     deliveries to this client
     uid          returns a number that is unique within the broker
-    background   compiles long selectors; None = they are compiled on the event loop
     number       JMQConnectionID
+    background   compiles long selectors; None = they are compiled on the event loop
     level        protocol level requested by the client
     sessions     JMS sessions by JMQSessionID
     consumers    consumers by JMQConsumerID; also closed ones that hold messages
-    outbound     deliveries to this client
-    owns         True if it has had temporary destinations
     reconnectable  True if the client may connect again while this connection is still open
     reconnected  True if the client has lost another connection and has not sent START on this one
-    compiled     text and result of a pending selector, until its request is processed again
     """
 
-    channel: Channel[Packet | Oversized]
+    channel: Channel[Packet]
+    broker: Broker
+    outbound: Outbound
     options: SessionOptions
     uid: Callable[[], int]
+    number: int
     background: Background | None
-    broker: Broker = field(init=False)
-    number: int = field(init=False)
-    outbound: Outbound = field(init=False)
     level: int = Level.HIGHEST
     sender: Sender = field(default_factory=Sender)
     sessions: dict[int, JmsSession] = field(default_factory=dict)
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
-    owns: bool = False
     reconnectable: bool = False
     reconnected: bool = False
-    compiled: tuple[str, Compiled] | None = None
-
-    def __post_init__(self) -> None:
-        self.broker = self.channel.broker
-        self.number = self.uid()
-        sent = SentDeliveries(self.broker, refill=True)
-        self.outbound = Outbound(self.channel, self.options.held, sent)
 
     @property
     def identity(self) -> Identity:
@@ -218,11 +208,6 @@ class JmqConnection:
         selector = text(packet, "JMQSelector")
         if not selector.strip():
             return None
-        compiled, self.compiled = self.compiled, None
-        if compiled is not None and compiled[0] == selector:
-            if isinstance(compiled[1], SelectorError):
-                raise compiled[1]
-            return compiled[1]
         broker = self.broker
         broker.settings.selectors.check_text(selector)
         if (
@@ -244,7 +229,7 @@ class JmqConnection:
 
     def reply(
         self,
-        packet: Packet | Oversized,
+        packet: Packet,
         status: Status = Status.OK,
         properties: Mapping[str, object] | None = None,
         body: bytes = b"",
@@ -257,7 +242,7 @@ class JmqConnection:
                 kind = PacketType.SEND_REPLY
             self.write(encode_reply(kind, packet.consumer_id, status, properties, body, flags))
 
-    def refuse(self, packet: Packet | Oversized, error: SluiceError) -> None:
+    def refuse(self, packet: Packet, error: SluiceError) -> None:
         """Send the error reply to a rejected request."""
         properties: dict[str, object] = {"JMQReason": str(error)[:LONGEST_REASON]}
         if isinstance(error, RejectedRequest):
@@ -269,15 +254,7 @@ class JmqConnection:
         self.channel.write([data])
 
 
-# --- properties of requests ----------------------------------------------------------------------
-
-
-def number(packet: Packet, name: str, usual: int | None = None) -> int:
-    """Return an integral property of any width, or `usual` if it is absent.
-
-    Raises RejectedRequest; also for an absent property without `usual`.
-    """
-    return _property(packet, name, int, usual)
+# --- limits in requests -------------------------------------------------------------------------
 
 
 def byte_limit(packet: Packet, name: str = "JMQBytes", least: int = 0) -> int | None:
@@ -296,28 +273,6 @@ def max_packet(packet: Packet, usual: int) -> int:
     absent; 0 means UNLIMITED_BYTES, too."""
     limit = byte_limit(packet, "JMQMaxMsgBytes", 1)
     return usual if limit is None else limit
-
-
-def text(packet: Packet, name: str) -> str:
-    """Return a String property, "" if it is absent. Raises RejectedRequest."""
-    return _property(packet, name, str, "")
-
-
-def truth(packet: Packet, name: str, usual: bool = False) -> bool:
-    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
-    return _property(packet, name, bool, usual)
-
-
-def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
-    value = packet.properties.get(name)
-    if value is None:
-        if usual is None:
-            raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
-        return usual
-    # a Boolean is an int in Python, but no Integer in Java
-    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
-        raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
-    return value
 
 
 # --- HELLO and AUTHENTICATE ----------------------------------------------------------------------

@@ -23,9 +23,6 @@ from sluicemq.protocols.jmq.connection import (
     JmqConnection,
     byte_limit,
     max_packet,
-    number,
-    text,
-    truth,
 )
 from sluicemq.protocols.jmq.consumers import (
     GIVEN_UP,
@@ -36,11 +33,8 @@ from sluicemq.protocols.jmq.consumers import (
     redeliver,
     reroute,
 )
-from sluicemq.protocols.jmq.destinations import (
-    address_of,
-    find_or_create,
-    owns,
-)
+from sluicemq.protocols.jmq.destination_commands import owns
+from sluicemq.protocols.jmq.destinations import address_of, find_or_create
 from sluicemq.protocols.jmq.fields import INT_BLOCK, LONG_BLOCK, SYSID_SIZE, decode_blocks
 from sluicemq.protocols.jmq.packets import (
     A,
@@ -61,14 +55,13 @@ from sluicemq.protocols.jmq.subscriptions import (
     OF_QUEUE,
     SHARED,
     SHARED_DURABLE,
-    ConsumerSubscription,
     Durables,
     Terms,
     expect_unused,
     subscription_name,
 )
 from sluicemq.protocols.jmq.transactions import Branches
-from sluicemq.protocols.jmq.wire import Packet, encode_reply
+from sluicemq.protocols.jmq.wire import Packet, encode_reply, number, text, truth
 from sluicemq.protocols.transport import Alarm
 
 RECOVERY_SECONDS: Final = 0.1
@@ -85,7 +78,6 @@ class ConsumerCommands:
         "_branches",
         "_broker",
         "_connection",
-        "_consumers",
         "_delay",
         "_durables",
         "_pending",
@@ -96,7 +88,6 @@ class ConsumerCommands:
         self._branches = branches
         self._durables = durables
         self._broker = connection.broker
-        self._consumers = connection.consumers
         self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
         self._pending: list[bytes] = []
@@ -157,28 +148,19 @@ class ConsumerCommands:
     def start(self, packet: Packet) -> None:
         """Handle START of the connection or of one session. It has no reply."""
         if "JMQSessionID" in packet.properties:
-            session = self._session_of(packet)
-            session.stopped = False
-            session.level()
+            self._session_of(packet).start()
         elif self._connection.reconnected:
             # A Java client sends START before its own recovery has ended. Until then it cannot
             # acknowledge: messages delivered immediately would stay unacked forever.
             self._connection.reconnected = False
-            self._delay.set(RECOVERY_SECONDS, self._begin)
+            self._delay.set(RECOVERY_SECONDS, self._connection.outbound.start)
         elif self._delay.timer is None:
-            self._begin()
-
-    def _begin(self) -> None:
-        outbound = self._connection.outbound
-        outbound.started = True
-        outbound.measure()
+            self._connection.outbound.start()
 
     def stop(self, packet: Packet) -> None:
         """Handle STOP: after its reply the connection delivers nothing until START."""
         if "JMQSessionID" in packet.properties:
-            session = self._session_of(packet)
-            session.stopped = True
-            session.level()
+            self._session_of(packet).start(False)
         else:
             self.pause()
         self._connection.reply(packet)
@@ -186,9 +168,7 @@ class ConsumerCommands:
     def pause(self) -> None:
         """Pause the deliveries of this connection until START."""
         self._delay.cancel()
-        outbound = self._connection.outbound
-        outbound.started = False
-        outbound.measure()
+        self._connection.outbound.start(False)
 
     # --- ADD_CONSUMER ------------------------------------------------------------------------
 
@@ -205,7 +185,6 @@ class ConsumerCommands:
             )
         consumer_id = self._connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
-        subscription = ConsumerSubscription(connection, self._durables, address, terms)
         options = connection.options
         shared = address.kind is Kind.TOPIC and terms.sharing
         prefetch = options.shared_prefetch if shared else options.prefetch
@@ -221,7 +200,15 @@ class ConsumerCommands:
         if byte_credit.limited:
             properties["JMQBytes"] = Long(byte_credit.limit)
         consumer = JmsConsumer(
-            connection.outbound, session, consumer_id, credit, prefetch, subscription, byte_credit
+            connection.outbound,
+            session,
+            consumer_id,
+            credit,
+            prefetch,
+            byte_credit,
+            self._durables,
+            address,
+            terms,
         )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
@@ -245,7 +232,7 @@ class ConsumerCommands:
         """
         connection = self._connection
         if is_temporary(address.name):
-            if find_or_create(self._broker, address, None).owner is not connection:
+            if find_or_create(self._broker, address, None).owner is not connection.channel:
                 raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
         elif not owns(connection, self._broker.destinations.find(address)):
             connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))
@@ -319,11 +306,11 @@ class ConsumerCommands:
         nothing = truth(packet, "JMQRedeliverAll")
         durable = ""
         if text(packet, "JMQDurableName"):
-            durable = self._durable(packet, consumer.engines)
+            durable = self._durable(packet, consumer.pauses.engines)
         consumer.retire(last, none=nothing)
         self._forget(consumer)
         properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
-        if not consumer.subscription.exists:
+        if not consumer.has_destination:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
                 "the consumer is closed, but its destination no longer exists",
@@ -380,7 +367,7 @@ class ConsumerCommands:
         outbound = connection.outbound
         outbound.max_packet = max_packet(packet, outbound.max_packet)
         if "JMQConsumerID" in packet.properties:
-            consumer = self._consumers.get(number(packet, "JMQConsumerID"))
+            consumer = self._connection.consumers.get(number(packet, "JMQConsumerID"))
             if consumer is not None and not consumer.closed:
                 consumer.resume(-1 if size is None else size, limit)
         else:
@@ -418,7 +405,7 @@ class ConsumerCommands:
 
     def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
-        consumers = self._consumers
+        consumers = self._connection.consumers
         recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
@@ -457,7 +444,7 @@ class ConsumerCommands:
 
         Raises RejectedRequest.
         """
-        consumer = self._consumers.get(consumer_id)
+        consumer = self._connection.consumers.get(consumer_id)
         if consumer is None:
             for session in self._connection.sessions.values():
                 if consumer_id in session.known:
@@ -470,7 +457,7 @@ class ConsumerCommands:
     def _forget(self, consumer: JmsConsumer) -> None:
         """Remove a closed consumer that has no unacked messages."""
         if consumer.closed and not consumer.held.first:
-            self._consumers.pop(consumer.number, None)
+            self._connection.consumers.pop(consumer.number, None)
             consumer.session.consumers.pop(consumer.number, None)
 
     # --- transactions ------------------------------------------------------------------------
@@ -534,7 +521,7 @@ class ConsumerCommands:
             if branch is not None and self._connection.number in branch.joined:
                 messages = self._branches.take_back(branch, blocks)
         for consumer_id, sysid in blocks:
-            found = self._consumers.get(consumer_id)
+            found = self._connection.consumers.get(consumer_id)
             if found is not None and found.holds:
                 messages.append((found, sysid))
         redeliver(messages, attempted)

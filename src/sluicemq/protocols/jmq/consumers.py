@@ -41,17 +41,32 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from sluicemq.broker import Broker, Consumer, Delivery, Selector, Subscription, Window
-from sluicemq.model.errors import BrokerError, ProtocolError
+from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
+from sluicemq.model.destination import Address
+from sluicemq.model.errors import BrokerError, ProtocolError, SubscriptionInUse
 from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
+from sluicemq.protocols.jmq.destinations import Pattern, find_or_create, is_wildcard
 from sluicemq.protocols.jmq.mapping import deliver_chunks
 from sluicemq.protocols.jmq.packets import AckMode, C, F, R
+from sluicemq.protocols.jmq.subscriptions import (
+    ALONE,
+    OF_QUEUE,
+    Durables,
+    Terms,
+    foreign,
+    full_name,
+    matching,
+    stands_for,
+    subscribe,
+)
+from sluicemq.protocols.ownership import claim_subscription, may_use_subscription
 
 UNLIMITED: Final = 1 << 40
 """Number of messages beyond every count."""
@@ -95,6 +110,7 @@ class Outbound:
     credit       remaining messages until RESUME_FLOW
     safe         True in safe mode
     outstanding  True in safe mode while a message is unacknowledged
+    started      False before START and after STOP
     byte_credit  the same limit in bytes
     max_packet   size of the largest packet that the client accepts, in bytes
     """
@@ -153,6 +169,11 @@ class Outbound:
         if self.limit or self.safe or size:
             self.measure()
 
+    def start(self, started: bool = True) -> None:
+        """Begin to deliver, or stop until the next call."""
+        self.started = started
+        self.measure()
+
     def acknowledged(self) -> None:
         """Continue in safe mode after an acknowledgement: no message is outstanding."""
         self.outstanding = False
@@ -172,27 +193,6 @@ _PAUSED: Final = 1
 """The reason for a pause: this consumer or its connection may not receive more now."""
 
 
-class JmqSubscription(Protocol):
-    """Subscription of a consumer (subscriptions.py)."""
-
-    @property
-    def sharing(self) -> bool:
-        """True if the subscription may have other consumers."""
-
-    @property
-    def exists(self) -> bool:
-        """True if its destination exists."""
-
-    def attach(self, consumer: JmsConsumer) -> None:
-        """Attach a consumer to its subscriptions. Raises BrokerError."""
-
-    def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Handle the deletion of the destination or subscription of one of its `engines`."""
-
-    def left(self, engines: list[Consumer]) -> None:
-        """Handle the detachment of these engine consumers by their consumer."""
-
-
 class JmsConsumer:
     """Consumer of a JMS session.
 
@@ -204,14 +204,18 @@ class JmsConsumer:
     passed   highest delivery index that has been acknowledged
     known    True once the client knows its number, which must precede the first delivery
     closed   True after DELETE_CONSUMER, while it still holds messages
-    subscription  subscription to which it is attached
+    terms    terms of its subscription to a queue, to a topic, or to all topics that a wildcard
+             matches. It continues with the new destination of that name after its deletion
     """
 
     __slots__ = (
+        "_address",
         "_broker",
+        "_durables",
         "_full",
         "_most_held",
         "_outbound",
+        "_pattern",
         "_written",
         "byte_credit",
         "closed",
@@ -225,7 +229,7 @@ class JmsConsumer:
         "pending",
         "prefetch",
         "session",
-        "subscription",
+        "terms",
         "window",
     )
 
@@ -236,8 +240,10 @@ class JmsConsumer:
         number: int,
         credit: int,
         prefetch: int,
-        subscription: JmqSubscription,
         byte_credit: ByteCredit,
+        durables: Durables,
+        address: Address,
+        terms: Terms,
     ) -> None:
         """Create a consumer.
 
@@ -251,7 +257,10 @@ class JmsConsumer:
         self.credit = credit
         self.prefetch = prefetch
         self.byte_credit = byte_credit
-        self.subscription = subscription
+        self.terms = terms
+        self._durables = durables
+        self._address = address
+        self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
         self.holds = session.mode != AckMode.NO_ACK
         """True if messages are held until they are acknowledged, else settled when written."""
         self.window = Window(0, False)
@@ -268,32 +277,75 @@ class JmsConsumer:
 
     # --- beginning ---------------------------------------------------------------------------
 
-    def attach(self) -> None:
-        """Attach the consumer to its subscription. Nothing is delivered before `level`.
+    @property
+    def has_destination(self) -> bool:
+        """True if there is a destination of that name; always True for a wildcard."""
+        return bool(self._pattern or self._broker.destinations.find(self._address))
 
-        Raises BrokerError.
-        """
+    def attach(self) -> None:
+        """Attach the consumer. Nothing is delivered before `level`. Raises BrokerError."""
+        terms = self.terms
+        pattern = self._pattern
+        if terms.durable:
+            self._durables.make_way(terms, self._address.name, self._outbound.channel.identity)
         self._outbound.consumers[self] = None
+        if pattern is not None:
+            self._broker.destinations.creations.append(self._created)
         try:
-            self.subscription.attach(self)
+            if pattern is None:
+                self._join_address()
+                return
+            if terms.durable:
+                self._durables.expect(terms, pattern)
+            for topic in matching(self._broker, pattern):
+                self._join(topic)
         except BrokerError:
             self.end()
             raise
 
-    def join(
-        self, subscription: Subscription, owner: object, selector: Selector | None = None
-    ) -> None:
-        """Receive messages from one more subscription of the engine. Raises BrokerError."""
+    def _join_address(self) -> None:
+        creator = self._outbound.channel.identity.creator
+        self._join(find_or_create(self._broker, self._address, creator))
+
+    def _join(self, destination: Destination) -> None:
+        """Receive messages from one more destination. Raises BrokerError."""
+        of_queue = self.terms.sort == OF_QUEUE
+        subscription = destination.queue if of_queue else self._subscribe(destination)
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
-            subscription, self, self.window, selector=selector, ack_timeout=0, owner=owner
+            subscription,
+            self,
+            self.window,
+            selector=self.terms.selector if of_queue else None,
+            ack_timeout=0,
+            owner=self._outbound.channel,
         )
         self.pauses.add(engine)
 
-    @property
-    def engines(self) -> list[Consumer]:
-        """Its consumers of the engine."""
-        return self.pauses.engines
+    def _subscribe(self, topic: Destination) -> Subscription:
+        """Return the subscription of a topic. Raises BrokerError if the consumer may not use it."""
+        terms = self.terms
+        identity = self._outbound.channel.identity
+        existing = topic.subscriptions.get(full_name(terms, self._pattern))
+        if existing is not None and not may_use_subscription(identity, existing):
+            raise foreign(terms.name)
+        subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
+        if terms.sort != ALONE:
+            claim_subscription(self._broker, identity, subscription)
+        for other in subscription.consumers:
+            sink = other.sink
+            if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.terms.sharing):
+                raise SubscriptionInUse(f"{terms.name} of {topic.address} has its consumer already")
+        if terms.durable:
+            self._durables.add(terms.name, subscription)
+        return subscription
+
+    def _created(self, topic: Destination) -> None:
+        """Attach the consumer to a new topic if its wildcard matches it."""
+        assert self._pattern is not None
+        if stands_for(self._pattern, topic):
+            with suppress(BrokerError):  # the topic may have its maximum number of subscriptions
+                self._join(topic)
 
     def level(self) -> None:
         """Write pending messages up to the limits, and grant the engine the remaining credit."""
@@ -379,9 +431,8 @@ class JmsConsumer:
             message = delivery.message
             assert message is not None  # in flight
             attempts = delivery.attempts
-            credit -= 1
             flags = R if attempts > 1 else 0
-            if not credit:
+            if credit == 1:
                 flags |= C
             if delivery is last:
                 flags |= F
@@ -389,14 +440,12 @@ class JmsConsumer:
                 parts = deliver_chunks(message, number, flags, attempts, identity)
             except ProtocolError:
                 undeliverable.append(delivery)
-                credit += 1
                 continue
             if counts_bytes:
                 size = sum(map(len, parts))
                 if size > outbound.max_packet:
                     undeliverable.append(delivery)
                     too_large = True
-                    credit += 1
                     size = 0
                     continue
                 reached = C if self.byte_credit.left <= size else 0
@@ -406,6 +455,7 @@ class JmsConsumer:
                     parts = deliver_chunks(message, number, flags | reached, attempts, identity)
             chunks += parts
             written += 1
+            credit -= 1
             if self.holds:
                 sysid = parts[0][20:52]
                 entry = (written, delivery)
@@ -442,13 +492,13 @@ class JmsConsumer:
                 )
         self.level()
 
-    def _holds(self, entry: tuple[int, Delivery]) -> bool:
-        """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
-        return self._has(entry[1])
-
     def _has(self, delivery: Delivery) -> bool:
+        """Return whether a message is still held: not purged, nor acknowledged elsewhere."""
         holder = delivery.consumer
         return not delivery.ended and holder is not None and holder.sink is self
+
+    def _holds(self, entry: tuple[int, Delivery]) -> bool:
+        return self._has(entry[1])
 
     # --- acknowledgements --------------------------------------------------------------------
 
@@ -491,8 +541,7 @@ class JmsConsumer:
     # --- redelivery --------------------------------------------------------------------------
 
     def send_again(self, sysids: Iterable[bytes], attempted: bool) -> None:
-        """Handle REDELIVER; `attempted` if the application has received the messages. The caller
-        calls `level` afterwards."""
+        """Handle REDELIVER; `attempted` if the application has received the messages."""
         requested: dict[Consumer, list[int]] = {}
         for sysid in sysids:
             entry = self.held.take(sysid)
@@ -501,18 +550,16 @@ class JmsConsumer:
             holder = entry[1].consumer
             if holder is not None and holder.sink is self:
                 requested.setdefault(holder, []).append(entry[1].sequence)
-        if not requested:
-            return
-        again: list[Delivery] = []
         for holder, sequences in requested.items():
             if self.closed:
                 self._broker.release(holder, sequences, attempted=attempted)
             else:
-                again += self._broker.again(holder, sequences, attempted=attempted)
-        self.pending.extend(again)
-        self.pending = deque(sorted(self.pending, key=_place))
-        if self._outbound.safe:
-            self._outbound.acknowledged()
+                self.pending += self._broker.again(holder, sequences, attempted=attempted)
+        if requested:
+            self.pending = deque(sorted(self.pending, key=_place))
+            if self._outbound.safe:
+                self._outbound.acknowledged()
+        self.level()
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -528,25 +575,23 @@ class JmsConsumer:
         elif last is None:
             boundary = 0 if none else _EVERYTHING
         self.held.keep(lambda entry: entry[0] <= boundary and self._has(entry[1]))
-        engines = self.pauses.take()
+        engines = self._close()
         kept: dict[Consumer, list[int]] = {engine: [] for engine in engines}
         for _, (_, delivery) in self.held.entries():
             holder = delivery.consumer
             if holder in kept:
                 kept[holder].append(delivery.sequence)
         self.pending.clear()
-        self.closed = True
-        del self._outbound.consumers[self]
         for engine in engines:
             self._broker.retire(engine, kept[engine])
-        self.subscription.left(engines)
+        self._leave(engines)
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
         held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
-        holders = dict.fromkeys(self.engines)
+        holders = dict.fromkeys(self.pauses.engines)
         for _, delivery in held:
             holder = delivery.consumer
             if holder is not None and holder.sink is self:
@@ -560,16 +605,33 @@ class JmsConsumer:
         self.held.clear()
         self.pending.clear()
         if not self.closed:
-            self.closed = True
-            del self._outbound.consumers[self]
-            self.subscription.left(self.pauses.take())
+            self._leave(self._close())
+
+    def _close(self) -> list[Consumer]:
+        """End the deliveries and return the consumers of the engine."""
+        self.closed = True
+        del self._outbound.consumers[self]
+        if self._pattern is not None:
+            self._broker.destinations.creations.remove(self._created)
+        return self.pauses.take()
+
+    def _leave(self, engines: list[Consumer]) -> None:
+        """Delete nondurable subscriptions of topics whose last consumer was detached."""
+        if not (self.terms.durable or self.terms.sort == OF_QUEUE):
+            for engine in engines:
+                subscription = engine.subscription
+                if not subscription.consumers and not subscription.closed:
+                    self._broker.unsubscribe(subscription)
 
     def detached(self, consumer: Consumer) -> None:
-        """Drop the held messages of a deleted destination or subscription."""
-        if consumer in self.engines:
-            self.engines.remove(consumer)
+        """Drop the held messages of a deleted destination or subscription. Instead of a deleted
+        destination, use the next one of that name, unless the broker refuses that."""
+        if consumer in self.pauses.engines:
+            self.pauses.engines.remove(consumer)
             self.held.keep(self._holds)
-            self.subscription.lost(self, consumer)
+            if self._pattern is None and consumer.subscription.destination.removed:
+                with suppress(BrokerError):
+                    self._join_address()
 
 
 @dataclass(slots=True, eq=False)
@@ -596,8 +658,9 @@ class JmsSession:
         if len(self.known) > MOST_KNOWN:
             del self.known[next(iter(self.known))]
 
-    def level(self) -> None:
-        """Apply a stop or start to the consumers."""
+    def start(self, started: bool = True) -> None:
+        """Begin to deliver, or stop until the next call."""
+        self.stopped = not started
         for consumer in list(self.consumers.values()):
             consumer.level()
 
@@ -623,7 +686,6 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
         consumer.send_again(sysids, attempted)
-        consumer.level()
 
 
 def _place(delivery: Delivery) -> tuple[int, int]:

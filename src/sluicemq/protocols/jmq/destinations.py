@@ -1,4 +1,4 @@
-"""Destinations as JMQ clients name, create, look at, monitor and destroy them.
+"""Destinations as JMQ clients name and monitor them.
 
 | name                          | permitted operations                                             |
 |-------------------------------|------------------------------------------------------------------|
@@ -10,20 +10,8 @@
 | with an element * ** or >     | a wildcard: only of topics                                       |
 | any other                     | created by use, if the broker permits that                       |
 
-Clients send CREATE_DESTINATION before they add a producer or a consumer, whether the destination
-exists or not, so the request requires only the permission to produce or to consume. Sending to a
-temporary destination requires no permission: a client that knows its name got it for a reply. A
-temporary destination of another name requires the permission to create it.
-
-A queue created by CREATE_DESTINATION gets the flavour in JMQDestType; an existing queue keeps its
-settings:
-
-| flavour     | max_consumers | active_consumers | consumers                                     |
-|-------------|---------------|------------------|-----------------------------------------------|
-| SINGLE      | 1             | 0                | one; another is refused: 409                  |
-| FAILOVER    | 0             | 1                | one is active, the others standby, in order   |
-| ROUND_ROBIN | 0             | 0                | all in turn                                   |
-| none        | by the broker's default settings                                                 |
+Sending to a temporary destination requires no permission: a client that knows its name got it for a
+reply.
 
 A name consists of elements joined by `.`. In a wildcard `*` matches one element and `**` one or
 more. `>` after the last element, without a dot, matches further elements: zero or more after a
@@ -46,15 +34,13 @@ so values that this broker does not measure are 0: packets, disk, rollbacks, pur
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from msgspec.structs import replace
-
 from sluicemq.broker import Broker, Destination
-from sluicemq.model.access import Operation
 from sluicemq.model.destination import (
     Address,
     CreatedBy,
@@ -67,10 +53,9 @@ from sluicemq.model.destination import (
 from sluicemq.model.errors import BrokerError, DestinationNotFound
 from sluicemq.model.message import BodyKind, Durability, Message, Property
 from sluicemq.protocols.java import Long, Value, dumps_map
-from sluicemq.protocols.jmq.connection import JmqConnection, number, text
-from sluicemq.protocols.jmq.fields import format_name, read_name
-from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status, W
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.fields import read_name
+from sluicemq.protocols.jmq.packets import DestType, RejectedRequest, Status
+from sluicemq.protocols.jmq.wire import Packet, number, text
 from sluicemq.protocols.transport import Process
 
 # --- wildcards -----------------------------------------------------------------------------------
@@ -137,14 +122,6 @@ MAX_NAME: Final = 1024
 _RESERVED: Final = "mq."
 _FOR_MONITORS: Final = ("mq.metrics.", "mq.log.broker.")
 
-_FLAVOURS: Final = {
-    DestType.SINGLE: (1, 0),
-    DestType.ROUND_ROBIN: (0, 0),
-    DestType.FAILOVER: (0, 1),
-}
-"""max_consumers and active_consumers."""
-_FLAVOUR_BITS: Final = DestType.SINGLE | DestType.ROUND_ROBIN | DestType.FAILOVER
-
 
 # --- names ---------------------------------------------------------------------------------------
 
@@ -187,43 +164,6 @@ def address_of(packet: Packet, usual: int | None = None) -> Address:
     return address
 
 
-def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
-    """Return the settings with the flavour in JMQDestType, which topics do not have.
-
-    Raises RejectedRequest if there is more than one.
-    """
-    flavour = bits & _FLAVOUR_BITS
-    if not flavour or address.kind is Kind.TOPIC:
-        return settings
-    if flavour not in _FLAVOURS:
-        raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
-    most, active = _FLAVOURS[flavour]
-    return replace(settings, max_consumers=most, active_consumers=active)
-
-
-def _flavour_bits(destination: Destination) -> int:
-    """Return the flavour of a queue; 0 for round robin, the default."""
-    settings = destination.settings
-    if destination.topic:
-        return 0
-    if settings.max_consumers == 1:
-        return DestType.SINGLE
-    return DestType.FAILOVER if settings.active_consumers == 1 else 0
-
-
-def type_bits(destination: Destination) -> int:
-    """Return JMQDestType."""
-    bits = DestType.TOPIC if destination.topic else DestType.QUEUE
-    bits |= _flavour_bits(destination)
-    if destination.temporary:
-        bits |= DestType.TEMP
-    elif destination.automatic:
-        bits |= DestType.AUTO
-    if destination.address == DEAD_MESSAGES:
-        bits |= DestType.INTERNAL | DestType.DMQ
-    return bits
-
-
 # --- finding and creating ------------------------------------------------------------------------
 
 
@@ -258,131 +198,9 @@ def create_dead_messages(broker: Broker) -> None:
         broker.destinations.declare(DEAD_MESSAGES, DEAD_MESSAGES_SETTINGS, provenance=Provenance())
 
 
-def owns(connection: JmqConnection, destination: Destination | None) -> bool:
-    """Return whether it is a temporary destination of this connection."""
-    return destination is not None and destination.owner is connection
-
-
 def accepts_replies(destination: Destination | None) -> bool:
     """Return whether it is a temporary destination, to which every client may send."""
     return destination is not None and destination.temporary
-
-
-def visible(connection: JmqConnection, address: Address) -> Destination | None:
-    """Return the destination if it exists, for a request that only reads.
-
-    Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
-    """
-    destination = connection.broker.destinations.find(address)
-    if owns(connection, destination):
-        return destination
-    if not is_temporary(address.name):
-        connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
-    if destination is not None and destination.temporary:
-        raise missing(connection.broker, address)
-    return destination
-
-
-def create_destination(connection: JmqConnection, packet: Packet) -> None:
-    """Handle CREATE_DESTINATION."""
-    address = address_of(packet)
-    bits = number(packet, "JMQDestType")
-    wildcard = is_wildcard(address.name)
-    if bits & DestType.TEMP:
-        _create_temporary(connection, address, bits)
-    elif is_temporary(address.name):
-        find_or_create(connection.broker, address, None)
-    elif not wildcard and not is_reserved(address):
-        _create(connection, address, bits)
-    destination = connection.broker.destinations.find(address)
-    if destination is not None and _flavour_bits(destination):
-        bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
-    properties: dict[str, object] = {
-        "JMQDestType": bits,
-        "JMQDestUID": format_name(address.name),
-        "JMQValidateXMLSchema": False,
-        "JMQReloadXMLSchemaOnFailure": False,
-    }
-    connection.reply(packet, properties=properties, flags=W if wildcard else 0)
-
-
-def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
-    if is_wildcard(address.name) or is_reserved(address):
-        raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
-    if not is_temporary(address.name):
-        connection.channel.demand(Operation.CREATE, address.name)
-    settings = _flavoured(DEFAULTS, address, bits)
-    connection.broker.destinations.check_temporary(connection)
-    connection.owns = True
-    connection.broker.destinations.declare(
-        address,
-        settings,
-        owner=connection,
-        creator=connection.identity.creator,
-        provenance=Provenance(CreatedBy.JMQ),
-    )
-
-
-def _create(connection: JmqConnection, address: Address, bits: int) -> None:
-    identity = connection.identity
-    if accepts_replies(connection.broker.destinations.find(address)):
-        return
-    if not (
-        identity.may(Operation.PRODUCE, address.name)
-        or identity.may(Operation.CONSUME, address.name)
-    ):
-        connection.channel.demand(Operation.CREATE, address.name)
-    _flavoured(DEFAULTS, address, bits)  # refused before anything is created
-    exists = connection.broker.destinations.find(address) is not None
-    try:
-        destination = find_or_create(connection.broker, address, identity.creator)
-    except DestinationNotFound as error:
-        raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
-    if not exists:
-        destination.apply(_flavoured(destination.settings, address, bits))
-
-
-def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
-    """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
-    address = address_of(packet)
-    destination = connection.broker.destinations.find(address)
-    if destination is None:
-        raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
-    if destination.temporary:
-        if destination.owner is not connection:
-            raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
-    elif is_reserved(address):
-        raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
-    else:
-        connection.channel.demand(Operation.DELETE, address.name)
-    connection.broker.remove(destination)
-    connection.reply(packet)
-
-
-def verify_destination(connection: JmqConnection, packet: Packet) -> None:
-    """Handle VERIFY_DESTINATION, which changes nothing."""
-    address = address_of(packet)
-    destination = visible(connection, address)
-    connection.selector(packet)  # raises if the selector is invalid
-    if is_wildcard(address.name):
-        connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
-        return
-    if destination is None:
-        raise missing(connection.broker, address)
-    connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
-
-
-def missing(broker: Broker, address: Address) -> RejectedRequest:
-    """Return the error for a destination that does not exist or is not visible."""
-    settings, queue = broker.settings, address.kind is Kind.QUEUE
-    creatable = (
-        broker.destinations.find(address) is None
-        and not is_temporary(address.name)
-        and not is_reserved(address)
-        and (settings.auto_create_queues if queue else settings.auto_create_topics)
-    )
-    properties = {"JMQCanCreate": creatable}
-    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)
 
 
 # --- metrics -------------------------------------------------------------------------------------
@@ -438,10 +256,10 @@ _UNMEASURED: Final = dict.fromkeys(
     ),
     0,
 )
-_PACKETS: Final = ("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut")
 _TOTALS: Final = (
     *("numMsgsIn", "numMsgsOut", "msgBytesIn", "msgBytesOut"),
-    *("numMsgs", "totalMsgBytes"),
+    *("numMsgs", "totalMsgBytes", "numDestinations"),
+    *("numPktsIn", "numPktsOut", "pktBytesIn", "pktBytesOut"),  # not measured
 )
 
 
@@ -510,12 +328,12 @@ class Metrics:
             for destination in self._broker.destinations.values()
             if destination.topic and destination.name.startswith(PREFIX) and destination.consumers
         ]
-        names = {topic.name for topic in topics}
-        for gone in self._watched.keys() - names:
-            del self._watched[gone]
+        self._watched = {
+            topic.name: self._watched.get(topic.name) or Watched(now) for topic in topics
+        }
         for topic in topics:
             name = topic.name.removeprefix(PREFIX)
-            watched = self._watched.setdefault(topic.name, Watched(now))
+            watched = self._watched[topic.name]
             subject = self._subject(name)
             if subject is not None:
                 watched.sample(subject)
@@ -555,16 +373,11 @@ class Metrics:
                 yield destination
 
     def _of_broker(self) -> Values:
-        totals = dict.fromkeys((*_TOTALS, *_PACKETS), 0)
-        count = 0
+        totals: Counter[str] = Counter()
         for destination in self._destinations():
-            count += 1
-            values = metrics_of(destination)
-            for name in _TOTALS:
-                totals[name] += values[name]
-        totals["numConnections"] = self._process.clients()
-        totals["numDestinations"] = count
-        return longs(totals)
+            totals.update(metrics_of(destination), numDestinations=1)
+        values = {name: totals[name] for name in _TOTALS}
+        return longs({**values, "numConnections": self._process.clients()})
 
     def _of_destinations(self) -> Values:
         listed: dict[str, Value] = {}

@@ -222,13 +222,8 @@ def format_name(name: str) -> str:
 
 # --- properties ----------------------------------------------------------------------------------
 
-BOOLEAN: Final = 1
-BYTE: Final = 2
-SHORT: Final = 3
 INTEGER: Final = 4
 LONG: Final = 5
-FLOAT: Final = 6
-DOUBLE: Final = 7
 STRING: Final = 8
 OTHER: Final = 9
 
@@ -240,26 +235,12 @@ _HEAD_SIZE: Final = 8
 
 _head: Final = Struct(">ii")
 _u16: Final = Struct(">H")
-_tag: Final = Struct(">h")
 _i32: Final = Struct(">i")
 
-_tagged: Final = {
-    BOOLEAN: Struct(">h?"),
-    BYTE: Struct(">hb"),
-    SHORT: Struct(">hh"),
-    INTEGER: Struct(">hi"),
-    LONG: Struct(">hq"),
-    FLOAT: Struct(">hf"),
-    DOUBLE: Struct(">hd"),
-}
-_TAGS: Final[dict[type, int]] = {
-    bool: BOOLEAN,
-    Byte: BYTE,
-    Short: SHORT,
-    Long: LONG,
-    Float: FLOAT,
-    float: DOUBLE,
-}
+_LAYOUTS: Final = {bool: "?", Byte: "b", Short: "h", int: "i", Long: "q", Float: "f", float: "d"}
+"""Layouts of values of a fixed size, in the order of their tags."""
+_TAGS: Final = {kind: tag for tag, kind in enumerate(_LAYOUTS, 1)}
+_tagged: Final = {tag: Struct(f">h{_LAYOUTS[kind]}") for kind, tag in _TAGS.items()}
 
 
 def decode_properties(block: bytes) -> dict[str, Property]:
@@ -330,13 +311,9 @@ def _other(stream: bytes) -> Property:
         return stream
     if isinstance(value, dict):
         return stream
-    # the journal's encoder accepts no subclasses
-    if isinstance(value, str):
-        return str(value)
-    if isinstance(value, float):
-        return float(value)
-    if isinstance(value, int) and not isinstance(value, bool):
-        return int(value)
+    for plain in (bool, int, float, str):
+        if isinstance(value, plain):
+            return plain(value)  # the journal's encoder accepts no subclasses
     return value
 
 
@@ -388,18 +365,17 @@ def _entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
 
 def _value(value: object) -> bytes:
     kind = type(value)
+    tag = _TAGS.get(kind)
+    if isinstance(value, int) and (tag is None or tag == INTEGER):
+        tag = INTEGER if -0x8000_0000 <= value <= 0x7FFF_FFFF else LONG
     try:
-        tag = _TAGS.get(kind)
         if tag is not None:
-            return _tagged[tag].pack(tag, value)
-        if isinstance(value, int):
-            tag = INTEGER if -0x8000_0000 <= value <= 0x7FFF_FFFF else LONG
             return _tagged[tag].pack(tag, value)
     except (error, OverflowError):
         raise ProtocolError(f"a property is out of the range of Java's {kind.__name__}") from None
     if isinstance(value, bytes):
         stream = dumps(value)
-        return _tag.pack(OTHER) + _i32.pack(len(stream)) + stream
+        return _tagged[INTEGER].pack(OTHER, len(stream)) + stream
     if isinstance(value, str):
         raw = encode_utf(value)
         if len(raw) > MAX_STRING:
@@ -410,17 +386,10 @@ def _value(value: object) -> bytes:
 
 # --- variable header -----------------------------------------------------------------------------
 
-DESTINATION: Final = 1
-MESSAGE_ID: Final = 2
-CORRELATION_ID: Final = 3
-REPLY_TO: Final = 4
-TYPE: Final = 5
-DESTINATION_CLASS: Final = 6
-REPLY_TO_CLASS: Final = 7
 TRANSACTION_ID: Final = 8
-PRODUCER_ID: Final = 9
-DELIVERY_TIME: Final = 10
+"""First record with a number; those before it have texts."""
 DELIVERY_COUNT: Final = 11
+"""Last record."""
 
 QUEUE_CLASS: Final = "com.sun.messaging.BasicQueue"
 TOPIC_CLASS: Final = "com.sun.messaging.BasicTopic"
@@ -471,17 +440,9 @@ class VariableHeader:
 
     def __init__(self, texts: list[str | None], numbers: list[int], stored: bytes) -> None:
         """Create a header; the index of each text and number is the id of its record."""
-        self.destination = texts[DESTINATION]
-        self.message_id = texts[MESSAGE_ID]
-        self.correlation_id = texts[CORRELATION_ID]
-        self.reply_to = texts[REPLY_TO]
-        self.type = texts[TYPE]
-        self.destination_class = texts[DESTINATION_CLASS]
-        self.reply_to_class = texts[REPLY_TO_CLASS]
-        self.transaction_id = numbers[TRANSACTION_ID]
-        self.producer_id = numbers[PRODUCER_ID]
-        self.delivery_time = numbers[DELIVERY_TIME]
-        self.delivery_count = numbers[DELIVERY_COUNT]
+        _, self.destination, self.message_id, self.correlation_id, self.reply_to = texts[:5]
+        self.type, self.destination_class, self.reply_to_class = texts[5:]
+        self.transaction_id, self.producer_id, self.delivery_time, self.delivery_count = numbers[8:]
         self.stored = stored
         name = read_name(self.destination or "")
         self.queue = Address(Kind.QUEUE, name)
@@ -538,7 +499,7 @@ def _decode(raw: bytes) -> VariableHeader:
         end = position + length
         if length < 0 or end > size:
             raise ProtocolError(f"record {number} of a variable header has a length of {length}")
-        if DESTINATION <= number < TRANSACTION_ID:
+        if 0 < number < TRANSACTION_ID:
             texts[number] = decode_utf(raw[position:end])
         elif TRANSACTION_ID <= number <= DELIVERY_COUNT:
             code = _i32 if number == DELIVERY_COUNT else _i64
@@ -584,22 +545,19 @@ def encode_header(
     parts: list[bytes] = []
     if delivery_count is not None:
         parts.append(_int.pack(DELIVERY_COUNT, _i32.size, delivery_count))
-    for number, value in (
-        (TRANSACTION_ID, transaction_id),
-        (PRODUCER_ID, producer_id),
-        (DELIVERY_TIME, delivery_time),
-    ):
+    for number, value in enumerate((transaction_id, producer_id, delivery_time), TRANSACTION_ID):
         if value:
             parts.append(_long.pack(number, _i64.size, value))
-    for number, text in (
-        (DESTINATION, destination),
-        (MESSAGE_ID, message_id),
-        (CORRELATION_ID, correlation_id),
-        (REPLY_TO, reply_to),
-        (TYPE, type),
-        (DESTINATION_CLASS, destination_class),
-        (REPLY_TO_CLASS, reply_to_class),
-    ):
+    texts = (
+        destination,
+        message_id,
+        correlation_id,
+        reply_to,
+        type,
+        destination_class,
+        reply_to_class,
+    )
+    for number, text in enumerate(texts, 1):
         if text is not None:
             raw = _raw(text)
             if len(raw) > MAX_HEADER_STRING:

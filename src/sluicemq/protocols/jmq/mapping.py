@@ -382,6 +382,13 @@ PRESERVE: Final = "JMS_SUN_PRESERVE_UNDELIVERED"
 TRUNCATE: Final = "JMS_SUN_TRUNCATE_MSG_BODY"
 TRUNCATED: Final = f"{DMQ_PREFIX}BODY_TRUNCATED"
 
+_EMPTY_BODIES: Final = {
+    BodyKind.MAP: dumps_map({}),
+    BodyKind.STREAM: dumps_stream([]),
+    BodyKind.OBJECT: dumps(None),
+}
+"""Empty bodies of the kinds of which clients reject a missing one."""
+
 
 class JmqDeadLetterPolicy:
     """Dead letters of JMS messages (`sluicemq.broker.DeadLetterPolicy`)."""
@@ -400,7 +407,7 @@ class JmqDeadLetterPolicy:
         dead_letter = dead_letter_of(message, origin, reason, attempts, wall)
         if dead_letter.properties is None or dead_letter.properties.get(TRUNCATE) is not True:
             return dead_letter
-        dead_letter.body = _empty_body(dead_letter.kind)
+        dead_letter.body = _EMPTY_BODIES.get(dead_letter.kind, b"")
         dead_letter.properties[TRUNCATED] = True
         native = dead_letter.native
         if native:
@@ -409,12 +416,3 @@ class JmqDeadLetterPolicy:
                 (native[:_FLAGS_AT], flags.to_bytes(2, "big"), native[_FLAGS_AT + 2 :])
             )
         return dead_letter
-
-
-def _empty_body(kind: BodyKind) -> bytes:
-    """Return the encoding of an empty body, because clients reject a missing one of these kinds."""
-    if kind is BodyKind.MAP:
-        return dumps_map({})
-    if kind is BodyKind.STREAM:
-        return dumps_stream([])
-    return dumps(None) if kind is BodyKind.OBJECT else b""

@@ -15,6 +15,7 @@ requested reply wait for capacity even if their connection has closed.
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Final
 
 from sluicemq.broker import Destination
@@ -24,7 +25,7 @@ from sluicemq.model.errors import BrokerError, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection, number
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -52,11 +53,11 @@ from sluicemq.protocols.jmq.subscriptions import matching
 from sluicemq.protocols.jmq.transactions import Branches
 from sluicemq.protocols.jmq.wire import (
     Decoder,
-    Oversized,
     Packet,
     encode_head,
     encode_packet,
     encode_reply,
+    number,
 )
 
 MOST_PARKED: Final = 10_000
@@ -67,7 +68,7 @@ _MOST_SEARCHES: Final = 100
 _MOST_SEARCHED: Final = 10_000
 """Maximum number of messages examined per search."""
 _MOST_LISTED: Final = 100_000
-"""Messages of a queue that can be looked at in time."""
+"""Maximum number of messages of a subscription that is searched: more take too long to list."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
@@ -157,24 +158,18 @@ class Producers:
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> None:
-        """Process a message."""
+        """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError."""
         flags = packet.flags
-        try:
-            message = message_of(packet, self._connection.sender, self._persistent, self._transient)
-            header = packet.variable
-            destination = (self._queues if flags & Q else self._topics).get(header)
-            if destination is not None and not destination.removed:
-                taken = self._take(packet, header, destination, message)
-            elif is_wildcard(message.destination.name):
-                taken = self._copy(packet, header, message.destination)
-            else:
-                destination = self._find(header, message.destination)
-                taken = self._take(packet, header, destination, message)
-        except ANSWERED as error:
-            self._connection.refuse(packet, error)
-            self._branches.fail(packet, self._connection, error)
-            self.resume(packet)
-            return
+        message = message_of(packet, self._connection.sender, self._persistent, self._transient)
+        header = packet.variable
+        destination = (self._queues if flags & Q else self._topics).get(header)
+        if destination is not None and not destination.removed:
+            taken = self._take(packet, header, destination, message)
+        elif is_wildcard(message.destination.name):
+            taken = self._copy(packet, header, message.destination)
+        else:
+            destination = self._find(header, message.destination)
+            taken = self._take(packet, header, destination, message)
         self._traffic.published += 1
         if taken and flags & (A | C | F):
             self.publisher.accepted.append(packet)
@@ -182,8 +177,10 @@ class Producers:
     def _take(
         self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
     ) -> bool:
-        """Accept a message; False if its answers are not to be sent now. Raises as `send` answers
-        it: RejectedRequest, BrokerError."""
+        """Accept a message; False if its answers are not to be sent now.
+
+        Raises RejectedRequest, BrokerError.
+        """
         transaction = header.transaction_id or packet.transaction
         if transaction:
             branch = self._branches.active(transaction, self._connection)
@@ -251,7 +248,6 @@ class Producers:
             make_sysid(self._broker.identity, number, packet.timestamp),
         )
         [copy] = Decoder().feed(head + packet.body)
-        assert isinstance(copy, Packet)
         return copy
 
     def _is_there(self, destination: Destination, message: Message) -> bool:
@@ -263,32 +259,29 @@ class Producers:
         broker = self._broker
         identity = broker.identity
         sysid = sysid_of(message, identity)
-        places = [destination.queue, *destination.subscriptions.values()]
-        searched = 0
-        for place in places:
-            if place.waiting + place.unacked > _MOST_LISTED:
-                return False
-            for delivery in reversed(list(place.browse())):
-                if delivery.scheduled:
-                    continue
-                searched += 1
-                if searched > _MOST_SEARCHED:
-                    return False
-                try:
-                    found = broker.read(delivery)
-                except RecordNotFound:
-                    continue
-                if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
-                    return True
+        latest_first = (
+            delivery
+            for subscription in (destination.queue, *destination.subscriptions.values())
+            if subscription.waiting + subscription.unacked <= _MOST_LISTED
+            for delivery in reversed(list(subscription.browse()))
+            if not delivery.scheduled
+        )
+        for delivery in islice(latest_first, _MOST_SEARCHED):
+            try:
+                found = broker.read(delivery)
+            except RecordNotFound:
+                continue
+            if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
+                return True
         return False
 
     # --- flow --------------------------------------------------------------------------------
 
-    def resume(self, packet: Packet | Oversized) -> None:
+    def resume(self, packet: Packet) -> None:
         """Let a client go on that paused after this packet, which was refused."""
         self._connection.channel.write(self._resuming(packet))
 
-    def _resuming(self, packet: Packet | Oversized) -> list[bytes]:
+    def _resuming(self, packet: Packet) -> list[bytes]:
         """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
         answers: list[bytes] = []
         if packet.flags & C:

@@ -18,15 +18,15 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import count
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer
 from sluicemq.model.access import ANONYMOUS, Identity
-from sluicemq.model.errors import AccessError
+from sluicemq.model.errors import AccessError, SelectorError, SluiceError
 from sluicemq.model.message import Origin
-from sluicemq.protocols.channel import Channel, LoginCheck
+from sluicemq.protocols.channel import Channel, LoginCheck, SentDeliveries
 from sluicemq.protocols.java import dumps_map
-from sluicemq.protocols.jmq.browsing import Browsing
 from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
     Compiled,
@@ -35,18 +35,17 @@ from sluicemq.protocols.jmq.connection import (
     SessionOptions,
     answer_hello,
     encode_challenge,
-    number,
     read_credentials,
-    text,
-    truth,
 )
 from sluicemq.protocols.jmq.consumer_commands import ConsumerCommands
-from sluicemq.protocols.jmq.destinations import (
-    create_dead_messages,
+from sluicemq.protocols.jmq.consumers import Outbound
+from sluicemq.protocols.jmq.destination_commands import (
+    Browsing,
     create_destination,
     destroy_destination,
     verify_destination,
 )
+from sluicemq.protocols.jmq.destinations import create_dead_messages
 from sluicemq.protocols.jmq.fields import DIGEST
 from sluicemq.protocols.jmq.mapping import JmqDeadLetterPolicy
 from sluicemq.protocols.jmq.packets import (
@@ -72,6 +71,9 @@ from sluicemq.protocols.jmq.wire import (
     Oversized,
     Packet,
     encode_packet,
+    number,
+    text,
+    truth,
 )
 from sluicemq.protocols.transport import (
     Alarm,
@@ -98,7 +100,7 @@ _BEFORE_LOGIN: Final = frozenset(
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
-Packets = Sequence[Packet | Oversized]
+Packets = Sequence[Packet]
 
 
 _COUNT_BITS: Final = 22
@@ -116,7 +118,6 @@ class Coordinator:
 
     __slots__ = (
         "_broker",
-        "_next",
         "_ready",
         "background",
         "branches",
@@ -124,6 +125,7 @@ class Coordinator:
         "connections",
         "durables",
         "session",
+        "uid",
     )
 
     def __init__(self, broker: Broker, background: Background | None = None) -> None:
@@ -131,7 +133,8 @@ class Coordinator:
         loop."""
         self._broker = broker
         self.background = background
-        self._next = (broker.clock.wall << _COUNT_BITS) & _MOST
+        self.uid = count((broker.clock.wall << _COUNT_BITS) & _MOST).__next__
+        """Returns a number of 63 bits that is unique within the broker, also across restarts."""
         self._ready = False
         self.session = self.uid()
         self.connections: dict[int, JmqSession] = {}
@@ -139,11 +142,6 @@ class Coordinator:
         self.durables = Durables(broker)
         self.branches = Branches(broker, self.uid)
         broker.dead_letters.policies[Origin.JMQ] = JmqDeadLetterPolicy()
-
-    def uid(self) -> int:
-        """Return a number of 63 bits that is unique within the broker, also across restarts."""
-        self._next += 1
-        return self._next & _MOST
 
     def prepare(self) -> None:
         """Create the dead message queue when the first client connects."""
@@ -166,11 +164,10 @@ class JmqSession:
         "_coordinator",
         "_decoder",
         "_handlers",
-        "_heard",
         "_login",
-        "_missed",
         "_nonce",
         "_producers",
+        "_silent",
         "_timer",
         "_transport",
     )
@@ -188,10 +185,16 @@ class JmqSession:
         self._coordinator = coordinator
         few = min(options.packet, options.login_bytes)
         self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
-        self._channel: Channel[Packet | Oversized] = Channel(
-            transport, broker, access, "jmq", ANONYMOUS
+        self._channel: Channel[Packet] = Channel(transport, broker, access, "jmq", ANONYMOUS)
+        connection = JmqConnection(
+            self._channel,
+            broker,
+            Outbound(self._channel, options.held, SentDeliveries(broker, refill=True)),
+            options,
+            coordinator.uid,
+            coordinator.uid(),
+            coordinator.background,
         )
-        connection = JmqConnection(self._channel, options, coordinator.uid, coordinator.background)
         self._connection = connection
         self._producers = Producers(connection, coordinator.branches)
         self._consumer_commands = ConsumerCommands(
@@ -209,8 +212,8 @@ class JmqSession:
         """True after EOF; the session still processes the packets that are held."""
         self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
-        self._heard = True
-        self._missed = 0
+        self._silent = 0
+        """Number of checks since the client sent something."""
         self._handlers = self._table()
 
     def _table(self) -> dict[int, Callable[[Packet], None]]:
@@ -262,7 +265,7 @@ class JmqSession:
         channel = self._channel
         if channel.ended:
             return
-        self._heard = True
+        self._silent = 0
         packets = self._decoder.feed(data)
         if channel.held is not None:
             channel.hold(packets, len(data))
@@ -346,36 +349,35 @@ class JmqSession:
 
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
-        return [e for consumer in self._connection.consumers.values() for e in consumer.engines]
+        return [
+            e for consumer in self._connection.consumers.values() for e in consumer.pauses.engines
+        ]
 
     # --- packets -----------------------------------------------------------------------------
 
     def _handle(self, packets: Packets, size: int = 0) -> None:
         """Process packets of `size` bytes, up to a login or selector that takes time."""
-        connection = self._connection
         channel = self._channel
         login = self._login
         send = self._producers.send
         for place, packet in enumerate(packets):
             kind = packet.type
-            if isinstance(packet, Oversized):
-                self._refuse_oversized(packet)
-            elif login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
-                send(packet)
-            else:
-                try:
+            try:
+                if isinstance(packet, Oversized):
+                    raise self._too_large(packet)
+                if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
+                    send(packet)
+                else:
                     self._handler(kind)(packet)
-                except ANSWERED as error:
-                    connection.refuse(packet, error)
-                    if kind == _ACKNOWLEDGE and login.logged_in:
-                        self._coordinator.branches.fail(packet, connection, error)
-                except SelectorPending as pending:
-                    self._compile(str(pending), packets[place:], size)
-                    break
-                if channel.held is not None:  # the login takes time
-                    if behind := packets[place + 1 :]:
-                        channel.hold(list(behind), size)
-                    break
+            except ANSWERED as error:
+                self._refuse(packet, error)
+            except SelectorPending as pending:
+                self._compile(str(pending), packets[place:], size)
+                break
+            if channel.held is not None:  # the login takes time
+                if behind := packets[place + 1 :]:
+                    channel.hold(list(behind), size)
+                break
             if channel.ended:
                 break
         self._producers.publisher.confirm(size)
@@ -406,32 +408,35 @@ class JmqSession:
         assert background is not None
         self._channel.hold(list(packets), size)
         work = partial(self._connection.compile, text)
-        self._compilation = background.submit(work, partial(self._compiled, text))
+        self._compilation = background.submit(work, self._compiled)
 
-    def _compiled(self, text: str, compiled: Compiled) -> None:
-        """Process the packets that wait for the selector."""
+    def _compiled(self, compiled: Compiled) -> None:
+        """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         size = self._channel.held_bytes
         held = self._channel.release()
-        connection = self._connection
-        connection.broker.wake()
-        connection.compiled = text, compiled
+        self._connection.broker.wake()
+        if held and isinstance(compiled, SelectorError):
+            self._connection.refuse(held.pop(0), compiled)
         self._handle(held, size)
 
-    def _refuse_oversized(self, packet: Oversized) -> None:
-        connection = self._connection
-        options = connection.options
+    def _too_large(self, packet: Oversized) -> RejectedRequest:
+        """Return the error for a packet above the limits."""
+        options = self._connection.options
         limit = f"{options.packet} bytes"
         if not self._login.logged_in:
             limit = f"{min(options.packet, options.login_bytes)} bytes before the login"
-        error = RejectedRequest(
-            Status.ENTITY_TOO_LARGE, f"packets have up to {limit}, this one {packet.size}"
-        )
-        connection.refuse(packet, error)
-        if 0 < packet.type <= LAST_MESSAGE_TYPE:
+        reason = f"packets have up to {limit}, this one {packet.size}"
+        return RejectedRequest(Status.ENTITY_TOO_LARGE, reason)
+
+    def _refuse(self, packet: Packet, error: SluiceError) -> None:
+        """Answer a refused request. The transaction of a message or acknowledgement fails if its
+        client gets no answer."""
+        self._connection.refuse(packet, error)
+        if self._login.logged_in and packet.is_message:
             self._producers.resume(packet)
-        if packet.type <= LAST_MESSAGE_TYPE or packet.type == _ACKNOWLEDGE:
-            self._coordinator.branches.fail(packet, connection, error)
+        if self._login.logged_in and (packet.is_message or packet.type == _ACKNOWLEDGE):
+            self._coordinator.branches.fail(packet, self._connection, error)
 
     # --- login -------------------------------------------------------------------------------
 
@@ -478,9 +483,8 @@ class JmqSession:
         self._stop()
         self._login.close_later(str(error))
 
-    def answer_login(self, request: Packet | Oversized, result: Identity | AccessError) -> None:
+    def answer_login(self, request: Packet, result: Identity | AccessError) -> None:
         """Reply to AUTHENTICATE."""
-        assert isinstance(request, Packet)
         if not isinstance(result, Identity):
             self._refuse_login(request, result, status_of(result, Status.INVALID_LOGIN))
             return
@@ -490,7 +494,7 @@ class JmqSession:
         self._coordinator.connections[connection.number] = self
         connection.reply(request)
 
-    def process_held(self, frames: list[Packet | Oversized]) -> None:
+    def process_held(self, frames: list[Packet]) -> None:
         """Process the packets behind an AUTHENTICATE whose check took time."""
         self._handle(frames)
 
@@ -586,39 +590,31 @@ class JmqSession:
         connection = self._connection
         if self._channel.closed:
             return
-        if self._heard:
-            self._heard = False
-            self._missed = 0
-        elif self._missed >= MISSED_PINGS:
+        if self._silent > MISSED_PINGS:
             self._close("the client has not been heard of for too long")
             return
-        elif self._login.logged_in and connection.level < Level.MQ_3_6_SP4:
-            # these clients do not answer PING; the bytes only let the operating system detect a
-            # lost peer
-            connection.write(encode_packet(PacketType.PING))
-        else:
-            self._missed += 1
-            if self._login.logged_in:
-                connection.write(encode_packet(PacketType.PING, A))
+        if self._silent and self._login.logged_in:
+            answers = connection.level >= Level.MQ_3_6_SP4
+            connection.write(encode_packet(PacketType.PING, A if answers else 0))
+            if not answers:
+                self._silent = 0  # the bytes let the operating system detect a lost peer
+        self._silent += 1
         self._timer.set(connection.options.ping_interval, self._ring)
 
     # --- closing -----------------------------------------------------------------------------
 
     def _goodbye(self, packet: Packet) -> None:
         """Handle GOODBYE: release all resources, then reply."""
-        self._channel.end()
-        self._give_back()
-        if packet.flags & A:
-            self._when_on_disk(partial(self._connection.reply, packet))
+        self._finish(partial(self._connection.reply, packet))
 
     def _leave(self, reason: str = "") -> None:
         """Ignore further input, and close when all requests are answered."""
+        self._finish(partial(self._close, reason))
+
+    def _finish(self, callback: Callable[[], None]) -> None:
+        """Ignore further input, and call `callback` when all requests are answered."""
         self._channel.end()
         self._give_back()
-        self._when_on_disk(partial(self._close, reason))
-
-    def _when_on_disk(self, callback: Callable[[], None]) -> None:
-        """Call `callback` when all requests of the client are answered."""
         broker = self._connection.broker
         broker.when_completed(
             partial(broker.when_durable, self._producers.publisher.last_sync, callback)
@@ -637,8 +633,7 @@ class JmqSession:
         connection.sessions.clear()
         self._producers.end()
         self._browsing.end()
-        if connection.owns:
-            connection.broker.delete_temporary(connection)
+        connection.broker.delete_temporary(self._channel)
         self._coordinator.client_ids.release(connection.number)
         self._coordinator.connections.pop(connection.number, None)
 

@@ -39,14 +39,7 @@ from sluicemq.broker import Broker, Consumer, Destination, Selector, Subscriptio
 from sluicemq.model.access import Identity, Operation
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import BrokerError, SubscriptionInUse
-from sluicemq.protocols.jmq.connection import JmqConnection
-from sluicemq.protocols.jmq.consumers import JmsConsumer
-from sluicemq.protocols.jmq.destinations import (
-    Pattern,
-    find_or_create,
-    is_reserved,
-    is_wildcard,
-)
+from sluicemq.protocols.jmq.destinations import Pattern, is_reserved
 from sluicemq.protocols.jmq.packets import RejectedRequest, Status
 from sluicemq.protocols.ownership import claim_subscription, may_use, may_use_subscription
 
@@ -68,6 +61,11 @@ def subscription_name(sort: str, client_id: str, name: str) -> str:
 def pattern_name(name: str, pattern: str) -> str:
     """Return the name of a durable subscription of a wildcard."""
     return f"{name} {_quoted(pattern)}"
+
+
+def wildcard_of(subscription: Subscription) -> str:
+    """Return the wildcard of a durable subscription, "" if it has none."""
+    return unquote(subscription.name.partition(" ")[2], errors="surrogatepass")
 
 
 def _quoted(part: str) -> str:
@@ -95,114 +93,6 @@ class Terms(NamedTuple):
     def durable(self) -> bool:
         """True if the subscription outlives its consumers."""
         return self.sort in _OTHER_SORT
-
-
-class ConsumerSubscription:
-    """Subscription of a consumer to a queue, to a topic, or to all topics that a wildcard matches.
-
-    It continues with the new destination of that name after its deletion.
-    """
-
-    __slots__ = (
-        "_address",
-        "_broker",
-        "_connection",
-        "_consumer",
-        "_durables",
-        "_pattern",
-        "_terms",
-    )
-
-    def __init__(
-        self, connection: JmqConnection, durables: Durables, address: Address, terms: Terms
-    ) -> None:
-        self._connection = connection
-        self._broker = connection.broker
-        self._durables = durables
-        self._address = address
-        self._terms = terms
-        self._pattern = Pattern(address.name) if is_wildcard(address.name) else None
-        self._consumer: JmsConsumer | None = None
-
-    @property
-    def sharing(self) -> bool:
-        """True if the subscription may have other consumers with the same setting."""
-        return self._terms.sharing
-
-    @property
-    def exists(self) -> bool:
-        """True if there is a destination of that name; always True for a wildcard."""
-        return (
-            self._pattern is not None or self._broker.destinations.find(self._address) is not None
-        )
-
-    def attach(self, consumer: JmsConsumer) -> None:
-        """Attach the consumer to the destination, or to each matching topic. Raises BrokerError."""
-        if self._terms.durable:
-            self._durables.make_way(self._terms, self._address.name, self._connection.identity)
-        if self._pattern is None:
-            self._join_address(consumer)
-            return
-        if self._terms.durable:
-            self._durables.expect(self._terms, self._pattern)
-        for topic in matching(self._broker, self._pattern):
-            self._join(consumer, topic)
-        self._consumer = consumer
-        self._broker.destinations.creations.append(self._created)
-
-    def _join_address(self, consumer: JmsConsumer) -> None:
-        creator = self._connection.identity.creator
-        self._join(consumer, find_or_create(self._broker, self._address, creator))
-
-    def _join(self, consumer: JmsConsumer, destination: Destination) -> None:
-        terms = self._terms
-        if terms.sort == OF_QUEUE:
-            consumer.join(destination.queue, self._connection, terms.selector)
-            return
-        identity = self._connection.identity
-        existing = destination.subscriptions.get(full_name(terms, self._pattern))
-        if existing is not None and not may_use_subscription(identity, existing):
-            raise _foreign(terms.name)
-        subscription = subscribe(self._broker, destination, terms, self._pattern, identity.creator)
-        if terms.sort != ALONE:
-            claim_subscription(self._broker, identity, subscription)
-        for other in subscription.consumers:
-            sink = other.sink
-            if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.subscription.sharing):
-                raise SubscriptionInUse(
-                    f"{terms.name} of {destination.address} has its consumer already"
-                )
-        if terms.durable:
-            self._durables.add(terms.name, subscription)
-        consumer.join(subscription, self._connection)
-
-    def _created(self, topic: Destination) -> None:
-        """Attach the consumer to a new topic if the wildcard matches it."""
-        assert self._consumer is not None
-        assert self._pattern is not None
-        if stands_for(self._pattern, topic):
-            with suppress(
-                BrokerError
-            ):  # the topic may have reached its maximum number of subscriptions
-                self._join(self._consumer, topic)
-
-    def lost(self, consumer: JmsConsumer, engine: Consumer) -> None:
-        """Attach the consumer again if its destination was deleted, unless the broker refuses that;
-        not if only its subscription was."""
-        if self._pattern is None and engine.subscription.destination.removed:
-            with suppress(BrokerError):
-                self._join_address(consumer)
-
-    def left(self, engines: list[Consumer]) -> None:
-        """Delete nondurable subscriptions of topics whose last consumer was detached."""
-        if self._consumer is not None:
-            self._consumer = None
-            self._broker.destinations.creations.remove(self._created)
-        if not (self._terms.durable or self._terms.sort == OF_QUEUE):
-            for engine in engines:
-                subscription = engine.subscription
-                if not subscription.consumers and not subscription.closed:
-                    self._broker.unsubscribe(subscription)
 
 
 def full_name(terms: Terms, pattern: Pattern | None) -> str:
@@ -266,7 +156,8 @@ class Durables:
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
         for subscription in broker.durable_subscriptions.values():
-            name, _, pattern = subscription.name.partition(" ")
+            name = subscription.name.partition(" ")[0]
+            pattern = wildcard_of(subscription)
             sort = name.partition(":")[0]
             if sort not in _OTHER_SORT:
                 continue
@@ -281,22 +172,18 @@ class Durables:
                     subscription.owner,
                 )
                 with suppress(ValueError):
-                    self.expect(terms, Pattern(unquote(pattern, errors="surrogatepass")))
+                    self.expect(terms, Pattern(pattern))
         broker.destinations.creations.append(self._created)
 
     def find(self, name: str) -> list[Subscription]:
         """Return the open subscriptions of that name."""
         client = _client_part(name)
-        names = self._names.get(client)
-        if names is None or name not in names:
-            return []
-        alive = [subscription for subscription in names[name] if not subscription.closed]
+        names = self._names.get(client, {})
+        alive = [each for each in names.get(name, ()) if not each.closed]
         if alive or name in self._expected:
             names[name] = dict.fromkeys(alive)
-        else:
-            del names[name]
-            if not names:
-                del self._names[client]
+        elif names.pop(name, None) is not None and not names:
+            del self._names[client]
         return alive
 
     def add(self, name: str, *subscriptions: Subscription) -> None:
@@ -327,11 +214,8 @@ class Durables:
 
     def owner_of(self, client_id: str) -> str:
         """Return the owner of a client id, "" if it has none."""
-        for name in list(self._names.get(_quoted(client_id), ())):
-            for owner in self._owners(name):
-                if owner:
-                    return owner
-        return ""
+        names = list(self._names.get(_quoted(client_id), ()))
+        return next((owner for name in names for owner in self._owners(name) if owner), "")
 
     def may_have(self, client_id: str, identity: Identity) -> bool:
         """Return whether the user may use a client id: it has no other owner.
@@ -351,8 +235,13 @@ class Durables:
         """Make the user the owner of the client id's durable subscriptions that have no owner and
         from whose topics the user may consume."""
         for name in list(self._names.get(_quoted(client_id), ())):
-            if self.may_use(name, identity):
-                self._claim(name, identity)
+            if not self.may_use(name, identity):
+                continue
+            for subscription in self.find(name):
+                claim_subscription(self._broker, identity, subscription)
+            terms, pattern = self._expected.get(name, (None, None))
+            if terms is not None and pattern is not None and not terms.owner:
+                self._expected[name] = (terms._replace(owner=identity.name), pattern)
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
@@ -362,13 +251,6 @@ class Durables:
         if terms is None or pattern is None:
             return True
         return may_use(identity, terms.owner, [(Operation.CONSUME, pattern.text.replace(">", "*"))])
-
-    def _claim(self, name: str, identity: Identity) -> None:
-        for subscription in self.find(name):
-            claim_subscription(self._broker, identity, subscription)
-        terms, pattern = self._expected.get(name, (None, None))
-        if terms is not None and pattern is not None and not terms.owner:
-            self._expected[name] = (terms._replace(owner=identity.name), pattern)
 
     def _owners(self, name: str) -> Iterator[str]:
         for subscription in self.find(name):
@@ -386,16 +268,15 @@ class Durables:
         user.
         """
         if not self.may_use(terms.name, identity):
-            raise _foreign(terms.name)
+            raise foreign(terms.name)
         sort, _, rest = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
             raise SubscriptionInUse(f"{rest} is a subscription that is shared in another way")
-        old = []
-        for subscription in self.find(terms.name):
-            _, _, pattern = subscription.name.partition(" ")
-            meant = unquote(pattern, errors="surrogatepass") or subscription.destination.name
-            if meant != topic:
-                old.append(subscription)
+        old = [
+            each
+            for each in self.find(terms.name)
+            if (wildcard_of(each) or each.destination.name) != topic
+        ]
         self._drop(terms.name, old)
 
     def is_known(self, name: str) -> bool:
@@ -430,7 +311,8 @@ def _client_part(name: str) -> str:
     return name.partition(":")[2].partition("/")[0]
 
 
-def _foreign(name: str) -> SubscriptionInUse:
+def foreign(name: str) -> SubscriptionInUse:
+    """Return the refusal of a subscription that another user owns."""
     return SubscriptionInUse(f"the subscription {name} belongs to another user")
 
 

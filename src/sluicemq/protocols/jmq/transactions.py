@@ -43,7 +43,7 @@ from sluicemq.broker import TransactionState as EngineState
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.consumers import JmsConsumer, redeliver
 from sluicemq.protocols.jmq.destinations import find_or_create
 from sluicemq.protocols.jmq.fields import XID_SIZE, decode_xid, encode_xid
@@ -58,7 +58,7 @@ from sluicemq.protocols.jmq.packets import (
     after,
 )
 from sluicemq.protocols.jmq.packets import ReportedTransactionState as State
-from sluicemq.protocols.jmq.wire import Oversized, Packet
+from sluicemq.protocols.jmq.wire import Packet, number, truth
 from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 # --- transactions ------------------------------------------------------------------------------
@@ -73,7 +73,6 @@ class Branch:
 
     number       JMQTransactionID
     xid          136 bytes; b"" if it is local
-    created      wall ms; 0 = not known
     session      JMQSessionID of a local one, or 0
     joined       numbers of the connections that may use it
     sessionless  it does not end with them
@@ -90,7 +89,6 @@ class Branch:
     transaction: Transaction
     state: State
     xid: bytes = b""
-    created: int = 0
     session: int = 0
     joined: set[int] = field(default_factory=set)
     sessionless: bool = True
@@ -170,9 +168,7 @@ class Branches:
         self.join(branch, connection)
         return True
 
-    def fail(
-        self, packet: Packet | Oversized, connection: JmqConnection, error: SluiceError
-    ) -> None:
+    def fail(self, packet: Packet, connection: JmqConnection, error: SluiceError) -> None:
         """Mark the transaction of a message or acknowledgement that was refused without an answer
         as failed: its client does not know, and must not be told that all of it was committed.
 
@@ -199,7 +195,7 @@ class Branches:
         if branch is None or branch.over:
             prepared = self._broker.transactions.prepared.get(xid)
             if prepared is not None:
-                branch = Branch(self._uid(), prepared, State.PREPARED, xid, prepared.created)
+                branch = Branch(self._uid(), prepared, State.PREPARED, xid)
                 self._expect(branch, State.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
@@ -232,9 +228,9 @@ class Branches:
             self._broker.transactions.begin(connection.identity.name),
             State.STARTED,
             xid,
-            self._broker.clock.wall,
             session,
             sessionless=sessionless,
+            timeout=connection.options.transaction_timeout,
         )
         # a rollback that the client has not requested counts as a timeout
         self._expect(branch, State.TIMED_OUT)
@@ -242,10 +238,8 @@ class Branches:
         if xid:
             self._by_xid[xid] = branch
         self.join(branch, connection)
-        timeout = connection.options.transaction_timeout
-        if timeout:
-            branch.timeout = timeout
-            self._broker.call_at(self._broker.clock.steady + timeout, self._ring, branch)
+        if branch.timeout:
+            self._broker.call_at(self._broker.clock.steady + branch.timeout, self._ring, branch)
         return branch
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
@@ -546,7 +540,7 @@ class TransactionCommands:
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
             "JMQSessionLess": branch.sessionless,
-            "JMQCreateTime": Long(branch.created),
+            "JMQCreateTime": Long(branch.transaction.created),
             "JMQLifetime": Long(0),
             "State": int(branch.state),
         }

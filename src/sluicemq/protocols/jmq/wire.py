@@ -39,7 +39,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from sluicemq.model.errors import ConnectionLost, FrameTooLarge, ProtocolError, without_traceback
 from sluicemq.model.message import Property
@@ -51,7 +51,15 @@ from sluicemq.protocols.jmq.fields import (
     decode_properties,
     encode_properties,
 )
-from sluicemq.protocols.jmq.packets import LAST_MESSAGE_TYPE, MAGIC, VERSION
+from sluicemq.protocols.jmq.packets import (
+    LAST_MESSAGE_TYPE,
+    MAGIC,
+    VERSION,
+    RejectedRequest,
+    Status,
+)
+
+ValueT = TypeVar("ValueT", bool, int, str)
 
 FIXED_SIZE: Final = 72
 """Bytes before the variable header."""
@@ -81,30 +89,6 @@ class Limits(NamedTuple):
     packet: int = MAX_PACKET
     header: int = MAX_HEADER
     properties: int = MAX_PROPERTIES
-
-
-class Oversized(NamedTuple):
-    """Placeholder of a packet above a limit, whose bytes are skipped.
-
-    size    announced size in bytes
-    header  variable header, unless it is too large
-    """
-
-    type: int
-    flags: int
-    consumer_id: int
-    size: int
-    header: bytes
-
-    @property
-    def variable(self) -> VariableHeader:
-        """Decoded variable header. Raises ProtocolError."""
-        return decode_header(self.header)
-
-    @property
-    def transaction_id(self) -> int:
-        """Id of the packet's transaction, or 0. Raises ProtocolError."""
-        return self.variable.transaction_id
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -177,6 +161,16 @@ class Packet:
         return f"<Packet {self.type}, flags {self.flags:x}, {len(self.body)} bytes>"
 
 
+@dataclass(slots=True, eq=False, repr=False)
+class Oversized(Packet):
+    """Packet above a limit, whose body and properties are skipped, as is a header above its limit.
+
+    size  announced size in bytes
+    """
+
+    size: int = 0
+
+
 _DEFAULT_LIMITS: Final = Limits()
 _OLDEST: Final = 103
 _VERSIONS: Final = (VERSION, 200, _OLDEST)
@@ -239,9 +233,9 @@ class Decoder:
         """Drop the unfinished packet."""
         self._rest.clear()
 
-    def feed(self, data: bytes) -> list[Packet | Oversized]:
+    def feed(self, data: bytes) -> list[Packet]:
         """Decode received bytes and return the completed packets. Never raises."""
-        packets: list[Packet | Oversized] = []
+        packets: list[Packet] = []
         if self.error is not None:
             return packets
         position = 0
@@ -266,7 +260,7 @@ class Decoder:
             rest += memoryview(data)[end:]
         return packets
 
-    def _parse(self, data: bytes, position: int, packets: list[Packet | Oversized]) -> int:
+    def _parse(self, data: bytes, position: int, packets: list[Packet]) -> int:
         """Append the complete packets of `data` to `packets`; return the offset of the rest."""
         size = len(data)
         limit = self._limit
@@ -322,7 +316,24 @@ class Decoder:
                         self._need = offset
                         break
                     header = data[position + FIXED_SIZE : block_at]
-                append(Oversized(kind, flags, number, total, header))
+                append(
+                    Oversized(
+                        kind,
+                        flags,
+                        number,
+                        header,
+                        b"",
+                        b"",
+                        b"",
+                        priority,
+                        expiration,
+                        timestamp,
+                        sequence,
+                        version,
+                        transaction,
+                        size=total,
+                    )
+                )
                 self._skip = max(0, end - size)
                 position = min(end, size)
                 continue
@@ -373,6 +384,39 @@ def _check_prefix(magic: int, version: int, total: int) -> None:
         raise ProtocolError(f"there is no packet version {version}")
     if total < FIXED_SIZE:
         raise ProtocolError(f"a packet announces a size of {total} bytes")
+
+
+# --- properties of requests ----------------------------------------------------------------------
+
+
+def number(packet: Packet, name: str, usual: int | None = None) -> int:
+    """Return an integral property of any width, or `usual` if it is absent.
+
+    Raises RejectedRequest; also for an absent property without `usual`.
+    """
+    return _property(packet, name, int, usual)
+
+
+def text(packet: Packet, name: str) -> str:
+    """Return a String property, "" if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, str, "")
+
+
+def truth(packet: Packet, name: str, usual: bool = False) -> bool:
+    """Return a Boolean property, or `usual` if it is absent. Raises RejectedRequest."""
+    return _property(packet, name, bool, usual)
+
+
+def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
+    value = packet.properties.get(name)
+    if value is None:
+        if usual is None:
+            raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
+        return usual
+    # a Boolean is an int in Python, but no Integer in Java
+    if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
+        raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
+    return value
 
 
 # --- writing -----------------------------------------------------------------------------------

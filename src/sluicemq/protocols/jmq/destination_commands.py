@@ -1,4 +1,19 @@
-"""Browsing of queues (protocol specification, BROWSE and DELIVER).
+"""Requests about destinations: CREATE_DESTINATION, DESTROY_DESTINATION, VERIFY_DESTINATION; BROWSE
+and DELIVER, which browse queues.
+
+Clients send CREATE_DESTINATION before they add a producer or a consumer, whether the destination
+exists or not, so the request requires only the permission to produce or to consume. A temporary
+destination whose name is not one of those requires the permission to create it.
+
+A queue created by CREATE_DESTINATION gets the flavour in JMQDestType; an existing queue keeps its
+settings:
+
+| flavour     | max_consumers | active_consumers | consumers                                     |
+|-------------|---------------|------------------|-----------------------------------------------|
+| SINGLE      | 1             | 0                | one; another is refused: 409                  |
+| FAILOVER    | 0             | 1                | one is active, the others standby, in order   |
+| ROUND_ROBIN | 0             | 0                | all in turn                                   |
+| none        | by the broker's default settings                                                 |
 
 The reply to BROWSE has the SysMessageIDs of the messages in queue order; DELIVER requests messages
 of these ids, the last of which has the L bit. They are sent even while the connection is stopped.
@@ -18,23 +33,42 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Broker, Selector, scan
-from sluicemq.model.destination import Address, Kind
-from sluicemq.model.errors import JournalDamaged, ProtocolError, RecordNotFound
+from msgspec.structs import replace
+
+from sluicemq.broker import Broker, Destination, Selector, scan
+from sluicemq.model.access import Operation
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    DestinationSettings,
+    Kind,
+    Provenance,
+    is_temporary,
+)
+from sluicemq.model.errors import (
+    DestinationNotFound,
+    JournalDamaged,
+    ProtocolError,
+    RecordNotFound,
+)
 from sluicemq.model.message import Message, Origin
 from sluicemq.protocols.java import Long, dumps_map
-from sluicemq.protocols.jmq.connection import JmqConnection, number, truth
+from sluicemq.protocols.jmq.connection import JmqConnection
 from sluicemq.protocols.jmq.destinations import (
+    DEAD_MESSAGES,
+    DEFAULTS,
+    accepts_replies,
     address_of,
+    find_or_create,
+    is_reserved,
+    is_wildcard,
     longs,
     metrics_of,
-    missing,
-    visible,
 )
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids, format_name
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
-from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status
-from sluicemq.protocols.jmq.wire import Packet
+from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
+from sluicemq.protocols.jmq.wire import Packet, number, truth
 
 SLICE_BYTES: Final = 1 << 20
 """Maximum number of bytes of bodies delivered in one slice."""
@@ -43,8 +77,180 @@ MOST_VIEWS: Final = 8
 MOST_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
 
+_FLAVOURS: Final = {
+    DestType.SINGLE: (1, 0),
+    DestType.ROUND_ROBIN: (0, 0),
+    DestType.FAILOVER: (0, 1),
+}
+"""max_consumers and active_consumers."""
+_FLAVOUR_BITS: Final = DestType.SINGLE | DestType.ROUND_ROBIN | DestType.FAILOVER
+
 Work = Iterator[None]
 """Steps of a request, of which each slice runs some."""
+
+
+# --- CREATE, DESTROY, VERIFY -----------------------------------------------------------------
+
+
+def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> DestinationSettings:
+    """Return the settings with the flavour in JMQDestType, which topics do not have.
+
+    Raises RejectedRequest if there is more than one.
+    """
+    flavour = bits & _FLAVOUR_BITS
+    if not flavour or address.kind is Kind.TOPIC:
+        return settings
+    if flavour not in _FLAVOURS:
+        raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
+    most, active = _FLAVOURS[flavour]
+    return replace(settings, max_consumers=most, active_consumers=active)
+
+
+def _flavour_bits(destination: Destination) -> int:
+    """Return the flavour of a queue; 0 for round robin, the default."""
+    settings = destination.settings
+    if destination.topic:
+        return 0
+    if settings.max_consumers == 1:
+        return DestType.SINGLE
+    return DestType.FAILOVER if settings.active_consumers == 1 else 0
+
+
+def type_bits(destination: Destination) -> int:
+    """Return JMQDestType."""
+    bits = DestType.TOPIC if destination.topic else DestType.QUEUE
+    bits |= _flavour_bits(destination)
+    if destination.temporary:
+        bits |= DestType.TEMP
+    elif destination.automatic:
+        bits |= DestType.AUTO
+    if destination.address == DEAD_MESSAGES:
+        bits |= DestType.INTERNAL | DestType.DMQ
+    return bits
+
+
+def owns(connection: JmqConnection, destination: Destination | None) -> bool:
+    """Return whether it is a temporary destination of this connection."""
+    return destination is not None and destination.owner is connection.channel
+
+
+def visible(connection: JmqConnection, address: Address) -> Destination | None:
+    """Return the destination if it exists, for a request that only reads.
+
+    Raises AccessDenied, and RejectedRequest: NOT_FOUND for a temporary one of another connection.
+    """
+    destination = connection.broker.destinations.find(address)
+    if owns(connection, destination):
+        return destination
+    if not is_temporary(address.name):
+        connection.channel.demand(Operation.BROWSE, address.name.replace(">", "*"))
+    if destination is not None and destination.temporary:
+        raise missing(connection.broker, address)
+    return destination
+
+
+def create_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle CREATE_DESTINATION."""
+    address = address_of(packet)
+    bits = number(packet, "JMQDestType")
+    wildcard = is_wildcard(address.name)
+    if bits & DestType.TEMP:
+        _create_temporary(connection, address, bits)
+    elif is_temporary(address.name):
+        find_or_create(connection.broker, address, None)
+    elif not wildcard and not is_reserved(address):
+        _create(connection, address, bits)
+    destination = connection.broker.destinations.find(address)
+    if destination is not None and _flavour_bits(destination):
+        bits = bits & ~_FLAVOUR_BITS | _flavour_bits(destination)
+    properties: dict[str, object] = {
+        "JMQDestType": bits,
+        "JMQDestUID": format_name(address.name),
+        "JMQValidateXMLSchema": False,
+        "JMQReloadXMLSchemaOnFailure": False,
+    }
+    connection.reply(packet, properties=properties, flags=W if wildcard else 0)
+
+
+def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
+    if is_wildcard(address.name) or is_reserved(address):
+        raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
+    if not is_temporary(address.name):
+        connection.channel.demand(Operation.CREATE, address.name)
+    settings = _flavoured(DEFAULTS, address, bits)
+    connection.broker.destinations.check_temporary(connection.channel)
+    connection.broker.destinations.declare(
+        address,
+        settings,
+        owner=connection.channel,
+        creator=connection.identity.creator,
+        provenance=Provenance(CreatedBy.JMQ),
+    )
+
+
+def _create(connection: JmqConnection, address: Address, bits: int) -> None:
+    identity = connection.identity
+    if accepts_replies(connection.broker.destinations.find(address)):
+        return
+    if not (
+        identity.may(Operation.PRODUCE, address.name)
+        or identity.may(Operation.CONSUME, address.name)
+    ):
+        connection.channel.demand(Operation.CREATE, address.name)
+    _flavoured(DEFAULTS, address, bits)  # refused before anything is created
+    exists = connection.broker.destinations.find(address) is not None
+    try:
+        destination = find_or_create(connection.broker, address, identity.creator)
+    except DestinationNotFound as error:
+        raise RejectedRequest(Status.FORBIDDEN, str(error)) from None
+    if not exists:
+        destination.apply(_flavoured(destination.settings, address, bits))
+
+
+def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle DESTROY_DESTINATION. Only its connection may destroy a temporary destination."""
+    address = address_of(packet)
+    destination = connection.broker.destinations.find(address)
+    if destination is None:
+        raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
+    if destination.temporary:
+        if destination.owner is not connection.channel:
+            raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
+    elif is_reserved(address):
+        raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
+    else:
+        connection.channel.demand(Operation.DELETE, address.name)
+    connection.broker.remove(destination)
+    connection.reply(packet)
+
+
+def verify_destination(connection: JmqConnection, packet: Packet) -> None:
+    """Handle VERIFY_DESTINATION, which changes nothing."""
+    address = address_of(packet)
+    destination = visible(connection, address)
+    connection.selector(packet)  # raises if the selector is invalid
+    if is_wildcard(address.name):
+        connection.reply(packet, properties={"JMQDestType": DestType.TOPIC}, flags=W)
+        return
+    if destination is None:
+        raise missing(connection.broker, address)
+    connection.reply(packet, properties={"JMQDestType": type_bits(destination)})
+
+
+def missing(broker: Broker, address: Address) -> RejectedRequest:
+    """Return the error for a destination that does not exist or is not visible."""
+    settings, queue = broker.settings, address.kind is Kind.QUEUE
+    creatable = (
+        broker.destinations.find(address) is None
+        and not is_temporary(address.name)
+        and not is_reserved(address)
+        and (settings.auto_create_queues if queue else settings.auto_create_topics)
+    )
+    properties = {"JMQCanCreate": creatable}
+    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)
+
+
+# --- browsing --------------------------------------------------------------------------------
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +320,6 @@ class Browsing:
     __slots__ = (
         "_broker",
         "_connection",
-        "_ended",
         "_running",
         "_scans",
         "_views",
@@ -130,7 +335,6 @@ class Browsing:
         self._waiting: deque[Work] = deque()
         self._running = False
         """True while the next slice is scheduled."""
-        self._ended = False
 
     # --- requests ----------------------------------------------------------------------------
 
@@ -178,13 +382,12 @@ class Browsing:
 
     def end(self) -> None:
         """Stop all browsing at the end of the connection."""
-        self._ended = True
         self._waiting.clear()
         self._views.clear()
 
     def _step(self) -> None:
         self._running = False
-        while self._waiting and not self._ended:
+        while self._waiting:
             if self._connection.channel.congested:
                 return  # until `go_on`
             if next(self._waiting[0], self) is self:
@@ -205,7 +408,7 @@ class Browsing:
         destination = broker.destinations.find(address_of_queue(packet))
         view = View()
         # it may have been deleted meanwhile, and created again by another connection
-        if destination is not None and destination.owner in (None, self._connection):
+        if destination is not None and destination.owner in (None, self._connection.channel):
             most = self._connection.options.browsed
             identity = broker.identity
             over = self._scans.over
