@@ -511,7 +511,7 @@ def purge(subscription: Subscription, cause: Cause) -> None:
 
 def _purged(subscription: Subscription) -> Iterator[Delivery]:
     """Yield each delivery to be purged, no longer counted; the caller ends it with `forget`."""
-    for delivery in chain(subscription.everything, list(subscription.delayed.values())):
+    for delivery in chain(subscription.cursor(), list(subscription.delayed.values())):
         subscription.waiting -= 1
         subscription.waiting_bytes -= delivery.size
         yield delivery

@@ -13,9 +13,6 @@ of a long FIFO is kept in chunks (backlog.py). No delivery is in a pending queue
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from heapq import merge
-from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
@@ -33,8 +30,6 @@ from sluicemq.broker.routing import Selector
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
 """Smallest number of objects in a pending queue before deliveries that have ended are removed."""
-FEW: Final = 8
-"""Deliveries examined together to find the first READY one."""
 
 AnyConsumer = TypeVar("AnyConsumer")
 
@@ -270,22 +265,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self._pop(priority)
         return None
 
-    def eldest(self) -> AnyEntry | None:
-        """Return the READY delivery with the lowest order, perhaps as a temporary object."""
-        best: AnyEntry | None = None
-        for priority in range(PRIORITIES):
-            ready: list[AnyEntry] = []
-            last = 0
-            while self.mask >> priority & 1 and not ready:
-                found = self.after(priority, last, FEW)
-                if not found:
-                    break
-                last = found[-1].order
-                ready = ready_of(found)
-            if ready and (best is None or ready[0].order < best.order):
-                best = ready[0]
-        return best
-
     def _front(self, priority: int) -> deque[AnyEntry] | None:
         """Return the deque at the front of the FIFO, None if there is none."""
         backlog = self.backlogs[priority]
@@ -321,16 +300,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         if not fifo and requeued is None and not self._front(priority):
             self.mask &= ~(1 << priority)
         return delivery
-
-    def __iter__(self) -> Iterator[AnyEntry]:
-        """Iterate over READY deliveries in the order of `take`; the objects are for reading
-        only.
-        """
-        for priority in range(PRIORITIES - 1, -1, -1):
-            line = chain(self.backlogs[priority] or (), self.fifos[priority] or ())
-            for delivery in merge(line, self.requeued[priority] or (), key=order_of):
-                if delivery.state == READY:
-                    yield delivery
 
     def loose(self) -> int:
         """Return the number of its deliveries that are objects."""
