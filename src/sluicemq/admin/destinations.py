@@ -210,7 +210,7 @@ class DestinationService(Service):
             # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
         usual = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
-        base, provenance = broker.settings.defaults, usual
+        base, provenance = broker.settings.default_destination, usual
         if there is not None:
             base, provenance = there.settings, there.provenance
         reset = {
@@ -228,7 +228,7 @@ class DestinationService(Service):
         return self._view(found(self._context, call, parameters.address))
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
-        defaults = self._broker.settings.defaults
+        defaults = self._broker.settings.default_destination
         changed: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
             value = getattr(requested, name)

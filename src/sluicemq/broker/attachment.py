@@ -134,7 +134,7 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
 
 def expect_load(destination: Destination, load: int) -> None:
     """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
-    limit = destination.core.settings.selector_load
+    limit = destination.core.settings.max_destination_selector_nodes
     if limit and load > limit:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "

@@ -115,7 +115,7 @@ class Destinations:
             return queue
         self.expect_creation(address, creator)
         if settings is None:
-            own = self._core.settings.defaults
+            own = self._core.settings.default_destination
             settings = own if defaults is None or own != USUAL else defaults
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
@@ -275,7 +275,7 @@ class Destinations:
         core = self._core
         core.journal.append_entry(
             RecordType.DESTINATION_SETTINGS,
-            encode(stored_settings(destination, core.settings.defaults)),
+            encode(stored_settings(destination, core.settings.default_destination)),
             core.clock.wall,
             destination=number,
         )

@@ -95,7 +95,7 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = EngineState(
         [
-            stored_settings(d, broker.settings.defaults)
+            stored_settings(d, broker.settings.default_destination)
             for d in broker.destinations.values()
             if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
@@ -358,7 +358,7 @@ class _Recovery:
         `created` is in wall ms and applies unless the journal has the time of creation.
         """
         broker = self.broker
-        defaults = broker.settings.defaults
+        defaults = broker.settings.default_destination
         if settings is None:
             settings = StoredSettings(
                 address.kind, address.name, defaults, automatic=True, default_settings=True
