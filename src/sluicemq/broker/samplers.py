@@ -73,11 +73,10 @@ class StatsSampler:
     __slots__ = (
         "_destinations",
         "_gone",
-        "_late",
         "_left",
+        "_next",
         "_reap",
         "_traffic",
-        "_under_way",
         "totals",
     )
 
@@ -95,10 +94,8 @@ class StatsSampler:
         """Destinations that this round has still to examine."""
         self._gone = DestinationStats()
         """Statistics of deleted destinations."""
-        self._late = DestinationStats()
-        """Statistics of destinations deleted after this round had counted them."""
-        self._under_way = False
-        self.totals = BrokerTotals()
+        self.totals = self._next = BrokerTotals()
+        """`_next`: totals of this round, as far as it has come."""
         destinations.removals.append(self._removed)
 
     def round(
@@ -111,9 +108,9 @@ class StatsSampler:
         keep = kept(seconds)
         for traffic in self._traffic.values():
             traffic.sample(seconds, keep)
-        totals = BrokerTotals()
+        self._next = totals = BrokerTotals()
+        totals.statistics.add(self._gone)
         self._left = left = dict.fromkeys(self._destinations.values())
-        self._under_way = True
         share = 0
         while left:
             destination, _ = left.popitem()
@@ -128,18 +125,15 @@ class StatsSampler:
             if share >= SHARE:
                 share = 0
                 yield
-        self._under_way = False
-        totals.statistics.add(self._gone)
-        self._gone.add(self._late)
-        self._late = DestinationStats()
         self.totals = totals
 
     def _removed(self, destination: Destination) -> None:
         statistics = destination.statistics
         statistics.publish_rate = statistics.deliver_rate = 0.0
-        counted = self._under_way and destination not in self._left
-        self._left.pop(destination, None)
-        (self._late if counted else self._gone).add(statistics)
+        self._gone.add(statistics)
+        if destination in self._left:
+            del self._left[destination]
+            self._next.statistics.add(statistics)
 
 
 LARGEST_SHARE: Final = 500
