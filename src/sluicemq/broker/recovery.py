@@ -178,8 +178,8 @@ class _Recovery:
     """State read from the journal, applied to the broker when all records are read.
 
     attempts   failed deliveries, by subscription and sequence
-    flying     deliveries not acknowledged afterwards, by subscription, then by sequence
-    delivered  sum of both, once all records have been read
+    flying     deliveries so far of messages not acknowledged afterwards, by subscription, then by
+               sequence
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
@@ -190,7 +190,6 @@ class _Recovery:
         self.settled: dict[int, set[int]] = {}
         self.attempts: dict[tuple[int, int], int] = {}
         self.flying: dict[int, dict[int, int]] = {}
-        self.delivered: dict[tuple[int, int], int] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.payloads: dict[int, bytes] = {}
         """Payloads of PREPARED records that are not resolved; b"" = not read."""
@@ -248,9 +247,6 @@ class _Recovery:
                     self.payloads[record.sequence] = record.body
                 case RecordType.TRANSACTION_RESOLVED:
                     self.payloads.pop(record.reference, None)
-        for number, attempts in self.flying.items():
-            for sequence, count in attempts.items():
-                self.delivered[number, sequence] = count
 
     def _take(self, state: EngineState) -> None:
         for settings in state.settings:
@@ -296,9 +292,7 @@ class _Recovery:
     def _delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
     ) -> None:
-        flying = self.flying.get(subscription)
-        if flying is None:
-            flying = self.flying[subscription] = {}
+        flying = self.flying.setdefault(subscription, {})
         flying.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
@@ -517,8 +511,9 @@ class _Recovery:
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
-        if self.delivered:
-            delivery.attempts = max(delivery.attempts, self.delivered.get(key, 0))
+        flying = self.flying.get(subscription.number)
+        if flying:
+            delivery.attempts = max(delivery.attempts, flying.get(sequence, 0))
         if held and key in held:
             delivery.state = TAKEN
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
