@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode, is_utf8
+from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode
 from sluicemq.broker.state import Core, Destination, Subscription
 from sluicemq.journal.format import RecordType, escape_text
 from sluicemq.model.destination import (
@@ -399,7 +399,7 @@ class Destinations:
 
 def stored_settings(destination: Destination, defaults: DestinationSettings) -> StoredSettings:
     """Return the entry of a destination; `defaults` are the broker's default settings."""
-    is_text = is_utf8(destination.name)
+    is_text = isinstance(escape_text(destination.name), str)
     return StoredSettings(
         destination.address.kind,
         destination.name if is_text else "",
