@@ -55,8 +55,7 @@ def attach(
         )
     if selector is not None:
         _expect_selector_load(subscription, selector)
-    pending_queue = _pending_queue(subscription, selector)
-    pending_queue.consumers += 1
+    pending_queue = _join_pending_queue(subscription, selector)
     consumer = Consumer(
         subscription,
         sink,
@@ -103,8 +102,7 @@ def reselect(consumer: Consumer, selector: Selector) -> None:
     """Change the selector of an attached consumer, which keeps its unacked deliveries."""
     subscription = consumer.subscription
     _leave_pending_queue(consumer)
-    consumer.pending_queue = _pending_queue(subscription, selector)
-    consumer.pending_queue.consumers += 1
+    consumer.pending_queue = _join_pending_queue(subscription, selector)
     enter_line(consumer)
 
 
@@ -144,14 +142,14 @@ def expect_load(destination: Destination, load: int) -> None:
         )
 
 
-def _pending_queue(
+def _join_pending_queue(
     subscription: Subscription, selector: Selector | None
 ) -> PendingQueue[Delivery, Consumer]:
-    if selector is None:
-        return subscription.everything
-    pending_queue = subscription.pending_queues.get(selector.text)
+    """Return the pending queue of a selector, created if needed, after counting a consumer in."""
+    text = "" if selector is None else selector.text
+    pending_queue = subscription.pending_queues.get(text)
     if pending_queue is None:
-        pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
+        pending_queue = subscription.pending_queues[text] = PendingQueue(
             subscription.core.settings.chunk_deliveries, selector
         )
         if not subscription.everything.mask:
@@ -160,6 +158,7 @@ def _pending_queue(
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
             subscription.rescan.join(pending_queue)
+    pending_queue.consumers += 1
     return pending_queue
 
 
