@@ -317,17 +317,15 @@ class Operations:
         if not target.limited and not target.parked:
             return target, message
         try:
-            where = self._publisher.judge(target, message, False)
+            admitted = self._publisher.admit(target, message, None)
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
         except LimitExceeded as error:
             raise ActionRefused("target-full", str(error)) from None
         except BrokerError as error:
             raise ActionRefused("target-refused", str(error)) from None
-        assert where is not None  # may_wait is False
-        if where is target:
-            return target, message
-        return where, self._publisher.redirect(message, target, where)
+        assert admitted is not None  # without a callback nothing is parked
+        return admitted
 
     def purge(
         self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
