@@ -126,7 +126,7 @@ def give_back(
         else:
             put_back(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
-            core.page_out(delivery)
+            core.drop_message(delivery)
     _journal_attempts(subscription, counted)
 
 

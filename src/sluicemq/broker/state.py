@@ -845,8 +845,8 @@ class Core:
         delivery.message = message
         return message
 
-    def page_out(self, delivery: Delivery) -> None:
-        """Drop the body of a delivery that can be read back from the journal."""
+    def drop_message(self, delivery: Delivery) -> None:
+        """Drop the message of a delivery that has ended or can be read back from the journal."""
         message = delivery.message
         assert message is not None
         message.references -= 1
