@@ -50,7 +50,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         "backlogs",
         "consumers",
         "fifos",
-        "has_backlog",
         "length",
         "limit",
         "line",
@@ -65,8 +64,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self._chunk_size = chunk_size
         self.selector = selector
         self.backlogs: list[Backlog[AnyEntry] | None] = [None] * PRIORITIES
-        self.has_backlog = False
-        """True if a priority may have a backlog."""
         self.pinned = False
         """True if other pending queues may contain some of its deliveries too."""
         self.fifos: list[deque[AnyEntry] | None] = [None] * PRIORITIES
@@ -90,7 +87,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             if fifo[-1].order > delivery.order:
                 self.reinsert(delivery)
                 return
-        elif self.has_backlog:
+        else:
             backlog = self.backlogs[priority]
             if backlog is not None and backlog.last() > delivery.order:
                 self.reinsert(delivery)
@@ -117,7 +114,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             backlog = self.backlogs[priority]
             if backlog is None:
                 backlog = self.backlogs[priority] = Backlog()
-                self.has_backlog = True
             backlog.add(ready, packing)
 
     def share(self, delivery: AnyEntry) -> None:
@@ -148,7 +144,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         if backlog is not None and backlog.discard(delivery.order):
             if backlog.empty:
                 self.backlogs[priority] = backlog = None
-                self.has_backlog = any(each is not None for each in self.backlogs)
         elif requeued is not None and requeued.discard(delivery.order):
             if not requeued:
                 self.requeued[priority] = requeued = None
@@ -226,7 +221,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         while self.mask:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
-            if fifo and not self.has_backlog and self.requeued[priority] is None:
+            if fifo and self.backlogs[priority] is None and self.requeued[priority] is None:
                 # inlined `_pop` for the common case
                 delivery = fifo.popleft()
                 self.length -= 1
@@ -273,7 +268,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             if front:
                 return front
             self.backlogs[priority] = None
-            self.has_backlog = any(self.backlogs)
         return self.fifos[priority]
 
     def _head(self, priority: int) -> AnyEntry:
@@ -303,12 +297,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
 
     def loose(self) -> int:
         """Return the number of its deliveries that are objects."""
-        count = self.length
-        if self.has_backlog:
-            for backlog in self.backlogs:
-                if backlog is not None:
-                    count -= backlog.packed
-        return count
+        return self.length - sum(backlog.packed for backlog in self.backlogs if backlog is not None)
 
     def compact(self) -> None:
         """Remove the deliveries that were taken through other pending queues."""
@@ -340,7 +329,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self.fifos = [None] * PRIORITIES
         self.requeued = [None] * PRIORITIES
         self.backlogs = [None] * PRIORITIES
-        self.has_backlog = False
         self.mask = 0
         self.length = 0
         self.limit = LOOSE
