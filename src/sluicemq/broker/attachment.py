@@ -100,9 +100,8 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
     """Change the selector of an attached consumer, which keeps its unacked deliveries."""
-    subscription = consumer.subscription
     _leave_pending_queue(consumer)
-    consumer.pending_queue = _join_pending_queue(subscription, selector)
+    consumer.pending_queue = _join_pending_queue(consumer.subscription, selector)
     enter_line(consumer)
 
 

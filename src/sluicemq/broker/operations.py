@@ -156,8 +156,7 @@ class Operations:
 
     def still_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
-        pending_queue = delivery.subscription.everything
-        still = pending_queue.find(delivery.priority, delivery.order)
+        still = delivery.subscription.everything.find(delivery.priority, delivery.order)
         if still is None or still.state != READY or still.sequence != delivery.sequence:
             return None
         return still
@@ -336,8 +335,7 @@ class Operations:
         `done` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]
-        until = self._core.journal.next_sequence()
-        slices = _slices(subscriptions, until, unacked)
+        slices = _slices(subscriptions, self._core.journal.next_sequence(), unacked)
         self._core.scans.begin(partial(self._purge, slices, 0, done))
 
     def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:

@@ -121,9 +121,8 @@ class EventRecorder:
         """
         if self.end_iteration():
             kept, self.kept = self.kept, []
-            append = self._journal.append_entry
             for type, body, wall, destination in kept:
-                append(type, body, wall, destination=destination)
+                self._journal.append_entry(type, body, wall, destination=destination)
 
 
 def _parts(items: list[_Item]) -> Iterator[list[_Item]]:

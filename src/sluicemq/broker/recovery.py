@@ -314,10 +314,9 @@ class _Recovery:
         held = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
-        clock_log = self.broker.core.clock_log
         for row in self.recovery.rows():
             if not count:
-                clock_log.forget_before(row.sequence)
+                self.broker.core.clock_log.forget_before(row.sequence)
             number = row[1]
             if number in destinations:
                 destination = destinations[number]
@@ -615,5 +614,6 @@ class OfflineImport:
         self._journal.sync()
 
     def _append(self, type: int, payload: bytes, *, references: int = 0, last: bool) -> None:
-        wall = self._clock.wall
-        self._journal.append_entry(type, payload, wall, references=references, last=last)
+        self._journal.append_entry(
+            type, payload, self._clock.wall, references=references, last=last
+        )

@@ -71,9 +71,8 @@ def _return(
     wait: int,
     spared: bool = False,
 ) -> None:
-    subscription = consumer.subscription
     let_go(consumer)
-    give_back(subscription, returned, attempted, wait, spared)
+    give_back(consumer.subscription, returned, attempted, wait, spared)
     window = consumer.window
     if window.refill:
         window.credit += len(returned)

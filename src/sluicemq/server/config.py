@@ -298,7 +298,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"auth.login_backoff_max ({settings.login_backoff_max:g} s) is above "
                 f"login_failure_window ({settings.login_failure_window:g} s)"
             )
-        has_token = settings.admin_token_file is not None
         if settings.admin_token_file is not None:
             try:
                 if len(read_secret_file(settings.admin_token_file)) < MIN_ADMIN_TOKEN:
@@ -314,7 +313,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             yield f"auth.users_file: {error}"
             return
         asked = settings.required == "always" or (
-            settings.required == "auto" and (has_token or bool(database.users))
+            settings.required == "auto"
+            and (settings.admin_token_file is not None or bool(database.users))
         )
         for listener in self.listeners:
             yield from self._user_problems(listener, database, asked)

@@ -330,8 +330,7 @@ class Connection(asyncio.Protocol):
         self._report_input()
         if not self.held or self.suspended or self._closing:
             return
-        options = self._admission.options
-        timeout = options.frame_timeout
+        timeout = self._admission.options.frame_timeout
         if (
             timeout
             and now - self._input_at > timeout * 1000

@@ -121,13 +121,11 @@ class Server:
 
     async def run(self) -> int:
         """Start, serve until `stop` is called, shut down, and return the exit code."""
-        config = self.config
-        loop = asyncio.get_running_loop()
-        self._loop = loop
+        self._loop = loop = asyncio.get_running_loop()
         if self._stop_requested:
             self._stop.set()
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
-        config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
         try:
             await self._serve(loop, journal)
@@ -161,14 +159,12 @@ class Server:
             **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
             default_fields=self.config.default_fields,
         )
-        clock = SystemClock()
-        start_deadline = time_budget(settings.scan_budget / 1000)
         self._tracing = tracing.begin(self.config.tracing, journal.identity)
         broker = Broker(
             journal,
-            clock,
+            SystemClock(),
             engine_settings,
-            start_deadline=start_deadline,
+            start_deadline=time_budget(settings.scan_budget / 1000),
             observer=None if self._tracing is None else self._tracing.span_recorder,
         )
         journal.snapshot_source = lambda: snapshot(broker)
