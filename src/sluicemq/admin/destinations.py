@@ -288,7 +288,7 @@ class DestinationService(Service):
         broker = self._broker
         destination = found(self._context, call, parameters.address)
         paused = call.endpoint.operation is PAUSE_DESTINATION
-        (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
+        broker.destinations.set_paused(destination, paused)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 

@@ -253,21 +253,16 @@ class Destinations:
         self.note_settings(destination)
         return destination
 
-    def pause(self, destination: Destination) -> None:
-        """Pause delivery until `unpause`, also after a restart. Messages are still accepted."""
-        if not destination.paused:
-            destination.paused = True
-            if not destination.temporary:
-                self.note_settings(destination)
-
-    def unpause(self, destination: Destination) -> None:
-        """Resume delivery."""
-        if destination.paused:
-            destination.paused = False
+    def set_paused(self, destination: Destination, paused: bool) -> None:
+        """Pause delivery, also after a restart, or resume it. Messages are still accepted."""
+        if destination.paused == paused:
+            return
+        destination.paused = paused
+        if not paused:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self._core.dirty[subscription] = None
-            if not destination.temporary:
-                self.note_settings(destination)
+        if not destination.temporary:
+            self.note_settings(destination)
 
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
