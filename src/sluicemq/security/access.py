@@ -123,6 +123,12 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
 
+    def demands_login(self, has_users: bool) -> bool:
+        """Return whether clients have to log in if their protocol has logins."""
+        return self.required == "always" or (
+            self.required == "auto" and (has_users or self.admin_token_file is not None)
+        )
+
 
 class ListenerOptions(Protocol):
     """Listener that a connection was accepted by."""

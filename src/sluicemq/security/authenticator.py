@@ -101,7 +101,6 @@ class Authenticator:
         admin = ""
         if settings.admin_token_file is not None:
             admin = fingerprint(read_secret_file(settings.admin_token_file))
-        self._has_admin_token = bool(admin)
         self._damage = ""
         self._store = UserStore(users_file)
         self.user_snapshot = UserSnapshot(self._store.read())
@@ -163,7 +162,7 @@ class Authenticator:
     @property
     def all_by_digest(self) -> bool:
         """True if clients that support one kind of login only should use a digest."""
-        return not self._has_admin_token and self.user_snapshot.all_by_digest
+        return self._settings.admin_token_file is None and self.user_snapshot.all_by_digest
 
     def close(self) -> None:
         """Stop checks and changes after those in progress."""
@@ -178,10 +177,8 @@ class Authenticator:
 
     def _decide(self) -> None:
         before = self.required
-        required = self._settings.required
-        self.required = required == "always" or (
-            required == "auto"
-            and (before or self._has_admin_token or bool(self.user_snapshot.database.users))
+        self.required = self._settings.demands_login(
+            before or bool(self.user_snapshot.database.users)
         )
         if self.required and not before and self._anonymous:
             # later, because one of these connections may be the one that is being served

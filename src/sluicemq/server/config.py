@@ -312,10 +312,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         except ConfigurationError as error:
             yield f"auth.users_file: {error}"
             return
-        asked = settings.required == "always" or (
-            settings.required == "auto"
-            and (settings.admin_token_file is not None or bool(database.users))
-        )
+        asked = settings.demands_login(bool(database.users))
         for listener in self.listeners:
             yield from self._user_problems(listener, database, asked)
 
