@@ -44,10 +44,6 @@ class Cursor(Generic[AnyEntry]):
         self.priority = priority
         self.last = last
 
-    def _descend(self) -> None:
-        self.priority -= 1
-        self.last = 0
-
     def __iter__(self) -> Iterator[AnyEntry]:
         """Yield the READY deliveries up to the end of the scan, some as temporary objects."""
         while ready := self.step(EXAMINED):
@@ -75,7 +71,8 @@ class Cursor(Generic[AnyEntry]):
         while found and found[-1].order > self.until:
             found.pop()
         if not found:
-            self._descend()
+            self.priority -= 1
+            self.last = 0
             return found
         self.last = found[-1].order
         return ready_of(found)
