@@ -116,8 +116,6 @@ def is_held(delivery: Delivery) -> bool:
 class Operations:
     """Operations of administrators on the messages of a broker."""
 
-    __slots__ = ("_core", "_destinations", "_publisher", "_transactions")
-
     def __init__(
         self,
         core: Core,

@@ -58,8 +58,6 @@ class EventRecorder:
     suspended   True while disk space is low: nothing is recorded
     """
 
-    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
-
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._clock = clock
         self._journal = journal
@@ -136,8 +134,6 @@ class ClockLog:
 
     steps  (sequence number of the CLOCK record, ms), ascending
     """
-
-    __slots__ = ("_clock", "_epoch", "_journal", "_noted", "steps")
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self.steps: list[tuple[int, int]] = []

@@ -70,16 +70,6 @@ class BrokerTotals:
 class StatsSampler:
     """Sampler of all destinations. `totals` are those of the last completed round."""
 
-    __slots__ = (
-        "_destinations",
-        "_gone",
-        "_left",
-        "_next",
-        "_reap",
-        "_traffic",
-        "totals",
-    )
-
     def __init__(
         self,
         destinations: Destinations,
@@ -143,8 +133,6 @@ STEPS: Final = 100
 
 class DepthSampler:
     """Periodic sampler of the depths of all destinations."""
-
-    __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
 
     def __init__(self, core: Core, destinations: Destinations) -> None:
         self._core = core
