@@ -61,7 +61,7 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
     http_client = api_fixture.http_client(local=True)
     await act(http_client, action="move", ids=ids([first, second]), target=TARGET)
     target = broker.destinations[Address(Kind.QUEUE, "target")].queue
-    [ends] = target.everything
+    [ends] = target.cursor()
     assert ends.expiration == wall + 9000
     [later] = target.delayed.values()
     assert later.delivered == broker.clock.steady + 5000
@@ -237,7 +237,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     assert [each["reason"] for each in done["failed"]] == ["no-origin"]
     assert waiting(broker) == ["a", "b"]
     assert waiting(broker, "q.dlq") == ["never dead"]
-    for delivery in jobs.queue.everything:
+    for delivery in jobs.queue.cursor():
         assert broker.core.read(delivery).properties == {"mine": 1}
         assert delivery.attempts == 0
 

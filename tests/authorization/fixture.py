@@ -131,7 +131,7 @@ def check_logins_at_once(api_fixture: ApiFixture) -> None:
 
     All right logins of the matrix are by token, which needs no check.
     """
-    queue: Any = api_fixture.authenticator._logins.queue
+    queue: Any = api_fixture.authenticator.logins.queue
     queue._pool.shutdown()
     queue._pool = _ImmediateExecutor()
     queue._call_soon = lambda call, *arguments: call(*arguments)

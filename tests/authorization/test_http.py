@@ -388,7 +388,7 @@ add(f"POST {ONE}/pause", "", RIGHTS, changes=True, right=Operation.MANAGE)
 @row(f"POST {ONE}/resume", "", RIGHTS, right=Operation.MANAGE, changes=True)
 def _resume(cell: HttpCell) -> None:
     broker = cell.fixture.broker
-    broker.destinations.pause(broker.destinations[Address(Kind.QUEUE, QUEUE)])
+    broker.destinations.set_paused(broker.destinations[Address(Kind.QUEUE, QUEUE)], True)
     cell.ask("POST", f"{API}/destinations/queue/{QUEUE}/resume")
 
 

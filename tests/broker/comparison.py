@@ -184,7 +184,7 @@ class ModelComparison:
     def pause(self, destination: model.Destination, paused: bool) -> None:
         destination.paused = paused
         target = self.find(destination)
-        (self.broker.destinations.pause if paused else self.broker.destinations.unpause)(target)
+        self.broker.destinations.set_paused(target, paused)
 
     # --- publishing -----------------------------------------------------------------------------
 

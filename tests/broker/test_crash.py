@@ -466,7 +466,7 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
             assert (queue.settings, queue.automatic, queue.created) == (own, True, created)
             disk.crash()
         usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
-        assert usual.settings == disk.broker.settings.defaults
+        assert usual.settings == disk.broker.settings.default_destination
         # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
         disk.sync()

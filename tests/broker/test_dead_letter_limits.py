@@ -178,7 +178,7 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
 
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
-    fixture = BrokerFixture(EngineSettings(defaults=defaults))
+    fixture = BrokerFixture(EngineSettings(default_destination=defaults))
     early = fixture.broker.destinations.resolve(DEAD, DROPPING)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("other", dead_letter=True)

@@ -40,7 +40,7 @@ def test_automatic_creation_is_switched_off_for_each_kind() -> None:
 
 def test_automatic_destinations_get_the_default_settings() -> None:
     defaults = DestinationSettings(max_messages=7)
-    broker = BrokerFixture(EngineSettings(defaults=defaults)).broker
+    broker = BrokerFixture(EngineSettings(default_destination=defaults)).broker
     assert broker.destinations.queue("q").settings is defaults
 
 
@@ -295,7 +295,7 @@ def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -
         == 7
     )
     configured = DestinationSettings(max_messages=9)
-    fixture = BrokerFixture(EngineSettings(defaults=configured))
+    fixture = BrokerFixture(EngineSettings(default_destination=configured))
     assert (
         fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
     )

@@ -41,7 +41,7 @@ def test_chunks_of_one_priority_are_removed_and_those_of_another_stay() -> None:
     low = fixture.send(queue, *"efgh", durability=Durability.LAZY, priority=1)
     for sequence in high:
         fixture.broker.operations.delete(queue.queue, [found(fixture, queue, sequence)])
-    assert [d.sequence for d in queue.queue.everything] == low
+    assert [d.sequence for d in queue.queue.cursor()] == low
     reader = fixture.read(queue)
     fixture.broker.flush()
     assert [d.sequence for d in reader.consumer.unacked.values()] == low
@@ -123,7 +123,7 @@ def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     reader.detach()
     fixture.broker.remove(queue)
     dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
-    delivery = next(iter(dead.queue.everything))
+    delivery = next(iter(dead.queue.cursor()))
     with pytest.raises(ActionRefused) as refused:
         fixture.broker.operations.redrive(delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
     assert refused.value.reason == "origin-gone"

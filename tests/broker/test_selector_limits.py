@@ -70,7 +70,7 @@ def test_a_selector_in_use_is_refused_under_lower_limits() -> None:
 
 
 def test_limits_apply_to_clients_and_not_to_recovered_selectors() -> None:
-    fixture = BrokerFixture(EngineSettings(selectors=SelectorLimits(20, 4)))
+    fixture = BrokerFixture(EngineSettings(max_selector_bytes=20, max_selector_nodes=4))
     assert fixture.broker.compile_selector("a = 1").nodes == 3
     for text in ("a = 1 AND b = 1", "a = 'xxxxxxxxxxxxxxxxxxxxx'"):
         with pytest.raises(SelectorError):

@@ -59,7 +59,7 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
 
 
 def limited(nodes: int) -> BrokerFixture:
-    return BrokerFixture(EngineSettings(selector_load=nodes))
+    return BrokerFixture(EngineSettings(max_destination_selector_nodes=nodes))
 
 
 def test_a_topic_refuses_selectors_above_its_load_limit() -> None:
@@ -120,5 +120,5 @@ def test_an_existing_durable_subscription_is_found_whatever_the_limit() -> None:
 
     subscription = subscribe()
     core = fixture.broker.core
-    core.settings = replace(core.settings, selector_load=1)
+    core.settings = replace(core.settings, max_destination_selector_nodes=1)
     assert subscribe() is subscription

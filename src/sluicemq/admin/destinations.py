@@ -193,7 +193,7 @@ class DestinationService(Service):
             # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
         usual = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
-        base, provenance = broker.settings.defaults, usual
+        base, provenance = broker.settings.default_destination, usual
         if there is not None:
             base, provenance = there.settings, there.provenance
         reset = {
@@ -211,7 +211,7 @@ class DestinationService(Service):
         return self._view(found(self._context, call, parameters.address))
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
-        defaults = self._broker.settings.defaults
+        defaults = self._broker.settings.default_destination
         changed: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
             value = getattr(requested, name)
@@ -271,7 +271,7 @@ class DestinationService(Service):
         broker = self._broker
         destination = found(self._context, call, parameters.address)
         paused = call.endpoint.operation is PAUSE_DESTINATION
-        (broker.destinations.pause if paused else broker.destinations.unpause)(destination)
+        broker.destinations.set_paused(destination, paused)
         await wait_until_durable(broker, broker.journal.next_sequence())
         return self.item(destination)
 

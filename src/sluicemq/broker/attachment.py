@@ -55,8 +55,7 @@ def attach(
         )
     if selector is not None:
         _expect_selector_load(subscription, selector)
-    pending_queue = _pending_queue(subscription, selector)
-    pending_queue.consumers += 1
+    pending_queue = _join_pending_queue(subscription, selector)
     consumer = Consumer(
         subscription,
         sink,
@@ -101,10 +100,8 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
 
 def reselect(consumer: Consumer, selector: Selector) -> None:
     """Change the selector of an attached consumer, which keeps its unacked deliveries."""
-    subscription = consumer.subscription
     _leave_pending_queue(consumer)
-    consumer.pending_queue = _pending_queue(subscription, selector)
-    consumer.pending_queue.consumers += 1
+    consumer.pending_queue = _join_pending_queue(consumer.subscription, selector)
     enter_line(consumer)
 
 
@@ -134,7 +131,7 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
 
 def expect_load(destination: Destination, load: int) -> None:
     """Raise LimitExceeded if the selectors of a destination exceed the permitted load."""
-    limit = destination.core.settings.selector_load
+    limit = destination.core.settings.max_destination_selector_nodes
     if limit and load > limit:
         raise LimitExceeded(
             f"the selectors in use at {destination.address} would have {load} identifiers, "
@@ -144,14 +141,14 @@ def expect_load(destination: Destination, load: int) -> None:
         )
 
 
-def _pending_queue(
+def _join_pending_queue(
     subscription: Subscription, selector: Selector | None
 ) -> PendingQueue[Delivery, Consumer]:
-    if selector is None:
-        return subscription.everything
-    pending_queue = subscription.pending_queues.get(selector.text)
+    """Return the pending queue of a selector, created if needed, after counting a consumer in."""
+    text = "" if selector is None else selector.text
+    pending_queue = subscription.pending_queues.get(text)
     if pending_queue is None:
-        pending_queue = subscription.pending_queues[selector.text] = PendingQueue(
+        pending_queue = subscription.pending_queues[text] = PendingQueue(
             subscription.core.settings.chunk_deliveries, selector
         )
         if not subscription.everything.mask:
@@ -160,6 +157,7 @@ def _pending_queue(
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
             subscription.rescan.join(pending_queue)
+    pending_queue.consumers += 1
     return pending_queue
 
 

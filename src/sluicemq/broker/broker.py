@@ -309,8 +309,7 @@ class Broker:
         limit = self.settings.max_subscriptions_per_user
         if creator is None or not limit or len(self.durable_subscriptions) < limit:
             return
-        existing = self.durable_subscriptions.values()
-        names = {each.name for each in existing if each.owner == creator}
+        names = {s.name for s in self.durable_subscriptions.values() if s.owner == creator}
         if name not in names and len(names) >= limit:
             raise QuotaExceeded(
                 f"{creator_text(creator)} has {limit} durable subscriptions, the limit of a user "
@@ -467,10 +466,9 @@ class Broker:
                     return
             elif window.credit <= 0:
                 return
-            subscription = consumer.subscription
             enter_line(consumer)
             if consumer.pending_queue.mask:
-                dispatch(subscription)
+                dispatch(consumer.subscription)
 
     def dispatch(self, subscription: Subscription) -> None:
         """Serve the consumers in line now, without waiting for the end of the iteration."""

@@ -269,15 +269,6 @@ def as_text(written: Text) -> str:
         raise JournalDamaged(f"the journal holds text that cannot be read: {error}") from error
 
 
-def is_utf8(name: str) -> bool:
-    """Return whether a name can be encoded as UTF-8."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 _StructT = TypeVar("_StructT", bound=msgspec.Struct)
 
 

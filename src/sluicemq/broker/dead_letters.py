@@ -32,8 +32,6 @@ class DeadLetters:
     policies  rules of the protocols for dead letters of their messages
     """
 
-    __slots__ = ("_core", "_destinations", "_publisher", "policies")
-
     def __init__(self, core: Core, destinations: Destinations, publisher: Publisher) -> None:
         self._core = core
         self._destinations = destinations

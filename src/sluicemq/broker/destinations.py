@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 from msgspec.structs import replace
 
 from sluicemq.broker.attachment import elect
-from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode, is_utf8
+from sluicemq.broker.codec import StoredSettings, SubscriptionEntry, encode
 from sluicemq.broker.state import Core, Destination, Subscription
 from sluicemq.journal.format import RecordType, escape_text
 from sluicemq.model.destination import (
@@ -115,7 +115,7 @@ class Destinations:
             return queue
         self.expect_creation(address, creator)
         if settings is None:
-            own = self._core.settings.defaults
+            own = self._core.settings.default_destination
             settings = own if defaults is None or own != USUAL else defaults
         provenance = provenance or self.provenance_of(by)
         return self.create(address, settings, None, True, creator, provenance)
@@ -253,21 +253,16 @@ class Destinations:
         self.note_settings(destination)
         return destination
 
-    def pause(self, destination: Destination) -> None:
-        """Pause delivery until `unpause`, also after a restart. Messages are still accepted."""
-        if not destination.paused:
-            destination.paused = True
-            if not destination.temporary:
-                self.note_settings(destination)
-
-    def unpause(self, destination: Destination) -> None:
-        """Resume delivery."""
-        if destination.paused:
-            destination.paused = False
+    def set_paused(self, destination: Destination, paused: bool) -> None:
+        """Pause delivery, also after a restart, or resume it. Messages are still accepted."""
+        if destination.paused == paused:
+            return
+        destination.paused = paused
+        if not paused:
             for subscription in (destination.queue, *destination.subscriptions.values()):
                 self._core.dirty[subscription] = None
-            if not destination.temporary:
-                self.note_settings(destination)
+        if not destination.temporary:
+            self.note_settings(destination)
 
     def note_settings(self, destination: Destination) -> None:
         """Journal the settings that a destination is to have after a restart."""
@@ -275,7 +270,7 @@ class Destinations:
         core = self._core
         core.journal.append_entry(
             RecordType.DESTINATION_SETTINGS,
-            encode(stored_settings(destination, core.settings.defaults)),
+            encode(stored_settings(destination, core.settings.default_destination)),
             core.clock.wall,
             destination=number,
         )
@@ -399,7 +394,7 @@ class Destinations:
 
 def stored_settings(destination: Destination, defaults: DestinationSettings) -> StoredSettings:
     """Return the entry of a destination; `defaults` are the broker's default settings."""
-    is_text = is_utf8(destination.name)
+    is_text = isinstance(escape_text(destination.name), str)
     return StoredSettings(
         destination.address.kind,
         destination.name if is_text else "",

@@ -66,7 +66,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         shed(subscription)
     if core.memory > core.memory_budget and journaled and delivery.state != GONE:
         if message.sequence <= core.journal.durable:
-            core.page_out(delivery)
+            core.drop_message(delivery)
         else:
             core.unpaged.append(delivery)
 

@@ -151,8 +151,7 @@ def _give_held(
     delayed: deque[Delivery],
 ) -> None:
     scans = held.core.scans
-    topic = held.destination
-    while not subscription.closed and not held.closed and topic.queue is held:
+    while not subscription.closed and not held.closed and held.destination.queue is held:
         if cursor.priority >= 0:
             for delivery in cursor.look(1):
                 _offer(subscription, delivery, ready=True)
@@ -178,8 +177,7 @@ def _offer(subscription: Subscription, delivery: Delivery, *, ready: bool) -> No
         return  # it stays in the queue and is reported there
     if not message.epoch:  # it has been read back from the journal
         expires = delivery.expires
-        epoch = held.core.clock.epoch
-        message.epoch = delivery.expiration - expires if expires else epoch
+        message.epoch = delivery.expiration - expires if expires else held.core.clock.epoch
     if not subscription.accepts(message):
         return
     if ready:

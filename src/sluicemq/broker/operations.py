@@ -116,8 +116,6 @@ def is_held(delivery: Delivery) -> bool:
 class Operations:
     """Operations of administrators on the messages of a broker."""
 
-    __slots__ = ("_core", "_destinations", "_publisher", "_transactions")
-
     def __init__(
         self,
         core: Core,
@@ -156,8 +154,7 @@ class Operations:
 
     def still_ready(self, delivery: Delivery) -> Delivery | None:
         """Return the delivery that a cursor found, unless it has left its place since."""
-        pending_queue = delivery.subscription.everything
-        still = pending_queue.find(delivery.priority, delivery.order)
+        still = delivery.subscription.everything.find(delivery.priority, delivery.order)
         if still is None or still.state != READY or still.sequence != delivery.sequence:
             return None
         return still
@@ -317,17 +314,15 @@ class Operations:
         if not target.limited and not target.parked:
             return target, message
         try:
-            where = self._publisher.judge(target, message, False)
+            admitted = self._publisher.admit(target, message, None)
         except MessageTooLarge as error:
             raise ActionRefused("too-large", str(error)) from None
         except LimitExceeded as error:
             raise ActionRefused("target-full", str(error)) from None
         except BrokerError as error:
             raise ActionRefused("target-refused", str(error)) from None
-        assert where is not None  # may_wait is False
-        if where is target:
-            return target, message
-        return where, self._publisher.redirect(message, target, where)
+        assert admitted is not None  # without a callback nothing is parked
+        return admitted
 
     def purge(
         self, destination: Destination, unacked: bool, done: Callable[[int], None] = ignore
@@ -338,8 +333,7 @@ class Operations:
         `done` is called at the end with their number, at once if one slice is enough.
         """
         subscriptions = [destination.queue, *destination.subscriptions.values()]
-        until = self._core.journal.next_sequence()
-        slices = _slices(subscriptions, until, unacked)
+        slices = _slices(subscriptions, self._core.journal.next_sequence(), unacked)
         self._core.scans.begin(partial(self._purge, slices, 0, done))
 
     def _purge(self, slices: Iterator[Slice], count: int, done: Callable[[int], None]) -> None:

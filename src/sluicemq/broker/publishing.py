@@ -478,4 +478,4 @@ def _page_out_until(core: Core, durable: int) -> None:
         delivery = unpaged.popleft()
         waits = delivery.state == READY or delivery.state == DELAYED
         if waits and delivery.message is not None and core.memory > core.memory_budget:
-            core.page_out(delivery)
+            core.drop_message(delivery)

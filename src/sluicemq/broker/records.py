@@ -58,8 +58,6 @@ class EventRecorder:
     suspended   True while disk space is low: nothing is recorded
     """
 
-    __slots__ = ("_clock", "_journal", "delivering", "kept", "recording", "suspended")
-
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self._clock = clock
         self._journal = journal
@@ -121,9 +119,8 @@ class EventRecorder:
         """
         if self.end_iteration():
             kept, self.kept = self.kept, []
-            append = self._journal.append_entry
             for type, body, wall, destination in kept:
-                append(type, body, wall, destination=destination)
+                self._journal.append_entry(type, body, wall, destination=destination)
 
 
 def _parts(items: list[_Item]) -> Iterator[list[_Item]]:
@@ -137,8 +134,6 @@ class ClockLog:
 
     steps  (sequence number of the CLOCK record, ms), ascending
     """
-
-    __slots__ = ("_clock", "_epoch", "_journal", "_noted", "steps")
 
     def __init__(self, journal: Journal, clock: Clock) -> None:
         self.steps: list[tuple[int, int]] = []

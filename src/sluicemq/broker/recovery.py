@@ -95,7 +95,7 @@ def snapshot(broker: Broker) -> bytes:
                     flying[number].append(delivery)
     state = EngineState(
         [
-            stored_settings(d, broker.settings.defaults)
+            stored_settings(d, broker.settings.default_destination)
             for d in broker.destinations.values()
             if d.number or d.paused or d.stays or not (d.temporary or d.automatic)
         ],
@@ -178,8 +178,8 @@ class _Recovery:
     """State read from the journal, applied to the broker when all records are read.
 
     attempts   failed deliveries, by subscription and sequence
-    flying     deliveries not acknowledged afterwards, by subscription, then by sequence
-    delivered  sum of both, once all records have been read
+    flying     deliveries so far of messages not acknowledged afterwards, by subscription, then by
+               sequence
     """
 
     def __init__(self, broker: Broker, recovery: Recovery) -> None:
@@ -190,7 +190,6 @@ class _Recovery:
         self.settled: dict[int, set[int]] = {}
         self.attempts: dict[tuple[int, int], int] = {}
         self.flying: dict[int, dict[int, int]] = {}
-        self.delivered: dict[tuple[int, int], int] = {}
         self.requeued: dict[tuple[int, int], tuple[int, int]] = {}
         self.payloads: dict[int, bytes] = {}
         """Payloads of PREPARED records that are not resolved; b"" = not read."""
@@ -248,9 +247,6 @@ class _Recovery:
                     self.payloads[record.sequence] = record.body
                 case RecordType.TRANSACTION_RESOLVED:
                     self.payloads.pop(record.reference, None)
-        for number, attempts in self.flying.items():
-            for sequence, count in attempts.items():
-                self.delivered[number, sequence] = count
 
     def _take(self, state: EngineState) -> None:
         for settings in state.settings:
@@ -296,9 +292,7 @@ class _Recovery:
     def _delivered(
         self, subscription: int, sequences: Iterable[int], attempts: Iterable[int]
     ) -> None:
-        flying = self.flying.get(subscription)
-        if flying is None:
-            flying = self.flying[subscription] = {}
+        flying = self.flying.setdefault(subscription, {})
         flying.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
@@ -320,10 +314,9 @@ class _Recovery:
         held = self._held()
         destinations: dict[int, Destination | None] = {}
         count = 0
-        clock_log = self.broker.core.clock_log
         for row in self.recovery.rows():
             if not count:
-                clock_log.forget_before(row.sequence)
+                self.broker.core.clock_log.forget_before(row.sequence)
             number = row[1]
             if number in destinations:
                 destination = destinations[number]
@@ -358,7 +351,7 @@ class _Recovery:
         `created` is in wall ms and applies unless the journal has the time of creation.
         """
         broker = self.broker
-        defaults = broker.settings.defaults
+        defaults = broker.settings.default_destination
         if settings is None:
             settings = StoredSettings(
                 address.kind, address.name, defaults, automatic=True, default_settings=True
@@ -517,8 +510,9 @@ class _Recovery:
         )
         if self.attempts:
             delivery.attempts = self.attempts.get(key, 0)
-        if self.delivered:
-            delivery.attempts = max(delivery.attempts, self.delivered.get(key, 0))
+        flying = self.flying.get(subscription.number)
+        if flying:
+            delivery.attempts = max(delivery.attempts, flying.get(sequence, 0))
         if held and key in held:
             delivery.state = TAKEN
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
@@ -620,5 +614,6 @@ class OfflineImport:
         self._journal.sync()
 
     def _append(self, type: int, payload: bytes, *, references: int = 0, last: bool) -> None:
-        wall = self._clock.wall
-        self._journal.append_entry(type, payload, wall, references=references, last=last)
+        self._journal.append_entry(
+            type, payload, self._clock.wall, references=references, last=last
+        )

@@ -71,9 +71,8 @@ def _return(
     wait: int,
     spared: bool = False,
 ) -> None:
-    subscription = consumer.subscription
     let_go(consumer)
-    give_back(subscription, returned, attempted, wait, spared)
+    give_back(consumer.subscription, returned, attempted, wait, spared)
     window = consumer.window
     if window.refill:
         window.credit += len(returned)
@@ -126,7 +125,7 @@ def give_back(
         else:
             put_back(delivery)
         if core.memory > core.memory_budget and delivery.journaled and delivery.message:
-            core.page_out(delivery)
+            core.drop_message(delivery)
     _journal_attempts(subscription, counted)
 
 

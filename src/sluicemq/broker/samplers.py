@@ -70,17 +70,6 @@ class BrokerTotals:
 class StatsSampler:
     """Sampler of all destinations. `totals` are those of the last completed round."""
 
-    __slots__ = (
-        "_destinations",
-        "_gone",
-        "_late",
-        "_left",
-        "_reap",
-        "_traffic",
-        "_under_way",
-        "totals",
-    )
-
     def __init__(
         self,
         destinations: Destinations,
@@ -95,10 +84,8 @@ class StatsSampler:
         """Destinations that this round has still to examine."""
         self._gone = DestinationStats()
         """Statistics of deleted destinations."""
-        self._late = DestinationStats()
-        """Statistics of destinations deleted after this round had counted them."""
-        self._under_way = False
-        self.totals = BrokerTotals()
+        self.totals = self._next = BrokerTotals()
+        """`_next`: totals of this round, as far as it has come."""
         destinations.removals.append(self._removed)
 
     def round(
@@ -111,9 +98,9 @@ class StatsSampler:
         keep = kept(seconds)
         for traffic in self._traffic.values():
             traffic.sample(seconds, keep)
-        totals = BrokerTotals()
+        self._next = totals = BrokerTotals()
+        totals.statistics.add(self._gone)
         self._left = left = dict.fromkeys(self._destinations.values())
-        self._under_way = True
         share = 0
         while left:
             destination, _ = left.popitem()
@@ -128,18 +115,15 @@ class StatsSampler:
             if share >= SHARE:
                 share = 0
                 yield
-        self._under_way = False
-        totals.statistics.add(self._gone)
-        self._gone.add(self._late)
-        self._late = DestinationStats()
         self.totals = totals
 
     def _removed(self, destination: Destination) -> None:
         statistics = destination.statistics
         statistics.publish_rate = statistics.deliver_rate = 0.0
-        counted = self._under_way and destination not in self._left
-        self._left.pop(destination, None)
-        (self._late if counted else self._gone).add(statistics)
+        self._gone.add(statistics)
+        if destination in self._left:
+            del self._left[destination]
+            self._next.statistics.add(statistics)
 
 
 LARGEST_SHARE: Final = 500
@@ -149,8 +133,6 @@ STEPS: Final = 100
 
 class DepthSampler:
     """Periodic sampler of the depths of all destinations."""
-
-    __slots__ = ("_core", "_delay", "_destinations", "_interval", "_left", "_share")
 
     def __init__(self, core: Core, destinations: Destinations) -> None:
         self._core = core

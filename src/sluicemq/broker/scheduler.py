@@ -72,8 +72,6 @@ class Timers:
     exists.
     """
 
-    __slots__ = ("_heap", "_number")
-
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._number = count()
@@ -107,8 +105,6 @@ class ExpiryWheel(Generic[AnyEntry]):
 
     SLOT_MS: Final = 100
     COARSE_BITS: Final = 10
-
-    __slots__ = ("_coarse", "_coarse_heap", "_fine", "_fine_heap")
 
     def __init__(self) -> None:
         self._fine: dict[int, dict[AnyEntry, None]] = {}
@@ -177,17 +173,11 @@ StartDeadline = Callable[[], Deadline]
 
 def unlimited() -> Deadline:
     """Start a deadline that never expires, for programs that serve no other clients meanwhile."""
-    return _never
-
-
-def _never() -> bool:
-    return False
+    return lambda: False
 
 
 class Scans:
     """Queue of scans that wait for their next slice, and their common deadline."""
-
-    __slots__ = ("_deadline", "_start", "_waiting", "_wake")
 
     def __init__(self, start: StartDeadline, wake: Callable[[], None]) -> None:
         """Create an empty queue; `wake` schedules a flush."""

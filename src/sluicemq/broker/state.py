@@ -13,7 +13,8 @@ from heapq import merge
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol
 
-from sluicemq.broker.pending.cursor import NO_END, Cursor
+from sluicemq.broker.pending.backlog import order_of
+from sluicemq.broker.pending.cursor import FEW, NO_END, Cursor
 from sluicemq.broker.pending.entry import (
     DELAYED,
     GONE,
@@ -329,7 +330,7 @@ class Subscription:
             for consumer in self.holders:
                 flight.extend(consumer.unacked.values())
             flight.sort(key=place)
-        return chain(merge(self.everything, flight, key=place), self.delayed.values())
+        return chain(merge(self.cursor(), flight, key=place), self.delayed.values())
 
     def cursor(
         self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0
@@ -342,8 +343,11 @@ class Subscription:
         return self.everything.head()
 
     def eldest(self) -> Delivery | None:
-        """Return the ready delivery that was published first, or None."""
-        return self.everything.eldest()
+        """Return the ready delivery with the lowest order, or None."""
+        mask = self.everything.mask
+        cursors = [self.cursor(priority=each) for each in range(PRIORITIES) if mask >> each & 1]
+        ready = chain.from_iterable(cursor.step(FEW) for cursor in cursors)
+        return min(ready, key=order_of, default=None)
 
     @property
     def ready(self) -> int:
@@ -841,8 +845,8 @@ class Core:
         delivery.message = message
         return message
 
-    def page_out(self, delivery: Delivery) -> None:
-        """Drop the body of a delivery that can be read back from the journal."""
+    def drop_message(self, delivery: Delivery) -> None:
+        """Drop the message of a delivery that has ended or can be read back from the journal."""
         message = delivery.message
         assert message is not None
         message.references -= 1

@@ -357,12 +357,8 @@ def forget(delivery: Delivery, cause: Cause) -> None:
         subscription.back.pop(sequence, None)
     delivery.state = GONE
     core = subscription.core
-    message = delivery.message
-    if message is not None:
-        message.references -= 1
-        if not message.references:
-            core.memory -= delivery.size + core.overhead
-        delivery.message = None
+    if delivery.message is not None:
+        core.drop_message(delivery)
     if delivery.expires:
         core.wheel.discard(delivery)
     destination = subscription.destination
@@ -455,7 +451,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
         and delivery.message is not None
         and delivery.sequence <= core.journal.durable
     ):
-        core.page_out(delivery)
+        core.drop_message(delivery)
     _retry_in(subscription, core.settings.dead_letter_retry)
     _released(delivery)
 
@@ -511,7 +507,7 @@ def purge(subscription: Subscription, cause: Cause) -> None:
 
 def _purged(subscription: Subscription) -> Iterator[Delivery]:
     """Yield each delivery to be purged, no longer counted; the caller ends it with `forget`."""
-    for delivery in chain(subscription.everything, list(subscription.delayed.values())):
+    for delivery in chain(subscription.cursor(), list(subscription.delayed.values())):
         subscription.waiting -= 1
         subscription.waiting_bytes -= delivery.size
         yield delivery

@@ -389,7 +389,7 @@ class Transactions:
             if is_temporary(address.name):
                 continue
             destination = self._destinations.find(address) or self._destinations.create(
-                address, self._core.settings.defaults, None, True
+                address, self._core.settings.default_destination, None, True
             )
             self._add(transaction, destination, message)
         transaction.acks.extend((delivery, None) for delivery in deliveries)

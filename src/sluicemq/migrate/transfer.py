@@ -130,7 +130,9 @@ def transfer(
     ledger = Ledger(data_dir / LEDGER)
     journal = FileJournal.open(data_dir / JOURNAL)
     try:
-        settings = EngineSettings(defaults=plan.defaults or DestinationSettings())
+        settings = EngineSettings(
+            default_destination=plan.defaults or DestinationSettings(), max_destinations=0
+        )
         broker = Broker(journal, SystemClock(), settings)
         recover(broker, journal.recovery)
         _check_names(plan, broker.destinations)
@@ -276,7 +278,7 @@ class _Transfer:
         destinations = self._broker.destinations
         found = destinations.find(address) or destinations.create(
             address,
-            self._broker.settings.defaults,
+            self._broker.settings.default_destination,
             None,
             True,
             provenance=Provenance(_CREATORS[self._plan.kind]),

@@ -16,6 +16,7 @@ import msgspec
 from sluicemq.model.access import EVERYBODY, Identity, Operation
 from sluicemq.model.errors import AccessDenied, AccessError
 from sluicemq.model.setting import about
+from sluicemq.model.url import Url
 from sluicemq.security.records import Database, Preparation
 
 # --- Configuration, listener and connection, as the authentication sees them ----------------------
@@ -122,20 +123,18 @@ class AuthSettings(msgspec.Struct, frozen=True, kw_only=True):
         ),
     ] = True
 
-
-class ListenerUrl(Protocol):
-    """URL of a listener."""
-
-    @property
-    def public(self) -> bool:
-        """True if other machines can reach it."""
+    def demands_login(self, has_users: bool) -> bool:
+        """Return whether clients have to log in if their protocol has logins."""
+        return self.required == "always" or (
+            self.required == "auto" and (has_users or self.admin_token_file is not None)
+        )
 
 
 class ListenerOptions(Protocol):
     """Listener that a connection was accepted by."""
 
     @property
-    def url(self) -> ListenerUrl:
+    def url(self) -> Url:
         """URL of the listener."""
 
     @property
@@ -161,7 +160,7 @@ class ClientConnection(Protocol):
         """Close the connection with a reason for the client."""
 
 
-def is_open(url: ListenerUrl, user: str, required: str, insecure_public: bool) -> bool:
+def is_open(url: Url, user: str, required: str, insecure_public: bool) -> bool:
     """Return whether clients without a certificate may do everything at a listener of a protocol
     without logins, whether or not there are users.
 

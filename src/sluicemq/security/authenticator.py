@@ -101,13 +101,12 @@ class Authenticator:
         admin = ""
         if settings.admin_token_file is not None:
             admin = fingerprint(read_secret_file(settings.admin_token_file))
-        self._has_admin_token = bool(admin)
         self._damage = ""
         self._store = UserStore(users_file)
         self.user_snapshot = UserSnapshot(self._store.read())
         """Current users."""
         self._upgrades = PasswordUpgrades(self._submit, self.refresh)
-        self._logins = Logins(
+        self.logins = Logins(
             settings,
             call_soon,
             self.audit,
@@ -163,11 +162,11 @@ class Authenticator:
     @property
     def all_by_digest(self) -> bool:
         """True if clients that support one kind of login only should use a digest."""
-        return not self._has_admin_token and self.user_snapshot.all_by_digest
+        return self._settings.admin_token_file is None and self.user_snapshot.all_by_digest
 
     def close(self) -> None:
         """Stop checks and changes after those in progress."""
-        self._logins.queue.close()
+        self.logins.queue.close()
         self._upgrades.close()
         self._changes.shutdown()
 
@@ -178,10 +177,8 @@ class Authenticator:
 
     def _decide(self) -> None:
         before = self.required
-        required = self._settings.required
-        self.required = required == "always" or (
-            required == "auto"
-            and (before or self._has_admin_token or bool(self.user_snapshot.database.users))
+        self.required = self._settings.demands_login(
+            before or bool(self.user_snapshot.database.users)
         )
         if self.required and not before and self._anonymous:
             # later, because one of these connections may be the one that is being served
@@ -220,21 +217,12 @@ class Authenticator:
 
     # --- logins ------------------------------------------------------------------------------
 
-    def login(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
-        """Begin a login; see `Logins.begin`."""
-        self.refresh()
-        return self._logins.begin(peer, credentials, admitted)
-
-    def cancel(self, check: LoginCheck) -> None:
-        """Remove a login from the queue because its connection has closed."""
-        self._logins.queue.cancel(check)
-
     def login_handle(self, credentials: Credentials) -> LoginHandle:
         """Return a handle that finds the identity of valid credentials again (`Access`)."""
         user, password, token = credentials[:3]
         if not token and password.startswith(TOKEN_PREFIX):
             token = password
-        if self._logins.is_admin(token or password):
+        if self.logins.is_admin(token or password):
             return lambda: ADMIN
         token_fingerprint, password_mark = fingerprint(token), self._password_mark(user)
 
@@ -358,14 +346,14 @@ class ConnectionAccess(Access):
         if self.guest is not None:
             self._transport.call_later(0, partial(admitted, self.guest))
         else:
-            self._check = self._authenticator.login(
-                peer, credentials, partial(self._answer, admitted)
-            )
+            self._authenticator.refresh()
+            answer = partial(self._answer, admitted)
+            self._check = self._authenticator.logins.begin(peer, credentials, answer)
 
     def cancel_login(self) -> None:
         """Cancel the pending login (`Access`)."""
         if self._check is not None:
-            self._authenticator.cancel(self._check)
+            self._authenticator.logins.queue.cancel(self._check)
 
     def disconnect_anonymous(self) -> bool:
         """Close the connection if its client has to log in now; return whether it was closed."""

@@ -20,10 +20,16 @@ from typing import Final
 from sluicemq.model.errors import ConfigurationError, TooManyConnections
 from sluicemq.protocols.transport import Alarm, Login, NoConsumers, Session, SessionInfo, Transport
 
-MSGLITE_FIRST = b"><?. \t\r\n"
-
 PORT_MAPPER = "jmq-portmapper"
 """Protocol name of JMQ's port mapper."""
+
+_FIRST_BYTES: Final = {
+    **dict.fromkeys(b"><?. \t\r\n", "msglite"),
+    0x1B: "jmq",
+    **dict.fromkeys(b"123456789", PORT_MAPPER),
+    0: "vibemq",
+}
+"""Protocols that one byte identifies."""
 
 HTTP_METHODS: Final = (
     b"GET ",
@@ -43,23 +49,16 @@ def detect_protocol(first: bytes) -> str | None:
     """Return the protocol's name; "" if it is unknown; None if more bytes are needed."""
     if not first:
         return None
-    byte = first[:1]
-    if byte == b"H" and (len(first) < 2 or first[1:2].isdigit()):
+    if first[:1] == b"H" and (len(first) < 2 or first[1:2].isdigit()):
         return "phpmq" if len(first) > 1 else None
-    if byte in MSGLITE_FIRST:
-        return "msglite"
-    if byte == b"\x1b":
-        return "jmq"
-    if byte in b"123456789":
-        return PORT_MAPPER
-    if byte == b"\0":
-        return "vibemq"
+    if first[0] in _FIRST_BYTES:
+        return _FIRST_BYTES[first[0]]
     for method in HTTP_METHODS:
         if first.startswith(method):
             return "http"
         if method.startswith(first):
             return None
-    if byte == b"0" or first[0] not in _TEXT:
+    if first[:1] == b"0" or first[0] not in _TEXT:
         return ""
     if len(first) < 2:
         return None

@@ -31,6 +31,7 @@ import msgspec
 from sluicemq.journal import JournalOptions
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, DestinationSettings
+from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.setting import about
 from sluicemq.model.url import MAX_SOCKET_PATH
@@ -65,7 +66,7 @@ def default_data_dir() -> Path:
     return (Path(state) if state.startswith("/") else Path.home() / ".local/state") / "sluicemq"
 
 
-class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
+class BrokerSettings(EngineOptions, frozen=True, kw_only=True):
     """Settings of the broker as a whole."""
 
     data_dir: Annotated[
@@ -93,53 +94,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
     ephemeral: Annotated[bool, about("Keep all data in memory; nothing survives a restart.")] = (
         False
     )
-    auto_create_queues: Annotated[bool, about("Create a queue when it is first used.")] = True
-    auto_create_topics: Annotated[bool, about("Create a topic when it is first used.")] = True
-    max_destinations: Annotated[int, about("Maximum number of queues and topics.", ge=1)] = 100_000
-    max_destinations_per_user: Annotated[
-        int,
-        about(
-            "Maximum number of existing queues and topics that one user has created, including "
-            "temporary ones. Clients without a login count as one user; superusers and "
-            "`[destinations]` are exempt. 0 = no limit."
-        ),
-    ] = 10_000
-    max_subscriptions_per_user: Annotated[
-        int,
-        about(
-            "Maximum number of durable subscriptions of one user; superusers are exempt. 0 = no "
-            "limit."
-        ),
-    ] = 1000
-    max_temporary_destinations_per_connection: Annotated[
-        int, about("Maximum number of temporary destinations of a connection; 0 = no limit.")
-    ] = 1000
-    destination_idle_timeout: Annotated[
-        int,
-        about(
-            "Time after which an automatically created destination without messages and consumers "
-            "is deleted; 0 = never.",
-            Unit.MILLISECONDS,
-        ),
-    ] = 120_000
-    memory_budget: Annotated[
-        int,
-        about(
-            "Memory for messages, at 512 bytes per message plus its body. Beyond it, the bodies "
-            "of durable messages are read from the journal when they are delivered.",
-            Unit.BYTES,
-            ge=1024**2,
-        ),
-    ] = 256 * 1024**2
-    memory_limit: Annotated[
-        int,
-        about(
-            "Size of all messages in memory, including those of open transactions, at which "
-            "messages are rejected that are not journaled or that belong to a transaction.",
-            Unit.BYTES,
-            ge=1024**2,
-        ),
-    ] = 1024**3
     input_memory_limit: Annotated[
         int,
         about(
@@ -159,40 +113,6 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             le=3600,
         ),
     ] = 30.0
-    max_transaction_bytes: Annotated[
-        int,
-        about(
-            "Maximum size of the messages of an open transaction, at 512 bytes per message plus "
-            "body and headers; further messages are rejected. 0 = no limit.",
-            Unit.BYTES,
-        ),
-    ] = 64 * 1024**2
-    max_transaction_messages: Annotated[
-        int,
-        about(
-            "Maximum number of messages in an open transaction; further messages are rejected. 0 "
-            "= no limit."
-        ),
-    ] = 0
-    max_batch_writers: Annotated[
-        int,
-        about(
-            "Maximum number of batch writers (streaming queries, batch jobs) that the broker "
-            "remembers, each for 30 days. A batch that a remembered writer repeats is not "
-            "published again.",
-            ge=1,
-        ),
-    ] = 10_000
-    dead_letter_retry: Annotated[
-        int,
-        about(
-            "A message whose dead-letter queue is full stays in its queue and is moved after this "
-            "time if it has capacity.",
-            Unit.MILLISECONDS,
-            ge=100,
-            le=3_600_000,
-        ),
-    ] = 5_000
     scan_budget: Annotated[
         int,
         about(
@@ -204,34 +124,10 @@ class BrokerSettings(msgspec.Struct, frozen=True, kw_only=True):
             le=1000,
         ),
     ] = 5
-    max_selector_bytes: Annotated[
-        int,
-        about("Maximum length of a message selector in UTF-8.", Unit.BYTES, ge=1, le=65_536),
-    ] = 8 * 1024
-    max_selector_nodes: Annotated[
-        int,
-        about(
-            "Maximum number of identifiers, literals and operations of a message selector. A "
-            "string of `IN` counts as 1, a part of a `LIKE` pattern between two `%` as 8 and, if "
-            "it has a `_`, each of its characters as 8 more.",
-            ge=1,
-            le=65_536,
-        ),
-    ] = 512
-    max_destination_selector_nodes: Annotated[
-        int,
-        about(
-            "Maximum of that number for all selectors of a destination that one message may have "
-            "to be evaluated with; 0 = no limit. Selectors that require different values of one "
-            "property (`id = 17`) do not add up.",
-            ge=0,
-        ),
-    ] = 12_000
     shutdown_timeout: Annotated[
         float,
         about("Time for connections to finish when the broker stops.", Unit.SECONDS, le=3600),
     ] = 10.0
-    default_destination: DestinationSettings = DestinationSettings()
 
 
 class MetricsSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -402,7 +298,6 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 f"auth.login_backoff_max ({settings.login_backoff_max:g} s) is above "
                 f"login_failure_window ({settings.login_failure_window:g} s)"
             )
-        has_token = settings.admin_token_file is not None
         if settings.admin_token_file is not None:
             try:
                 if len(read_secret_file(settings.admin_token_file)) < MIN_ADMIN_TOKEN:
@@ -417,9 +312,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         except ConfigurationError as error:
             yield f"auth.users_file: {error}"
             return
-        asked = settings.required == "always" or (
-            settings.required == "auto" and (has_token or bool(database.users))
-        )
+        asked = settings.demands_login(bool(database.users))
         for listener in self.listeners:
             yield from self._user_problems(listener, database, asked)
 

@@ -14,6 +14,7 @@ import os
 import select
 import socket
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Final, cast
 
 import structlog
@@ -293,6 +294,7 @@ class Connection(asyncio.Protocol):
         self._session = session
 
     def _call(self, callback: Callable[[], None]) -> None:
+        """Call `callback` in an iteration of the broker; an error ends the connection."""
         self._batch.begin()
         try:
             callback()
@@ -328,8 +330,7 @@ class Connection(asyncio.Protocol):
         self._report_input()
         if not self.held or self.suspended or self._closing:
             return
-        options = self._admission.options
-        timeout = options.frame_timeout
+        timeout = self._admission.options.frame_timeout
         if (
             timeout
             and now - self._input_at > timeout * 1000
@@ -484,7 +485,7 @@ class Connection(asyncio.Protocol):
     def shutdown(self) -> None:
         """Shut the session down, because the broker stops."""
         if self._session is not None and not self._closing:
-            self._session.disconnect("the broker stops", stopping=True)
+            self._call(partial(self._session.disconnect, "the broker stops", stopping=True))
 
     def end(self, code: str, reason: str) -> None:
         """Disconnect because of a limit or deadline, and count it as `code`."""
@@ -496,15 +497,9 @@ class Connection(asyncio.Protocol):
         """Let the session send the reason and close, within a time limit."""
         if self._ended:
             return
-        batch = self._batch
-        batch.begin()
         if self._session is not None and not self._closing:
-            try:
-                self._session.disconnect(reason)
-            except Exception as error:
-                self._fault(error)
-                return
-        batch.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
+            self._call(partial(self._session.disconnect, reason))
+        self._batch.loop.call_later(DISMISSED_SECONDS, self._see_off, reason)
 
     def _see_off(self, reason: str) -> None:
         if not self._ended:
@@ -544,11 +539,7 @@ class Connection(asyncio.Protocol):
             return
         session.discard_input()
         if not self._batch.dead:
-            self._batch.begin()
-            try:
-                session.closed()
-            except Exception as error:
-                self._fault(error)
+            self._call(session.closed)
 
 
 def name_of(address: object) -> str:

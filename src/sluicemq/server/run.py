@@ -24,12 +24,13 @@ from sluicemq.admin.api_context import ApiContext
 from sluicemq.admin.caller import BrowserSessions
 from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
-from sluicemq.broker import Broker, EngineSettings, SelectorLimits, recover, snapshot
+from sluicemq.broker import Broker, EngineSettings, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import BrokerState
 from sluicemq.model.destination import CreatedBy, Provenance, differing
+from sluicemq.model.engine_options import EngineOptions
 from sluicemq.model.errors import JournalError, SluiceError
 from sluicemq.model.histogram import Histogram
 from sluicemq.protocols.jmq.destinations import Metrics
@@ -120,13 +121,11 @@ class Server:
 
     async def run(self) -> int:
         """Start, serve until `stop` is called, shut down, and return the exit code."""
-        config = self.config
-        loop = asyncio.get_running_loop()
-        self._loop = loop
+        self._loop = loop = asyncio.get_running_loop()
         if self._stop_requested:
             self._stop.set()
         loop.add_signal_handler(signal.SIGHUP, self._reload.set)
-        config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.config.broker.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         journal = self._open_journal(loop)
         try:
             await self._serve(loop, journal)
@@ -157,32 +156,15 @@ class Server:
     def _build(self, journal: Journal) -> Broker:
         settings = self.config.broker
         engine_settings = EngineSettings(
-            auto_create_queues=settings.auto_create_queues,
-            auto_create_topics=settings.auto_create_topics,
-            max_destinations=settings.max_destinations,
-            max_destinations_per_user=settings.max_destinations_per_user,
-            max_subscriptions_per_user=settings.max_subscriptions_per_user,
-            max_temporary_destinations_per_connection=settings.max_temporary_destinations_per_connection,
-            destination_idle_timeout=settings.destination_idle_timeout,
-            memory_budget=settings.memory_budget,
-            memory_limit=settings.memory_limit,
-            selectors=SelectorLimits(settings.max_selector_bytes, settings.max_selector_nodes),
-            selector_load=settings.max_destination_selector_nodes,
-            max_transaction_bytes=settings.max_transaction_bytes,
-            max_transaction_messages=settings.max_transaction_messages,
-            max_batch_writers=settings.max_batch_writers,
-            dead_letter_retry=settings.dead_letter_retry,
-            defaults=settings.default_destination,
+            **{name: getattr(settings, name) for name in EngineOptions.__struct_fields__},
             default_fields=self.config.default_fields,
         )
-        clock = SystemClock()
-        start_deadline = time_budget(settings.scan_budget / 1000)
         self._tracing = tracing.begin(self.config.tracing, journal.identity)
         broker = Broker(
             journal,
-            clock,
+            SystemClock(),
             engine_settings,
-            start_deadline=start_deadline,
+            start_deadline=time_budget(settings.scan_budget / 1000),
             observer=None if self._tracing is None else self._tracing.span_recorder,
         )
         journal.snapshot_source = lambda: snapshot(broker)

@@ -66,15 +66,15 @@ def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
     return found
 
 
-def choices(setting: Setting) -> list[str]:
-    """Return the words that a setting accepts; empty if it is not a choice."""
+def choices(setting: Setting) -> dict[str, Any]:
+    """Return the values that a setting accepts by their words; empty if it is not a choice."""
     if get_origin(setting.kind) is Literal:
-        return [str(choice) for choice in get_args(setting.kind)]
+        return {str(choice): choice for choice in get_args(setting.kind)}
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.IntEnum):
-        return [m.name.lower() for m in setting.kind if m is not Durability.TRANSIENT]
+        return {m.name.lower(): m for m in setting.kind if m is not Durability.TRANSIENT}
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.Enum):
-        return [str(member.value) for member in setting.kind]
-    return []
+        return {str(member.value): member for member in setting.kind}
+    return {}
 
 
 def convert(value: object, setting: Setting, where: str, *, text: bool, base: Path) -> Any:
@@ -83,9 +83,9 @@ def convert(value: object, setting: Setting, where: str, *, text: bool, base: Pa
     text: True for a source that has only text (environment, command line, URL)
     base: base directory of relative paths
     """
-    words = choices(setting)
-    if words:
-        return _convert_choice(value, setting, words, where)
+    accepted = choices(setting)
+    if accepted:
+        return _convert_choice(value, accepted, where)
     if setting.kind is Path:
         return _convert_path(value, where, base)
     if setting.unit is not None and isinstance(value, str):
@@ -116,21 +116,16 @@ def _convert_path(value: object, where: str, base: Path) -> Path:
         raise ConfigurationError(f"{where}: {value!r}: there is no such home directory") from None
 
 
-def _convert_choice(value: object, setting: Setting, words: list[str], where: str) -> Any:
+def _convert_choice(value: object, accepted: dict[str, Any], where: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # in TOML a choice named by a number is a number
-    named = {word.lower(): word for word in words}
+    named = {word.lower(): choice for word, choice in accepted.items()}
     if not isinstance(value, str) or value.lower() not in named:
         # a number is not a typing error for another number
         mistyped = isinstance(value, str) and not value[:1].isdigit()
-        hint = suggestion(str(value).lower() if mistyped else "", words)
+        hint = suggestion(str(value).lower() if mistyped else "", accepted)
         raise ConfigurationError(f"{where}: {value!r} does not fit; {hint}")
-    word = named[value.lower()]
-    if get_origin(setting.kind) is Literal:
-        return next(choice for choice in get_args(setting.kind) if str(choice) == word)
-    if issubclass(setting.kind, enum.IntEnum):
-        return setting.kind[word.upper()]
-    return setting.kind(word)
+    return named[value.lower()]
 
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})\Z")

@@ -65,14 +65,16 @@ class Tls:
 
     async def reload(self) -> None:
         """Reload the files. If they are invalid, log the error and keep the old context."""
-        url = str(self.options.url)
         self._seen = self._files()
         try:
             # in a thread: the decryption of a key is slow by design
-            loop = asyncio.get_running_loop()
-            self.context, self._chain = await loop.run_in_executor(None, load, self.options)
+            self.context, self._chain = await asyncio.to_thread(load, self.options)
         except ConfigurationError as error:
-            log.error("certificate refused; the one before stays", url=url, error=str(error))
+            log.error(
+                "certificate refused; the one before stays",
+                url=str(self.options.url),
+                error=str(error),
+            )
         else:
             self._log("certificate replaced")
 

@@ -48,7 +48,7 @@ def test_message_events_are_counted() -> None:
     assert of(scrape, "messages_ready", "q.dlq") == 1
     assert of(scrape, "oldest_message_age_seconds", "q.dlq") == 0.5
     assert of(scrape, "paused", "q") == 0
-    fixture.broker.destinations.pause(queue)
+    fixture.broker.destinations.set_paused(queue, True)
     assert of(figures.scrape(), "paused", "q") == 1
 
 

@@ -571,7 +571,7 @@ def test_a_failover_queue_serves_its_first_consumer(harness: Harness) -> None:
 
 def test_a_round_robin_queue_serves_all_whatever_the_default_is() -> None:
     defaults = DestinationSettings(max_consumers=1)
-    peer = Harness(EngineSettings(defaults=defaults)).connect()
+    peer = Harness(EngineSettings(default_destination=defaults)).connect()
     create(peer, 0x201)
     consumers = {peer.consume("q", peer.session_of()) for _ in range(2)}
     peer.send("q", "a", "b")

@@ -42,7 +42,9 @@ def settings_by_use(
     options: SessionOptions | None = None,
     fields: frozenset[str] = frozenset(),
 ) -> DestinationSettings:
-    broker = EngineSettings(defaults=DestinationSettings(**defaults), default_fields=fields)
+    broker = EngineSettings(
+        default_destination=DestinationSettings(**defaults), default_fields=fields
+    )
     harness = Harness(broker)
     harness.connect(options).publish("q", "1")
     return harness.destination("q").settings
@@ -105,7 +107,7 @@ def test_the_listener_overrules_the_broker() -> None:
 
 def test_options_of_create_queue_overrule_both() -> None:
     given = DestinationSettings(max_messages=9, max_bytes=100, max_attempts=8, dead_letter=True)
-    harness = Harness(EngineSettings(defaults=given))
+    harness = Harness(EngineSettings(default_destination=given))
     peer = harness.connect(LISTENER)
     peer.create("none")
     info = peer.info("none")

@@ -155,7 +155,7 @@ def test_a_dead_letter_queue_is_as_a_declaration_with_defaults_wants_it(harness:
 
 
 def test_defaults_of_the_configuration_are_set_on_purpose() -> None:
-    harness = Harness(EngineSettings(defaults=DestinationSettings(max_messages=7)))
+    harness = Harness(EngineSettings(default_destination=DestinationSettings(max_messages=7)))
     harness.broker.destinations.queue("q", by=CreatedBy.PHPMQ)
     assert visible_options(harness.connect()) == DEFAULTS._replace(max_queue_size=7)
 
@@ -335,7 +335,7 @@ def test_defaults_of_the_broker_are_those_after_the_restart(tmp_path: Path) -> N
     """Only the creator of a queue created by use is kept."""
     for limit, expected in ((5, 5), (6, 6)):
         journal = FileJournal.open(tmp_path)
-        settings = EngineSettings(defaults=DestinationSettings(max_messages=limit))
+        settings = EngineSettings(default_destination=DestinationSettings(max_messages=limit))
         harness = Harness()
         harness.broker = Broker(journal, ManualClock(), settings)
         harness.broker.on_wake(lambda: None)

@@ -131,14 +131,6 @@ class Backlog(Generic[AnyEntry]):
             self._front.extend(chunk)
         return self._front
 
-    def __iter__(self) -> Iterator[AnyEntry]:
-        """Iterate over all deliveries in order; those in chunks as temporary objects for
-        reading.
-        """
-        yield from self._front
-        for chunk in self._chunks:
-            yield from chunk
-
     def after(self, order: int, count: int) -> list[AnyEntry]:
         """Return the first `count` deliveries behind that order; those in chunks as temporary
         objects.

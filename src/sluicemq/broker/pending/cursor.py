@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Final, Generic
 
 from sluicemq.broker.pending.backlog import ready_of
@@ -13,7 +14,9 @@ NO_END: Final = (1 << 62) - 1
 CHUNK_COST: Final = 20
 """Cost of passing over a packed chunk, in deliveries examined."""
 EXAMINED: Final = 200
-"""Deliveries examined together between two packed chunks."""
+"""Deliveries examined together."""
+FEW: Final = 8
+"""Deliveries examined together to find the first READY one."""
 
 
 class Cursor(Generic[AnyEntry]):
@@ -41,9 +44,10 @@ class Cursor(Generic[AnyEntry]):
         self.priority = priority
         self.last = last
 
-    def _descend(self) -> None:
-        self.priority -= 1
-        self.last = 0
+    def __iter__(self) -> Iterator[AnyEntry]:
+        """Yield the READY deliveries up to the end of the scan, some as temporary objects."""
+        while ready := self.step(EXAMINED):
+            yield from ready
 
     def step(self, count: int) -> list[AnyEntry]:
         """Return up to `count` READY deliveries of one priority; none at the end of the scan.
@@ -67,7 +71,8 @@ class Cursor(Generic[AnyEntry]):
         while found and found[-1].order > self.until:
             found.pop()
         if not found:
-            self._descend()
+            self.priority -= 1
+            self.last = 0
             return found
         self.last = found[-1].order
         return ready_of(found)

@@ -13,9 +13,6 @@ of a long FIFO is kept in chunks (backlog.py). No delivery is in a pending queue
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Iterator
-from heapq import merge
-from itertools import chain
 from typing import Final, Generic, TypeVar
 
 from sluicemq.broker.pending.backlog import (
@@ -33,8 +30,6 @@ from sluicemq.broker.routing import Selector
 PRIORITIES: Final = 10
 LOOSE: Final = 1024
 """Smallest number of objects in a pending queue before deliveries that have ended are removed."""
-FEW: Final = 8
-"""Deliveries examined together to find the first READY one."""
 
 AnyConsumer = TypeVar("AnyConsumer")
 
@@ -55,7 +50,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         "backlogs",
         "consumers",
         "fifos",
-        "has_backlog",
         "length",
         "limit",
         "line",
@@ -70,8 +64,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self._chunk_size = chunk_size
         self.selector = selector
         self.backlogs: list[Backlog[AnyEntry] | None] = [None] * PRIORITIES
-        self.has_backlog = False
-        """True if a priority may have a backlog."""
         self.pinned = False
         """True if other pending queues may contain some of its deliveries too."""
         self.fifos: list[deque[AnyEntry] | None] = [None] * PRIORITIES
@@ -95,7 +87,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             if fifo[-1].order > delivery.order:
                 self.reinsert(delivery)
                 return
-        elif self.has_backlog:
+        else:
             backlog = self.backlogs[priority]
             if backlog is not None and backlog.last() > delivery.order:
                 self.reinsert(delivery)
@@ -122,7 +114,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             backlog = self.backlogs[priority]
             if backlog is None:
                 backlog = self.backlogs[priority] = Backlog()
-                self.has_backlog = True
             backlog.add(ready, packing)
 
     def share(self, delivery: AnyEntry) -> None:
@@ -153,7 +144,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         if backlog is not None and backlog.discard(delivery.order):
             if backlog.empty:
                 self.backlogs[priority] = backlog = None
-                self.has_backlog = any(each is not None for each in self.backlogs)
         elif requeued is not None and requeued.discard(delivery.order):
             if not requeued:
                 self.requeued[priority] = requeued = None
@@ -231,7 +221,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         while self.mask:
             priority = self.mask.bit_length() - 1
             fifo = self.fifos[priority]
-            if fifo and not self.has_backlog and self.requeued[priority] is None:
+            if fifo and self.backlogs[priority] is None and self.requeued[priority] is None:
                 # inlined `_pop` for the common case
                 delivery = fifo.popleft()
                 self.length -= 1
@@ -270,22 +260,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self._pop(priority)
         return None
 
-    def eldest(self) -> AnyEntry | None:
-        """Return the READY delivery with the lowest order, perhaps as a temporary object."""
-        best: AnyEntry | None = None
-        for priority in range(PRIORITIES):
-            ready: list[AnyEntry] = []
-            last = 0
-            while self.mask >> priority & 1 and not ready:
-                found = self.after(priority, last, FEW)
-                if not found:
-                    break
-                last = found[-1].order
-                ready = ready_of(found)
-            if ready and (best is None or ready[0].order < best.order):
-                best = ready[0]
-        return best
-
     def _front(self, priority: int) -> deque[AnyEntry] | None:
         """Return the deque at the front of the FIFO, None if there is none."""
         backlog = self.backlogs[priority]
@@ -294,7 +268,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             if front:
                 return front
             self.backlogs[priority] = None
-            self.has_backlog = any(self.backlogs)
         return self.fifos[priority]
 
     def _head(self, priority: int) -> AnyEntry:
@@ -322,24 +295,9 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             self.mask &= ~(1 << priority)
         return delivery
 
-    def __iter__(self) -> Iterator[AnyEntry]:
-        """Iterate over READY deliveries in the order of `take`; the objects are for reading
-        only.
-        """
-        for priority in range(PRIORITIES - 1, -1, -1):
-            line = chain(self.backlogs[priority] or (), self.fifos[priority] or ())
-            for delivery in merge(line, self.requeued[priority] or (), key=order_of):
-                if delivery.state == READY:
-                    yield delivery
-
     def loose(self) -> int:
         """Return the number of its deliveries that are objects."""
-        count = self.length
-        if self.has_backlog:
-            for backlog in self.backlogs:
-                if backlog is not None:
-                    count -= backlog.packed
-        return count
+        return self.length - sum(backlog.packed for backlog in self.backlogs if backlog is not None)
 
     def compact(self) -> None:
         """Remove the deliveries that were taken through other pending queues."""
@@ -371,7 +329,6 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
         self.fifos = [None] * PRIORITIES
         self.requeued = [None] * PRIORITIES
         self.backlogs = [None] * PRIORITIES
-        self.has_backlog = False
         self.mask = 0
         self.length = 0
         self.limit = LOOSE

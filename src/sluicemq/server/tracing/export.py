@@ -164,7 +164,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
     """Return the attributes of the span."""
     facts = span_record.facts
-    result: dict[str, AttributeValue] = {
+    always: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": span_record.operation,
         "messaging.destination.name": _printable(facts.destination),
@@ -174,21 +174,16 @@ def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
         "sluicemq.protocol": Origin(facts.origin).name.lower(),
         "sluicemq.durability": Durability(facts.durability).name.lower(),
     }
-    if span_record.operation in _TYPES:
-        result["messaging.operation.type"] = _TYPES[span_record.operation]
-    if facts.temporary:
-        result["messaging.destination.temporary"] = True
-    if facts.message_id:
-        result["messaging.message.id"] = _printable(facts.message_id)
-    if facts.correlation_id:
-        result["messaging.message.conversation_id"] = _printable(facts.correlation_id)
-    if span_record.subscription:
-        result["messaging.destination.subscription.name"] = _printable(span_record.subscription)
-    if span_record.attempts:
-        result["sluicemq.delivery.attempt"] = span_record.attempts
-    if span_record.outcome:
-        result["sluicemq.outcome"] = span_record.outcome
-    return result
+    unless_empty: dict[str, AttributeValue] = {
+        "messaging.operation.type": _TYPES.get(span_record.operation, ""),
+        "messaging.destination.temporary": facts.temporary,
+        "messaging.message.id": _printable(facts.message_id),
+        "messaging.message.conversation_id": _printable(facts.correlation_id),
+        "messaging.destination.subscription.name": _printable(span_record.subscription),
+        "sluicemq.delivery.attempt": span_record.attempts,
+        "sluicemq.outcome": span_record.outcome,
+    }
+    return always | {name: value for name, value in unless_empty.items() if value}
 
 
 def _printable(text: str) -> str:

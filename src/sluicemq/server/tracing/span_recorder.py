@@ -95,18 +95,6 @@ class Facts(NamedTuple):
     durability: int
 
 
-class _Accepted(NamedTuple):
-    """Accepted message that has no sequence number yet, and its publish span."""
-
-    message: Message
-    destination: Destination
-    trace: int
-    span: int
-    parent: int
-    state: str
-    begun: int
-
-
 class SpanRecorder:
     """Observer (`sluicemq.broker.Observer`) that records spans."""
 
@@ -127,8 +115,9 @@ class SpanRecorder:
         self._ratio = ratio
         self._limit = limit
         self._natives = dict(natives or {})
-        self._accepted: list[_Accepted] = []
-        """Stack of accepted messages: accepting one may publish another (a dead letter)."""
+        self._accepted: list[tuple[Message, SpanRecord]] = []
+        """Stack of accepted messages, which have no sequence number yet, and their publish spans:
+        accepting one may publish another (a dead letter)."""
         self._written: deque[SpanRecord] = deque()
         """Publish spans of messages that are not durable yet; `ended` is 0 if it ends then."""
         self._since: dict[int, int] = {}
@@ -157,7 +146,9 @@ class SpanRecorder:
         span = getrandbits(64) or 1
         if not parent:
             self._send_on(message, {PARENT: write(trace, span)})
-        self._accepted.append(_Accepted(message, destination, trace, span, parent, state, now))
+        facts = _facts_of(message, destination, 0)
+        publish = SpanRecord("publish", trace, span, parent, True, state, now, 0, facts, 0, "", "")
+        self._accepted.append((message, publish))
         return True
 
     def _follow(self, now: int) -> bool:
@@ -192,11 +183,9 @@ class SpanRecorder:
         self._written.append(self._publish_span(0))
 
     def _publish_span(self, ended: int) -> SpanRecord:
-        message, destination, trace, span, parent, state, begun = self._accepted.pop()
-        facts = _facts_of(message, destination, message.sequence)
-        return SpanRecord(
-            "publish", trace, span, parent, True, state, begun, ended, facts, 0, "", ""
-        )
+        message, publish = self._accepted.pop()
+        facts = publish.facts._replace(sequence=message.sequence)
+        return publish._replace(ended=ended, facts=facts)
 
     def durable(self, sequence: int) -> None:
         """Record the journal spans of all messages up to `sequence`."""
@@ -270,7 +259,7 @@ class SpanRecorder:
         since = self._since.get(sequence)
         if since is not None:
             return since
-        if any(accepted.message is message for accepted in self._accepted):
+        if any(accepted is message for accepted, _ in self._accepted):
             return now  # delivered while it is being published
         return min(message.arrival * 1_000_000, now)
 
