@@ -67,7 +67,7 @@ _COMPRESSORS: Final[dict[Compression, tuple[Callable[[bytes], bytes], ...]]] = {
     ),
 }
 """Compressors in the order in which they are tried. The first has the .NET client's level and
-window. Every decoder reads Brotli windows of up to 2^24 bytes; its highest levels would take
+window. Every decoder reads Brotli windows of up to 2^24 bytes. Brotli's highest levels would take
 minutes for 64 MiB and save little over 5 with that window."""
 
 
