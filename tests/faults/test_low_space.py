@@ -88,7 +88,8 @@ class Machine:
 
     def http(self) -> Api:
         return Api(
-            HttpTarget("localhost", 0, path=str(self.broker.directory / "admin.sock")), SECONDS
+            HttpTarget("localhost", 0, path=str(self.broker.directory / "admin.sock")),
+            timeout=SECONDS,
         )
 
 

@@ -159,7 +159,7 @@ def _figures(broker: LocalBroker) -> Figures:
     """One of the sockets is that of the connection that asks: by its second answer the broker has
     closed the sockets of all that have asked before."""
     target = HttpTarget("localhost", 0, path=str(broker.directory / "admin.sock"))
-    with Api(target, PATIENCE) as api:
+    with Api(target, timeout=PATIENCE) as api:
         api.call(GET_STATUS, NoParameters())
         memory = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).resident_memory_bytes
         sockets = files = 0
