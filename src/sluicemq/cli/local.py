@@ -96,9 +96,9 @@ class LocalBroker:
         assert self._process is not None
         while not self._serves():
             if self._process.poll() is not None:
-                log_tail = self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace")
                 raise ConnectionLost(
-                    f"the broker ended with exit code {self._process.returncode}:\n{log_tail}"
+                    f"the broker ended with exit code {self._process.returncode}:\n"
+                    f"{self._log_tail()}"
                 )
             if time.monotonic() - before > START_SECONDS:
                 self.kill()
@@ -144,6 +144,12 @@ class LocalBroker:
 
     def _target(self) -> HttpTarget:
         return HttpTarget("localhost", 0, path=str(self.directory / "admin.sock"))
+
+    def _log_tail(self) -> str:
+        """Return the end of the log, which may be long, or a device without an end."""
+        with self.log.open("rb") as log:
+            log.seek(max(0, self.log.stat().st_size - LOG_TAIL_BYTES))
+            return log.read(LOG_TAIL_BYTES).decode(errors="replace")
 
     def kill(self) -> None:
         """Send SIGKILL: the process cannot write anything more."""
