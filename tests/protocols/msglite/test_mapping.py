@@ -77,6 +77,7 @@ def test_without_a_reply_address_none_is_delivered(address: Address | None) -> N
         (Address(Kind.QUEUE, "a b"), "", b"reply:queue:a%20b:"),
         (Address(Kind.QUEUE, "a\r\nb"), "", b"reply:queue:a%0D%0Ab:"),
         (Address(Kind.QUEUE, "reply:queue:x:y"), "", b"reply:queue:reply%3Aqueue%3Ax%3Ay:"),
+        (Address(Kind.QUEUE, "reply:queue:x:"), "", b"reply:queue:x:"),
         (Address(Kind.QUEUE, "\udcff"), "\ud800", b"reply:queue:%FF:%ED%A0%80"),
     ],
 )
@@ -139,6 +140,8 @@ def test_any_address_comes_out_as_it_went_in(start: bytes, rest: bytes) -> None:
         b"reply:queue:%61:c",
         b"reply:queue:a:%FF",
         b"reply:queue:a:c:d",
+        b"reply:queue:a:",
+        b"reply:queue:reply%3Aqueue%3Aa%3A:",
         b"replies",
     ],
 )

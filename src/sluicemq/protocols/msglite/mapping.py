@@ -96,17 +96,8 @@ def wire_reply(message: Message) -> bytes:
     address = message.reply_to
     if address is None or not address.name:
         return b""
-    correlation = answer_correlation(message)
-    raw = encode_name(address.name)
-    if (
-        correlation
-        or address.kind is not Kind.QUEUE
-        or raw.translate(None, _BLANKS) != raw
-        or _read_answer(raw) is not None
-    ):
-        raw = _encode_answer(address, correlation)
-        return raw if len(raw) <= MAX_ANSWER else b""
-    return raw
+    raw = _write_address(address, answer_correlation(message))
+    return raw if len(raw) <= MAX_ANSWER else b""
 
 
 def read_address(to: bytes) -> tuple[Address, str]:
@@ -115,23 +106,36 @@ def read_address(to: bytes) -> tuple[Address, str]:
     return answer or (Address(Kind.QUEUE, decode_name(to)), "")
 
 
-def _encode_answer(address: Address, correlation: str) -> bytes:
-    name = quote_from_bytes(encode_name(address.name), safe="/")
+def _write_address(address: Address, correlation: str) -> bytes:
+    """Return the only text that `read_address` reads as this destination and correlation id."""
+    name = encode_name(address.name)
+    if (
+        not correlation
+        and address.kind is Kind.QUEUE
+        and name.translate(None, _BLANKS) == name
+        and _read_answer(name) is None
+    ):
+        return name
+    quoted = quote_from_bytes(name, safe="/")
     text = quote_from_bytes(correlation.encode("utf-8", "surrogatepass"), safe="/")
-    return f"reply:{address.kind.name.lower()}:{name}:{text}".encode()
+    return f"reply:{address.kind.name.lower()}:{quoted}:{text}".encode()
 
 
 def _read_answer(raw: bytes) -> tuple[Address, str] | None:
-    """Parse a `reply:` address; None unless `_encode_answer` restores it exactly."""
+    """Parse a `reply:` address; None unless `_write_address` restores it exactly.
+
+    The two call each other once for each level of a name that is itself such an address. Each level
+    lengthens it by the prefix and all escapes, so MAX_ANSWER permits 140 levels.
+    """
     match = _ANSWER.match(raw)
-    if match is None:
+    if match is None or len(raw) > MAX_ANSWER:
         return None
     address = Address(_KINDS[match[1]], decode_name(unquote_to_bytes(match[2])))
     try:
         correlation = unquote_to_bytes(match[3]).decode("utf-8", "surrogatepass")
     except UnicodeDecodeError:
         return None
-    return (address, correlation) if _encode_answer(address, correlation) == raw else None
+    return (address, correlation) if _write_address(address, correlation) == raw else None
 
 
 def wire_body(message: Message) -> bytes:
