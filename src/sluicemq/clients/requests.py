@@ -9,17 +9,36 @@ A request that fails because of its connection has that error as its response.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, TypeVar
 
 from sluicemq.clients.transport import ClientTransport, Decoder, FrameT, again, time_limit
 from sluicemq.model.errors import ClientError
 
 ResponseT = TypeVar("ResponseT")
+HolderT = TypeVar("HolderT")
 
 Receiver = Callable[[Hashable, ResponseT | ClientError], None]
 """Receives the id of a request and its response, before any later frame is processed, or the error
 because of which none will arrive. Does not raise."""
+
+
+class _Pending(dict[Hashable, HolderT]):
+    """Requests without a response, by their ids. Set `changed` when one is removed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changed = asyncio.Event()
+
+    async def wait_for_capacity(self, most: int, timeout: float) -> None:
+        """Wait until fewer than `most` requests are pending.
+
+        Raises RequestTimeout if none is removed for `timeout` seconds.
+        """
+        while len(self) >= most:
+            self.changed.clear()
+            async with time_limit(timeout, f"no answer in {timeout} s"):
+                await self.changed.wait()
 
 
 class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
@@ -35,8 +54,7 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         more than once."""
         super().__init__(decoder, timeout)
         self._lost = lost
-        self._pending: dict[Hashable, Receiver[ResponseT]] = {}
-        self._news = asyncio.Event()
+        self._pending: _Pending[Receiver[ResponseT]] = _Pending()
 
     def expect(self, identity: Hashable, receive: Receiver[ResponseT]) -> None:
         """Register a request. Raises as `check`; ValueError if the id is already in use."""
@@ -49,7 +67,7 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         """Unregister a request, if it has had no response; `receive` is its receiver."""
         if self._pending.get(identity) == receive:
             del self._pending[identity]
-            self._news.set()
+            self._pending.changed.set()
 
     def answer(self, identity: Hashable, response: ResponseT | ClientError) -> bool:
         """Pass a response on to the receiver of its request. Return False if there is none."""
@@ -57,7 +75,7 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         if receive is None:
             return False
         receive(identity, response)
-        self._news.set()
+        self._pending.changed.set()
         return True
 
     async def ask(
@@ -94,15 +112,12 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         finally:
             self.forget(identity, receive)
 
-    async def wait_for_capacity(self, most: int) -> None:
+    def wait_for_capacity(self, most: int) -> Awaitable[None]:
         """Wait until fewer than `most` requests are pending.
 
         Raises RequestTimeout if no response arrives in time.
         """
-        while len(self._pending) >= most:
-            self._news.clear()
-            async with time_limit(self.timeout, f"no answer in {self.timeout} s"):
-                await self._news.wait()
+        return self._pending.wait_for_capacity(most, self.timeout)
 
     def failure_of(self, response: ResponseT) -> ClientError | None:
         """Return the failure that a response to a pipelined request reports, if it is one."""
@@ -124,9 +139,8 @@ class Confirmations(Generic[ResponseT]):
     def __init__(self, timeout: float) -> None:
         """`timeout`: seconds to wait for the next response."""
         self._timeout = timeout
-        self._pending: dict[Hashable, RequestTransport[Any, ResponseT]] = {}
+        self._pending: _Pending[RequestTransport[Any, ResponseT]] = _Pending()
         self._failure: ClientError | None = None
-        self._news = asyncio.Event()
 
     def expect(self, connection: RequestTransport[Any, ResponseT], identity: Hashable) -> None:
         """Register a request. Raises as `RequestTransport.expect`."""
@@ -137,7 +151,7 @@ class Confirmations(Generic[ResponseT]):
         connection = self._pending.pop(identity)
         failure = response if isinstance(response, ClientError) else connection.failure_of(response)
         self._failure = self._failure or failure
-        self._news.set()
+        self._pending.changed.set()
 
     def check(self) -> None:
         """Raise the first failure, once."""
@@ -145,15 +159,12 @@ class Confirmations(Generic[ResponseT]):
         if failure is not None:
             raise failure
 
-    async def wait_for_capacity(self, most: int) -> None:
+    def wait_for_capacity(self, most: int) -> Awaitable[None]:
         """Wait until fewer than `most` requests are pending.
 
         Raises RequestTimeout if no response arrives in time.
         """
-        while len(self._pending) >= most:
-            self._news.clear()
-            async with time_limit(self._timeout, f"no answer in {self._timeout} s"):
-                await self._news.wait()
+        return self._pending.wait_for_capacity(most, self._timeout)
 
     async def wait_for_all(self) -> None:
         """Wait until no request is pending. Raises the first failure, once; RequestTimeout."""
