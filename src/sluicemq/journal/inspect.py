@@ -254,8 +254,8 @@ def dump(
     for view, offset, record in read_records(directory, sequence=sequence):
         if view is not seen:
             seen = view
-            for number, kind, text in view.index.summary["destinations"] if view.index else ():
-                names[number] = Address(Kind(kind), text)
+            if view.index is not None:
+                names.update(view.index.summary.addresses())
         if record.type in (RecordType.DESTINATION_CREATED, RecordType.DESTINATION_DELETED):
             names[record.destination] = record.address
         destination = names.get(record.destination)

@@ -279,8 +279,7 @@ class Recovery:
             if index is not None:
                 if verify or is_last:
                     view.verify()
-                for number, kind, name in index.summary["destinations"]:
-                    self._names[number] = Address(Kind(kind), name)
+                self._names.update(index.summary.addresses())
             else:
                 if following is None:
                     tail = self._find_tail(view, durable, published)

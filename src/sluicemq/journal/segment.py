@@ -64,7 +64,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from struct import Struct, calcsize
-from typing import Any, Final, Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 from zlib import crc32
 
 import msgspec
@@ -145,20 +145,22 @@ def build_index(
             columns[name].append(column)
         pause()
     numbers.discard(0)
-    summary = {
-        "records": count,
-        "first_sequence": sequence_at(heads, 0),
-        "last_sequence": sequence_at(heads, len(heads) - HEADER_BYTES),
-        "first_time": min(earliest, default=0),
-        "last_time": max(latest, default=0),
-        "destinations": [
-            [number, int(names[number].kind), names[number].name]
+    summary = Summary(
+        records=count,
+        first_sequence=sequence_at(heads, 0),
+        last_sequence=sequence_at(heads, len(heads) - HEADER_BYTES),
+        first_time=min(earliest, default=0),
+        last_time=max(latest, default=0),
+        destinations=[
+            (number, names[number].kind, names[number].name)
             for number in sorted(numbers)
             if number in names
         ],
-        "types": {str(kind): n for kind, n in sorted(types.items())},
-    }
-    text = json.dumps(summary, separators=(",", ":")).encode()
+        types=dict(sorted(types.items())),
+    )
+    # json escapes names that are not UTF-8, which msgspec does not
+    fields = msgspec.to_builtins(summary, str_keys=True)
+    text = json.dumps(fields, separators=(",", ":")).encode()
     chunks: list[bytes | bytearray] = [_LENGTH.pack(len(text)), text]
     chunks.append(bytes(-(4 + len(text)) & 7))
     for name, _, width, _ in COLUMNS:
@@ -206,11 +208,24 @@ def crc_before_trailer(crc: int, last: bytes, data: bytes) -> tuple[int, bytes]:
     return crc32(data[:-TRAILER_BYTES], crc), data[-TRAILER_BYTES:]
 
 
-class _Summary(msgspec.Struct):
-    """Fields of the summary that recovery needs."""
+class Summary(msgspec.Struct):
+    """Contents of a segment. Times are in wall µs.
+
+    destinations  number, kind and name of those that its records refer to and that are known
+    types         number of records of each type
+    """
 
     records: int
+    first_sequence: int
+    last_sequence: int
+    first_time: int
+    last_time: int
     destinations: list[tuple[int, Kind, str]]
+    types: dict[int, int]
+
+    def addresses(self) -> dict[int, Address]:
+        """Return the destinations by number."""
+        return {number: Address(kind, name) for number, kind, name in self.destinations}
 
 
 class SegmentIndex:
@@ -224,16 +239,15 @@ class SegmentIndex:
             raise JournalDamaged("the index is too short")
         (length,) = _LENGTH.unpack_from(payload)
         try:
-            summary = json.loads(bytes(payload[4 : 4 + length]))
-            count = msgspec.convert(summary, _Summary).records
+            fields = json.loads(bytes(payload[4 : 4 + length]))
+            self.summary = msgspec.convert(fields, Summary, str_keys=True)
         except (ValueError, RecursionError, msgspec.ValidationError) as error:
             raise JournalDamaged(f"the summary of the index cannot be read: {error}") from error
+        self.count = count = self.summary.records
         place = 4 + length + 7 & -8
         expected = place + sum(count * width + 7 & -8 for _, _, width, _ in COLUMNS)
         if count < 0 or expected != len(payload):
             raise JournalDamaged(f"the index of {count} records has {len(payload)} bytes")
-        self.summary: dict[str, Any] = summary
-        self.count = count
         self._views: list[memoryview] = []
         self.columns: dict[str, memoryview[int]] = {}
         for name, code, width, _ in COLUMNS:

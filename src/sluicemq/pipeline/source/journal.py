@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, RecordType, decode_address
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.pipeline.source.heads import (
     Column,
@@ -142,8 +142,7 @@ class SourceJournal:
 
     def names(self, segment: StoredSegment) -> Names:
         """Return the destination names in the segment's index; none if it has no index."""
-        listed = () if segment.index is None else segment.index.summary["destinations"]
-        return Names({number: Address(Kind(kind), name) for number, kind, name in listed})
+        return Names({} if segment.index is None else segment.index.summary.addresses())
 
     def complete(self, names: Names, segment: StoredSegment, numbers: Column) -> None:
         """Add to `names` the destinations of `numbers` that the journal still knows.
@@ -229,8 +228,7 @@ class SourceJournal:
         if table is not None or key in _without:
             return table
         segment = self.segment(place)
-        relocated = str(int(RecordType.RELOCATED))
-        if segment.index is None or relocated in segment.index.summary["types"]:
+        if segment.index is None or RecordType.RELOCATED in segment.index.summary.types:
             everything = self._table(segment)
             moved = everything.take(everything["type"] == RecordType.RELOCATED)
             table = moved.take(np.argsort(moved["reference"], kind="stable"))

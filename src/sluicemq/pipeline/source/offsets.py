@@ -166,7 +166,7 @@ def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:
         if segment is None:
             continue
         index = segment.index
-        if index is not None and (not index.count or index.summary["last_time"] < moment):
+        if index is not None and (not index.count or index.summary.last_time < moment):
             continue
         for heads in segment_heads(segment, 0, None if strict else ignore_damage):
             rows = np.flatnonzero((heads["time"] >= moment) & (event_codes(heads) > 0))

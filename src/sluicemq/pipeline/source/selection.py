@@ -14,6 +14,7 @@ from typing import Any, Final
 import numpy as np
 
 from sluicemq.journal.format import ENTRY, HEADER_BYTES, Cause, RecordType
+from sluicemq.journal.segment import Summary
 from sluicemq.model.destination import Address
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name
@@ -145,14 +146,14 @@ class Selection:
             for name in names
         ]
 
-    def may_be_in(self, summary: Mapping[str, Any]) -> bool:
+    def may_be_in(self, summary: Summary) -> bool:
         """Return False if the index summary shows that a segment has no selected record."""
-        if not summary["records"]:
+        if not summary.records:
             return False
-        if summary["last_sequence"] < self.low or summary["first_sequence"] >= self.high:
+        if summary.last_sequence < self.low or summary.first_sequence >= self.high:
             return False
-        types = {int(type) for type in summary["types"]}
-        return any(_TYPE_OF.get(event, RecordType.COMPLETED) in types for event in self.events)
+        types = (_TYPE_OF.get(event, RecordType.COMPLETED) for event in self.events)
+        return any(type in summary.types for type in types)
 
     def rows(self, heads: Heads, names: Names) -> tuple[Column, Column]:
         """Return the indexes of the selected records, and the event code of each."""
