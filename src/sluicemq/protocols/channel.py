@@ -85,12 +85,12 @@ class Channel(Generic[Frame]):
     """
 
     __slots__ = (
+        "_has_backlog",
         "access",
         "broker",
         "closed",
         "congested",
         "ended",
-        "has_backlog",
         "held",
         "held_bytes",
         "identity",
@@ -108,7 +108,10 @@ class Channel(Generic[Frame]):
         access: Access,
         protocol: str,
         identity: Identity,
+        has_backlog: Callable[[bool], bool] | None = None,
     ) -> None:
+        """`has_backlog` returns whether input is left that has to be processed before more is read;
+        its argument is whether that has to wait."""
         self.transport = transport
         self.broker = broker
         self.access = access
@@ -122,9 +125,7 @@ class Channel(Generic[Frame]):
         self.paused = False
         self.unconfirmed = 0
         self.unread = 0
-        self.has_backlog: Callable[[bool], bool] | None = None
-        """Returns whether input is left that has to be processed before more is read; its argument
-        is whether that has to wait."""
+        self._has_backlog = has_backlog
 
     def demand(self, operation: Operation, name: str) -> None:
         """Raise AccessDenied and write to the audit log unless the user may do this."""
@@ -159,7 +160,7 @@ class Channel(Generic[Frame]):
             or self.unconfirmed > MOST_UNCONFIRMED
             or self.unread > MOST_UNREAD
         )
-        if self.has_backlog is not None and self.has_backlog(wait):
+        if self._has_backlog is not None and self._has_backlog(wait):
             wait = True
         self.pause_reading(wait)
 
@@ -180,6 +181,7 @@ class Channel(Generic[Frame]):
         """Ignore further input and send nothing more; return False if that was so already."""
         was_open = not self.closed
         self.ended = self.closed = True
+        self._has_backlog = None
         return was_open
 
     # --- output ------------------------------------------------------------------------------

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from sluicemq.broker import Broker, Destination
-from sluicemq.model.access import ANONYMOUS, Operation
+from sluicemq.broker import Destination
+from sluicemq.model.access import Operation
 from sluicemq.model.destination import is_temporary
 from sluicemq.model.errors import (
     AccessDenied,
@@ -34,7 +34,6 @@ from sluicemq.model.errors import (
 )
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, cache_target
-from sluicemq.protocols.transport import Transport
 from sluicemq.protocols.vibemq.compression import SUPPORTED, THRESHOLD, Compression
 from sluicemq.protocols.vibemq.large import LargeDeliveries
 from sluicemq.protocols.vibemq.mapping import (
@@ -63,7 +62,6 @@ from sluicemq.protocols.vibemq.wire import (
     compressed,
     encode,
 )
-from sluicemq.security.access import Access
 
 _LONGEST_REASON: Final = 1000
 """Maximum length of an error's message, in bytes."""
@@ -174,23 +172,21 @@ class VibemqConnection:
 
     def __init__(
         self,
-        transport: Transport,
-        broker: Broker,
-        access: Access,
+        channel: Channel[Frame],
         options: SessionOptions,
         name: str,
         large: LargeDeliveries,
     ) -> None:
-        self.channel: Channel[Frame] = Channel(transport, broker, access, "vibemq", ANONYMOUS)
-        self.broker = broker
-        self.creation = QueueCreation(broker, options.defaults)
+        self.channel = channel
+        self.broker = channel.broker
+        self.creation = QueueCreation(channel.broker, options.defaults)
         self.large = large
         self.options = options
         self.name = name
         self.compression = Compression.NONE
         self.by_name = False
         self.targets: dict[str, tuple[Destination, AckTemplate]] = {}
-        self.publisher: Publisher[Request] = Publisher(self.channel, self, options.block_timeout)
+        self.publisher: Publisher[Request] = Publisher(channel, self, options.block_timeout)
 
     # --- responses ---------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ from typing import Final
 
 from sluicemq import __version__
 from sluicemq.broker import Broker, Consumer
-from sluicemq.model.access import Identity, Operation
+from sluicemq.model.access import ANONYMOUS, Identity, Operation
 from sluicemq.model.errors import (
     AccessError,
     AuthenticationMissing,
@@ -141,9 +141,10 @@ class VibemqSession:
         strange = min(options.frame, options.login_bytes)
         self._decoder = Decoder(Limits(frame=strange, compressed=False))
         name = secrets.token_hex(8)
-        self._connection = VibemqConnection(transport, broker, access, options, name, large)
-        self._channel: Channel[Frame] = self._connection.channel
-        self._channel.has_backlog = self._has_backlog
+        self._channel: Channel[Frame] = Channel(
+            transport, broker, access, "vibemq", ANONYMOUS, self._has_backlog
+        )
+        self._connection = VibemqConnection(self._channel, options, name, large)
         self._login = LoginCheck(self._channel, self)
         self._subscriptions = Subscriptions(self._connection)
         self._unpacking = Alarm(transport)
@@ -265,7 +266,6 @@ class VibemqSession:
         self._stop()
         self._login.release()
         self._connection.publisher.release()
-        self._channel.has_backlog = None
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Send Disconnect, on which a .NET client starts to reconnect, and close."""
