@@ -217,11 +217,11 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
 @looped
 async def test_a_nearly_full_disk_is_507(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    api_fixture.broker.journal.on_space(SpaceReport(SpaceLevel.LOW))
+    api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.LOW))
     answer = await http_client.ask("POST", POST, {"body": "x"})
     assert (answer.status, answer.code) == (507, "low-disk-space")
     answer = await http_client.ask("POST", POST, {"body": "x", "durability": "none"})
     assert answer.status == 201
-    api_fixture.broker.journal.on_space(SpaceReport(SpaceLevel.ENOUGH))
+    api_fixture.broker.publisher.on_space(SpaceReport(SpaceLevel.ENOUGH))
     answer = await http_client.ask("POST", POST, {"body": "x"})
     assert answer.status == 201

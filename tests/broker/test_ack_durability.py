@@ -30,7 +30,7 @@ class LazyJournal(MemoryJournal):
             super().commit()
         else:
             self.written = last
-            self.on_written(last)
+            self._on_written(last)
 
 
 class LazyFixture(BrokerFixture):

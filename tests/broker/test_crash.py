@@ -50,7 +50,7 @@ class Disk:
         self.journal = FileJournal.open(self.directory, self.options)
         self.broker = Broker(self.journal, self.clock, None, lambda text: OfType(text[11:-1]))
         broker = self.broker
-        self.journal.snapshot_source = lambda: snapshot(broker)
+        self.journal.snapshot_from(lambda: snapshot(broker))
         self.recovered = recover(broker, self.journal.recovery)
         self.sync()
 
@@ -78,14 +78,14 @@ class Disk:
 
     def crash_when_durable(self) -> None:
         """Crash after the fdatasync, before the engine has handled it."""
-        confirm = self.journal.on_durable
+        journal, commit, publisher = self.journal, self.broker.group_commit, self.broker.publisher
 
         def dying(sequence: int) -> None:
-            self.journal.on_durable = confirm
+            journal.observe(commit.on_durable, commit.on_written, publisher.on_space)
             self.copy()
-            confirm(sequence)
+            commit.on_durable(sequence)
 
-        self.journal.on_durable = dying
+        journal.observe(dying, commit.on_written, publisher.on_space)
         self.sync()
         self.journal.close()
         self.start()

@@ -45,7 +45,7 @@ class Fixture:
         return message.sequence
 
     def level(self, level: SpaceLevel) -> None:
-        self.journal.on_space(SpaceReport(level))
+        self.broker.publisher.on_space(SpaceReport(level))
         self.broker.flush()
 
     def read(self, credit: int = 10) -> Reader:

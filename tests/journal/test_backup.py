@@ -41,7 +41,7 @@ def opened(directory: Path) -> FileJournal:
     """Open a journal as a broker does, which removes segments."""
     journal = reopen(directory)
     journal.recovery.done()
-    journal.snapshot_source = bytes
+    journal.snapshot_from(bytes)
     return journal
 
 

@@ -56,7 +56,7 @@ def test_a_failed_write_is_final(
     journal.sync()
     durable = journal.durable
     seen: list[int] = []
-    journal.on_durable = seen.append
+    journal.observe(on_durable=seen.append)
 
     disk = FailingDisk(call, 0, short if call == "pwrite" else 0)
     replace_os(monkeypatch, disk)
@@ -142,7 +142,7 @@ def test_records_appended_during_a_write_go_into_the_next_group(
     entered = threading.Event()
     proceed = threading.Event()
     groups: list[int] = []
-    journal.on_durable = groups.append
+    journal.observe(on_durable=groups.append)
 
     class HeldDisk:
         def __getattr__(self, name: str) -> object:

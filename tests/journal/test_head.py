@@ -31,7 +31,7 @@ def sent(
     sealed one, or moved forward from one."""
     journal = reopen(tmp_path, JournalOptions())
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     properties = {f"name {number}": "x" * 100 for number in range(100)}
     numbers = {
         "short": send(journal, b"short", correlation_id="c1"),

@@ -17,7 +17,7 @@ from tests.journal.support import ORDERS, T0, TINY, crash, make_message, put, se
 def journal(tmp_path: Path) -> FileJournal:
     made = FileJournal.open(tmp_path, TINY)
     made.recovery.done()
-    made.snapshot_source = lambda: b"state"
+    made.snapshot_from(lambda: b"state")
     made.slots.create("keeps_everything")
     return made
 
@@ -135,7 +135,7 @@ def test_dump_stops_at_damage(journal: FileJournal, tmp_path: Path) -> None:
 def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000, preallocate_bytes=0))
     journal.recovery.done()
-    journal.snapshot_source = bytes
+    journal.snapshot_from(bytes)
     pinned = put(journal, b"pinned")
     for _ in range(40):
         sequences = [put(journal, b"x" * 200) for _ in range(8)]

@@ -24,7 +24,7 @@ from sluicemq.model.message import Message
 
 journal = FileJournal.open(Path(sys.argv[1]), JournalOptions(segment_bytes=20_000))
 journal.recovery.done()
-journal.snapshot_source = lambda: b"state"
+journal.snapshot_from(lambda: b"state")
 if sys.argv[2] == "stuck":
     SegmentFile.seal = lambda *arguments: threading.Event().wait()
 address = Address(Kind.QUEUE, "q")

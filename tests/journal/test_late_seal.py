@@ -308,7 +308,7 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
 ) -> None:
     journal = reopen(tmp_path)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     put(journal, b"x" * 1500)
     journal.sync()
     events = Events()
@@ -458,7 +458,7 @@ def test_a_failure_of_the_second_thread_is_final(
     flush(journal, third)
     assert journal.durable >= third  # nothing waits for that thread ...
     seen: list[int] = []
-    journal.on_durable = seen.append
+    journal.observe(on_durable=seen.append)
     replace_os(monkeypatch, HeldDisk())
     fourth = put(journal)
     journal.commit()

@@ -58,7 +58,7 @@ class Model:
             sequence: len(body) for sequence, (body, _) in self.live.items()
         }
         assert live_of(self.journal) == {s: body for s, (body, _) in self.live.items()}
-        self.journal.snapshot_source = lambda: json.dumps(self.settings).encode()
+        self.journal.snapshot_from(lambda: json.dumps(self.settings).encode())
         recovery.done()
 
     def put(self, size: int, references: int) -> None:

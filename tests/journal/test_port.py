@@ -58,7 +58,7 @@ def test_a_message_gets_its_sequence_and_is_read_back(journal: Journal) -> None:
 
 def test_durable_moves_forward_and_is_reported_with_every_group(journal: Journal) -> None:
     seen: list[int] = []
-    journal.on_durable = seen.append
+    journal.observe(on_durable=seen.append)
     for _ in range(3):
         sequence = put(journal)
         assert journal.durable < sequence
@@ -120,7 +120,7 @@ def test_release_is_not_the_last_while_a_settlement_is_awaited(journal: Journal)
 
 def test_a_message_without_acks_may_still_be_retained(journal: Journal) -> None:
     sequence = put(journal, references=0)
-    journal.on_durable = lambda _: journal.retain(sequence)
+    journal.observe(on_durable=lambda _: journal.retain(sequence))
     flush(journal)
     assert journal.fetch(sequence).body == b"x"
     assert journal.release(sequence) is True

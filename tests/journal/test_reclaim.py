@@ -23,7 +23,7 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 def journal(tmp_path: Path) -> FileJournal:
     made = FileJournal.open(tmp_path, OPTIONS)
     made.recovery.done()
-    made.snapshot_source = lambda: b"state"
+    made.snapshot_from(lambda: b"state")
     return made
 
 
@@ -81,7 +81,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert live_of(journal) == crash_and_live
     assert [row.references for row in journal.recovery.rows()] == [1, 1]
     assert journal.entry(older_entry).body == b"xid"
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     journal.recovery.done()
     take(journal, old, twice)
     journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
@@ -117,7 +117,7 @@ def test_retained_records_move_too_and_do_not_survive_a_restart(
 def test_a_retained_record_keeps_its_segment(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, compaction_threshold=0))
     journal.recovery.done()
-    journal.snapshot_source = bytes
+    journal.snapshot_from(bytes)
     sequence = put(journal, b"held", references=0)
     journal.retain(sequence)
     first = segments_of(tmp_path)[0]
@@ -142,7 +142,7 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=700, compaction_threshold=0.9)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
-    journal.snapshot_source = bytes
+    journal.snapshot_from(bytes)
     for _ in range(10):
         live = [put(journal, b"x" * 150) for _ in range(3)]
         take(journal, live[0])
@@ -212,7 +212,7 @@ def test_restarts_alone_do_not_pile_up_segments(tmp_path: Path) -> None:
     for _ in range(6):
         journal = FileJournal.open(tmp_path, OPTIONS)
         journal.recovery.done()
-        journal.snapshot_source = lambda: b"state"
+        journal.snapshot_from(lambda: b"state")
         journal.commit()
         journal.sync()
         journal.close()
@@ -235,7 +235,7 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     options = JournalOptions(segment_bytes=4000, compaction_threshold=0)
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     kept = {}
     for n in range(10):
         kept[put(journal, b"kept %d" % n)] = b"kept %d" % n
@@ -268,22 +268,26 @@ HOUR = 3_600_000
 
 
 @pytest.fixture
-def aging(tmp_path: Path) -> FileJournal:
+def warnings() -> list[str]:
+    """Texts for the operator."""
+    return []
+
+
+@pytest.fixture
+def aging(tmp_path: Path, warnings: list[str]) -> FileJournal:
     """A journal with an idle limit of two hours, unneeded segments, and a slot."""
     options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
-    made = FileJournal.open(tmp_path, options)
+    made = FileJournal.open(tmp_path, options, on_warning=warnings.append)
     made.recovery.done()
-    made.snapshot_source = lambda: b"state"
+    made.snapshot_from(lambda: b"state")
     made.slots.create("reader", 0)
     turnover(made, 5)
     return made
 
 
 def test_a_slot_without_a_reader_is_lost_after_a_warning(
-    aging: FileJournal, tmp_path: Path
+    aging: FileJournal, tmp_path: Path, warnings: list[str]
 ) -> None:
-    warnings: list[str] = []
-    aging.on_warning = warnings.append
     _age(aging, tmp_path, HOUR // 2)
     turnover(aging, 3)
     assert warnings == []
@@ -328,7 +332,7 @@ def test_a_slot_that_holds_nothing_back_is_not_lost_for_its_age(
 def test_without_a_limit_no_slot_is_lost_for_its_age(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=4000, slot_idle_timeout=0))
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     journal.slots.create("reader", 0)
     turnover(journal, 3)
     _age(journal, tmp_path, 10_000 * HOUR)

@@ -171,7 +171,7 @@ def test_an_emptied_segment_behind_the_durable_end_is_reported(tmp_path: Path) -
 def test_an_emptied_segment_that_a_snapshot_covers_is_lost_data(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     first = put(journal, b"first")
     journal.seal()
     put(journal, b"second")
@@ -386,7 +386,7 @@ def test_a_missing_segment_in_a_journal_without_a_snapshot(tmp_path: Path) -> No
 
 def test_snapshots_are_checked(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     journal.recovery.done()
     put(journal)
     journal.seal()
@@ -528,7 +528,7 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
 def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"the broker's state"
+    journal.snapshot_from(lambda: b"the broker's state")
     number = journal.destination(ORDERS)
     journal.append_entry(RecordType.DESTINATION_SETTINGS, b"before", T0)
     journal.seal()
@@ -561,7 +561,7 @@ def test_events_come_in_order_and_only_those_after_the_snapshot(tmp_path: Path) 
 def test_a_tool_that_opens_the_journal_keeps_the_brokers_state(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     journal.seal()
     journal.sync()
     journal.append_entry(RecordType.DESTINATION_SETTINGS, b"after", T0)
@@ -581,7 +581,7 @@ def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path
     journal.close()
     journal = reopen(tmp_path)
     asked: list[int] = []
-    journal.snapshot_source = lambda: bytes(asked.append(1) or 0)
+    journal.snapshot_from(lambda: bytes(asked.append(1) or 0))
     journal.sync()
     assert not asked
     journal.recovery.done()

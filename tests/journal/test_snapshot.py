@@ -35,7 +35,7 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 def journal(tmp_path: Path) -> FileJournal:
     made = FileJournal.open(tmp_path, OPTIONS)
     made.recovery.done()
-    made.snapshot_source = lambda: b"state"
+    made.snapshot_from(lambda: b"state")
     return made
 
 
@@ -122,7 +122,7 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
     path.write_bytes(data)
     journal = reopen(tmp_path, OPTIONS)
     assert live_of(journal) == {}
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     journal.recovery.done()
     journal.sync()
     assert not path.exists()

@@ -51,8 +51,8 @@ class Machine:
         journal = FileJournal.open(
             self.directory, options, self.notify, self._failed, wait_for_space=True
         )
-        journal.on_space = self._changed
-        journal.snapshot_source = bytes
+        journal.observe(on_space=self._changed)
+        journal.snapshot_from(bytes)
         journal.recovery.done()
         self.check(journal)
         return journal

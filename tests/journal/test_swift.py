@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from sluicemq.journal import FileJournal
 from sluicemq.journal.log import SMALL_GROUP, SWIFT
+from sluicemq.journal.space import ignore
 from sluicemq.model.errors import JournalError, JournalFailed
 from tests.journal.support import live_of, put, reopen, replace_os
 
@@ -52,9 +54,11 @@ class Disk:
         return self.threads[-1] == threading.get_ident()
 
 
-def known(tmp_path: Path, disk: Disk) -> FileJournal:
+def known(
+    tmp_path: Path, disk: Disk, on_failure: Callable[[JournalError], None] = ignore
+) -> FileJournal:
     """Return a journal that has measured the disk."""
-    journal = FileJournal.open(tmp_path)
+    journal = FileJournal.open(tmp_path, on_failure=on_failure)
     assert not disk.inline(journal)  # nothing is known yet
     for _ in range(USUAL):
         disk.inline(journal)
@@ -90,7 +94,7 @@ def test_durable_records_are_reported_within_the_commit(
 ) -> None:
     journal = known(tmp_path, Disk(monkeypatch))
     seen: list[int] = []
-    journal.on_durable = seen.append
+    journal.observe(on_durable=seen.append)
     sequence = put(journal)
     journal.commit()
     assert seen == [sequence]
@@ -102,9 +106,8 @@ def test_a_failure_of_an_inline_write_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
-    journal = known(tmp_path, disk)
     failures: list[JournalError] = []
-    journal.on_failure = failures.append
+    journal = known(tmp_path, disk, failures.append)
     kept = set(live_of(journal)) | {put(journal, b"kept")}
     journal.commit()
     assert journal.durable == max(kept)

@@ -43,8 +43,10 @@ def test_unawaited_groups_are_written_at_once_and_synced_with_the_next(
     disk = Disk(monkeypatch)
     journal = reopen(tmp_path)
     reports: list[tuple[str, int]] = []
-    journal.on_written = lambda sequence: reports.append(("written", sequence))
-    journal.on_durable = lambda sequence: reports.append(("durable", sequence))
+    journal.observe(
+        on_written=lambda sequence: reports.append(("written", sequence)),
+        on_durable=lambda sequence: reports.append(("durable", sequence)),
+    )
     before = journal.durable
     published = read_durable(tmp_path)
     syncs = disk.syncs

@@ -116,9 +116,9 @@ class Broker:
         self.traffic: dict[str, Traffic] = {}
         """Traffic by protocol, for protocols that have had clients."""
         self.stats_sampler = StatsSampler(self.destinations, self.traffic, self.reap)
-        journal.on_durable = self.group_commit.on_durable
-        journal.on_written = self.group_commit.on_written
-        journal.on_space = self.publisher.on_space
+        journal.observe(
+            self.group_commit.on_durable, self.group_commit.on_written, self.publisher.on_space
+        )
 
     @property
     def settings(self) -> EngineSettings:

@@ -164,7 +164,7 @@ def _adopt(journal: FileJournal) -> None:
     taken."""
     broker = Broker(journal, SystemClock())
     recover(broker, journal.recovery)
-    journal.snapshot_source = partial(snapshot, broker)
+    journal.snapshot_from(partial(snapshot, broker))
 
 
 @app.command()

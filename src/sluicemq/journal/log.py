@@ -83,11 +83,15 @@ class FileJournal(Appender):
         "_groups",
         "_lock",
         "_lookup",
+        "_on_durable",
+        "_on_failure",
+        "_on_written",
         "_reclaim_at",
         "_records",
         "_roll_requested",
         "_seal_job",
         "_snapshot_due",
+        "_snapshot_source",
         "_state",
         "_state_position",
         "_sync_usual",
@@ -98,14 +102,9 @@ class FileJournal(Appender):
         "directory",
         "durable",
         "identity",
-        "on_durable",
-        "on_failure",
-        "on_warning",
-        "on_written",
         "options",
         "recovery",
         "slots",
-        "snapshot_source",
         "space",
         "syncs",
         "written",
@@ -120,6 +119,7 @@ class FileJournal(Appender):
         lock: int,
         notify: Notify,
         on_failure: Callable[[JournalError], None],
+        on_warning: Callable[[str], None],
         space: DiskSpace,
     ) -> None:
         """Initialize from a recovery; callers use `open`."""
@@ -132,11 +132,10 @@ class FileJournal(Appender):
         self.identity = identity[:8]
         self.recovery = recovery
         self.slots = Slots(directory, options.slot_limit_bytes)
-        self.on_durable: Callable[[int], None] = ignore
-        self.on_written: Callable[[int], None] = ignore
-        self.on_failure = on_failure
-        self.on_warning: Callable[[str], None] = ignore
-        self.snapshot_source: Callable[[], bytes] = self._recovered_state
+        self._on_durable: Callable[[int], None] = ignore
+        self._on_written: Callable[[int], None] = ignore
+        self._on_failure = on_failure
+        self._snapshot_source: Callable[[], bytes] | None = None
         self._state = recovery.state
         self._state_position = recovery.position
         self._directory_identity = identity
@@ -178,7 +177,7 @@ class FileJournal(Appender):
             space,
             self._relocate,
             self._fail,
-            self._warn,
+            on_warning,
         )
         self._open_file()
 
@@ -190,6 +189,7 @@ class FileJournal(Appender):
         notify: Notify = ignore,
         on_failure: Callable[[JournalError], None] = ignore,
         *,
+        on_warning: Callable[[str], None] = ignore,
         wait_for_space: bool = False,
     ) -> FileJournal:
         """Recover the journal of that directory, or create one.
@@ -197,6 +197,7 @@ class FileJournal(Appender):
         `notify(f)` must schedule a prompt call of f() on this thread; the writer threads call it.
         Without it, `sync` and `close` collect the writer's results. `on_failure` is called once,
         after a write has failed; the process should then stop. Without it, the next append raises.
+        `on_warning` is called with texts for the operator.
         The journal's `recovery` has the broker's state; call its `done` after reading it.
 
         With `wait_for_space`, writes that find no space on a full file system, not even in the
@@ -222,7 +223,9 @@ class FileJournal(Appender):
             undo.callback(space.release_file)
             identity = read_identity(directory) or make_identity(directory)
             recovery = Recovery(directory, identity, verify=options.verify_on_start, space=space)
-            journal = cls(directory, options, identity, recovery, lock, notify, on_failure, space)
+            journal = cls(
+                directory, options, identity, recovery, lock, notify, on_failure, on_warning, space
+            )
             undo.pop_all()
         try:
             started = json.dumps({"pid": os.getpid()}).encode()
@@ -241,6 +244,21 @@ class FileJournal(Appender):
             self._writer.wait(START_SECONDS)
         if self._failed:
             raise JournalFailed(self._refusal)
+
+    # --- the owner -----------------------------------------------------------------------------
+
+    def observe(
+        self,
+        on_durable: Callable[[int], None] = ignore,
+        on_written: Callable[[int], None] = ignore,
+        on_space: Callable[[SpaceReport], None] = ignore,
+    ) -> None:
+        self._on_durable = on_durable
+        self._on_written = on_written
+        self.space.observe(on_space)
+
+    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+        self._snapshot_source = source
 
     # --- group commit --------------------------------------------------------------------------
 
@@ -262,10 +280,10 @@ class FileJournal(Appender):
         elif self.written < self._next - 1:
             # the numbers since `written` have no records
             self.written = self._next - 1
-            self.on_written(self.written)
+            self._on_written(self.written)
             if not self._unsynced:
                 self.durable = self.written
-                self.on_durable(self.durable)
+                self._on_durable(self.durable)
                 if self._next - self._segment.base > SPAN_LIMIT:
                     self._roll()
 
@@ -319,12 +337,12 @@ class FileJournal(Appender):
             self._unsynced = 0
             self._seal_full()
             self.durable = sequence
-            self.on_durable(sequence)
+            self._on_durable(sequence)
             self._upkeep.durable(sequence, size)
         else:
             self._unsynced += size
         # confirm before the next commit, so that publishers send their next messages earlier
-        self.on_written(sequence)
+        self._on_written(sequence)
         if self._asked == self._next:
             self.commit(self._asked_sync)  # the current event loop iteration has appended nothing
         self._move()
@@ -350,9 +368,6 @@ class FileJournal(Appender):
         if self._failed and not self._closed:
             raise JournalFailed(self._refusal)
 
-    def _warn(self, text: str) -> None:
-        self.on_warning(text)
-
     def _fail(self, error: BaseException) -> None:
         if self._failed:
             return
@@ -367,7 +382,7 @@ class FileJournal(Appender):
             )
         self._refusal = str(failure)
         self._parts = []
-        self.on_failure(failure)
+        self._on_failure(failure)
 
     # --- segments ------------------------------------------------------------------------------
 
@@ -443,25 +458,18 @@ class FileJournal(Appender):
 
     # --- snapshots and space -------------------------------------------------------------------
 
-    def _recovered_state(self) -> bytes:
-        """Return the recovered broker state, for tools that run no broker."""
-        return self._state
-
     def _begin_snapshot(self) -> None:
-        own = self.snapshot_source == self._recovered_state
-        if not own and not self.recovery.finished:
+        source = self._snapshot_source
+        if source is not None and not self.recovery.finished:
             return  # the broker has not recovered its state yet
         self._snapshot_due = False
         position = self._append_own(RecordType.SNAPSHOT, b"")
-        if not own:
-            self._state = b""
+        state = self._state
+        if source is not None:
+            state, self._state = source(), b""
             self._state_position = position
         self._upkeep.take_snapshot(
-            position,
-            self._state_position,
-            self.snapshot_source(),
-            self._next_number,
-            self.addresses,
+            position, self._state_position, state, self._next_number, self.addresses
         )
 
     def measure_space(self) -> None:
@@ -498,14 +506,6 @@ class FileJournal(Appender):
         if self._roll_requested or self._snapshot_due:
             self._reclaim_at = moment + RECLAIM_SECONDS
             self.commit()
-
-    @property
-    def on_space(self) -> Callable[[SpaceReport], None]:
-        return self.space.on_change
-
-    @on_space.setter
-    def on_space(self, callback: Callable[[SpaceReport], None]) -> None:
-        self.space.on_change = callback
 
     def space_state(self) -> SpaceReport:
         return self.space.state()
@@ -609,7 +609,7 @@ def compact(
 ) -> tuple[JournalStats, JournalStats]:
     """Compact a journal that no broker has open; return its statistics before and after.
 
-    `adopt` reads the recovery as a broker does and sets `snapshot_source`; without it, segments
+    `adopt` reads the recovery as a broker does and calls `snapshot_from`; without it, segments
     after the broker's last snapshot are not compacted.
 
     Raises JournalFailed and the errors of `FileJournal.open`.

@@ -166,14 +166,23 @@ class Journal(Protocol):
     """Settings."""
     syncs: Histogram
     """Durations of the fdatasync calls."""
-    on_durable: Callable[[int], None]
-    """Called with the new value of `durable` after each group that changes it."""
-    on_written: Callable[[int], None]
-    """Called with the new value of `written` after each group."""
-    on_space: Callable[[SpaceReport], None]
-    """Called when the level of free space changes; initially there is enough space."""
-    snapshot_source: Callable[[], bytes]
-    """Called for each snapshot; returns the broker state that recovery passes to the next start."""
+
+    def observe(
+        self,
+        on_durable: Callable[[int], None] = ignore,
+        on_written: Callable[[int], None] = ignore,
+        on_space: Callable[[SpaceReport], None] = ignore,
+    ) -> None:
+        """Set the functions to call on the owner's thread; they replace those of an earlier call.
+
+        on_durable  with the new value of `durable` after each group that changes it
+        on_written  with the new value of `written` after each group
+        on_space    when the level of free space changes; initially there is enough space
+        """
+
+    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+        """Call `source` for each snapshot: it returns the broker state that recovery passes to the
+        next start. Without it, that is the recovered state."""
 
     @property
     def pending(self) -> bool:
@@ -286,16 +295,14 @@ class MemoryJournal:
         "_next",
         "_next_number",
         "_numbers",
+        "_on_durable",
+        "_on_written",
         "_open",
         "_unclaimed",
         "addresses",
         "durable",
         "identity",
-        "on_durable",
-        "on_space",
-        "on_written",
         "options",
-        "snapshot_source",
         "syncs",
         "written",
     )
@@ -306,10 +313,8 @@ class MemoryJournal:
         self.options = JournalOptions(flush_interval=0, record_deliveries=False, depth_interval=0)
         self.syncs = Histogram()
         self.addresses: dict[int, Address] = {}
-        self.on_durable: Callable[[int], None] = ignore
-        self.on_written: Callable[[int], None] = ignore
-        self.on_space: Callable[[SpaceReport], None] = ignore
-        self.snapshot_source: Callable[[], bytes] = bytes
+        self._on_durable: Callable[[int], None] = ignore
+        self._on_written: Callable[[int], None] = ignore
         self._live: dict[int, Message | Record] = {}
         self._left: dict[int, int] = {}
         self._holds: dict[int, int] = {}
@@ -319,6 +324,18 @@ class MemoryJournal:
         self._open = False
         self._unclaimed: list[int] = []
         self._closed = False
+
+    def observe(
+        self,
+        on_durable: Callable[[int], None] = ignore,
+        on_written: Callable[[int], None] = ignore,
+        on_space: Callable[[SpaceReport], None] = ignore,
+    ) -> None:
+        self._on_durable = on_durable
+        self._on_written = on_written
+
+    def snapshot_from(self, source: Callable[[], bytes]) -> None:
+        """Do nothing; there are no snapshots."""
 
     def _take(self, last: bool) -> int:
         if self._closed:
@@ -469,8 +486,8 @@ class MemoryJournal:
         if not self._open and self.durable < self._next - 1:
             self.durable = self.written = self._next - 1
             unclaimed, self._unclaimed = self._unclaimed, []
-            self.on_written(self.written)
-            self.on_durable(self.durable)
+            self._on_written(self.written)
+            self._on_durable(self.durable)
             for sequence in unclaimed:
                 if sequence not in self._holds:
                     self._drop(sequence)

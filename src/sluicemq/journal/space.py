@@ -89,7 +89,6 @@ class DiskSpace:
 
     low       True while persistent messages must be refused
     exhausted True while a write waits for space that even the reserve lacks
-    on_change called on the owner's thread with each change of the level
     """
 
     def __init__(
@@ -111,7 +110,7 @@ class DiskSpace:
         fails, and an existing reserve is used, but none is created or made whole.
         """
         self.low = False
-        self.on_change: Callable[[SpaceReport], None] = ignore
+        self._on_change: Callable[[SpaceReport], None] = ignore
         self._directory = directory
         self._low_bytes = low_bytes
         self._low_percent = low_percent
@@ -149,6 +148,10 @@ class DiskSpace:
         if self._held > self._reserve_size:  # the setting is smaller than before
             os.ftruncate(self._fd, self._reserve_size)
             self._held = self._reserve_size
+
+    def observe(self, on_change: Callable[[SpaceReport], None]) -> None:
+        """Call `on_change` on the owner's thread with each change of the level."""
+        self._on_change = on_change
 
     # --- measuring ---------------------------------------------------------------------------
 
@@ -216,11 +219,11 @@ class DiskSpace:
         )
 
     def report(self) -> None:
-        """Call `on_change` if the level is not the one reported last."""
+        """Call the observer if the level is not the one reported last."""
         state = self.state()
         if state.level != self._reported:
             self._reported = state.level
-            self.on_change(state)
+            self._on_change(state)
 
     # --- writing -----------------------------------------------------------------------------
 

@@ -150,6 +150,7 @@ class Server:
             config.journal,
             notify=loop.call_soon_threadsafe,
             on_failure=failed,
+            on_warning=log.warning,
             wait_for_space=True,
         )
 
@@ -167,9 +168,8 @@ class Server:
             start_deadline=time_budget(settings.scan_budget / 1000),
             observer=None if self._tracing is None else self._tracing.span_recorder,
         )
-        journal.snapshot_source = lambda: snapshot(broker)
+        journal.snapshot_from(lambda: snapshot(broker))
         if isinstance(journal, FileJournal):
-            journal.on_warning = log.warning
             waiting = recover(broker, journal.recovery)
             log.info("recovered", waiting=waiting, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)

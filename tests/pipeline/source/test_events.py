@@ -204,7 +204,7 @@ def test_a_million_destinations_need_no_more_than_their_names(tmp_path: Path) ->
 
 def test_what_was_moved(tmp_path: Path) -> None:
     with journal_in(tmp_path, JournalOptions()) as journal:
-        journal.snapshot_source = lambda: b""
+        journal.snapshot_from(lambda: b"")
         kept = put(journal, message(b"kept", timestamp=T0 + 5, origin=Origin.JMQ))
         # a prepared transaction is moved, too, and is no message
         journal.append_entry(RecordType.TRANSACTION_PREPARED, b"transaction", T0, references=1)

@@ -19,7 +19,7 @@ def harness() -> Harness:
 
 
 def set_level(harness: Harness, level: SpaceLevel) -> None:
-    harness.broker.journal.on_space(SpaceReport(level))
+    harness.broker.publisher.on_space(SpaceReport(level))
     harness.turn()
 
 
