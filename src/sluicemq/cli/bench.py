@@ -40,6 +40,7 @@ from sluicemq.cli.console import Column, Exit, JsonFlag, err, number, out
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.send_receive import open_client
 from sluicemq.clients.blocking import BlockingClient, connect
+from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.journal.inspect import check
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.model.url import Url
@@ -448,7 +449,7 @@ class Demonstration:
 
     def _check(self) -> str:
         self._wait_until_left("bench", 0)
-        report = check(self._broker.directory / "journal")
+        report = check(self._broker.directory / JOURNAL_NAME)
         if report.problems:
             raise StepFailed(f"the journal is damaged: {report.problems[0]}")
         return f"{report.records:,} records, no problem"

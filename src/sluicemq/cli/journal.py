@@ -42,6 +42,7 @@ from sluicemq.cli.console import (
 from sluicemq.cli.location import BrokerLocation, load_flags
 from sluicemq.journal import FileJournal
 from sluicemq.journal.backup import create as create_backup
+from sluicemq.journal.files import JOURNAL_NAME, journal_in
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries, decode_depth
 from sluicemq.journal.inspect import Entry, InspectionReport
 from sluicemq.journal.inspect import check as check_journal
@@ -49,7 +50,7 @@ from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
 from sluicemq.journal.segment import read_identity
 from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
-from sluicemq.journal.stored_backup import JOURNAL_NAME, Manifest, catalogue, read_manifest
+from sluicemq.journal.stored_backup import Manifest, catalogue, read_manifest
 from sluicemq.journal.stored_backup import restore as restore_backup
 from sluicemq.journal.stored_backup import verify as verify_backup
 from sluicemq.management.journal import (
@@ -69,8 +70,6 @@ from sluicemq.server.configuration_reference import (
 )
 from sluicemq.server.settings import Unit
 
-JOURNAL_DIRECTORY: Final = "journal"
-"""Name of the journal directory within the data directory."""
 BODY_PREVIEW: Final = 60
 """Maximum number of characters of a body in a line of `dump`."""
 
@@ -219,8 +218,7 @@ def locate(directory: Path | None) -> Path:
     place = load_flags(None, None).config.broker.data_dir if directory is None else directory
     if not place.is_dir():
         raise JournalError(f"there is no directory {place}; name the broker's data directory")
-    inner = place / JOURNAL_DIRECTORY
-    place = inner if inner.is_dir() else place
+    place = journal_in(place)
     # checked here, because the functions below would create a missing journal
     if read_identity(place) is None:
         raise JournalError(f"there is no journal in {place}; name the broker's data directory")

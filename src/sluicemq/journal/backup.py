@@ -29,6 +29,7 @@ from typing import Final, NamedTuple
 from sluicemq import __version__
 from sluicemq.journal.files import (
     DURABLE_NAME,
+    JOURNAL_NAME,
     DurableEnd,
     create_file,
     encode_durable,
@@ -63,7 +64,6 @@ from sluicemq.journal.snapshot import (
 )
 from sluicemq.journal.stored_backup import (
     CHUNK_BYTES,
-    JOURNAL_NAME,
     File,
     Manifest,
     read_manifest,

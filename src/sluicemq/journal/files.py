@@ -18,10 +18,18 @@ from zlib import crc32
 from sluicemq.journal.space import ENTRY_BYTES, NO_SPACE, DiskSpace
 from sluicemq.model.errors import JournalLocked, SluiceError
 
+JOURNAL_NAME: Final = "journal"
+"""Name of the journal's directory in a data directory, and in a backup."""
 LOCK_NAME: Final = "lock"
 LOCK_POLL_SECONDS: Final = 0.01
 DURABLE_NAME: Final = "durable"
 DURABLE: Final = Struct("<QQQI")
+
+
+def journal_in(directory: Path) -> Path:
+    """Return the journal of a data directory; the directory itself if it has none inside."""
+    inner = directory / JOURNAL_NAME
+    return inner if inner.is_dir() else directory
 
 
 def sync_directory(directory: Path) -> None:

@@ -35,6 +35,7 @@ import msgspec
 from sluicemq.journal.append import now
 from sluicemq.journal.files import (
     DURABLE_NAME,
+    JOURNAL_NAME,
     LOCK_NAME,
     create_file,
     hand_over,
@@ -63,7 +64,6 @@ from sluicemq.management.journal import BackupView
 from sluicemq.model.errors import JournalDamaged, JournalError
 
 MANIFEST_NAME: Final = "manifest.json"
-JOURNAL_NAME: Final = "journal"
 VERSION: Final = 1
 CHUNK_BYTES: Final = 1 << 20
 

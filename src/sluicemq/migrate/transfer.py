@@ -47,6 +47,7 @@ from sluicemq.broker import (
     recover,
 )
 from sluicemq.journal import FileJournal
+from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
@@ -79,8 +80,6 @@ _CREATORS: Final = {
 MOST_CLASHES: Final = 10
 """Maximum number of names in an error."""
 
-JOURNAL: Final = "journal"
-"""Name of the journal directory within the data directory."""
 _OTHER: Final = {Kind.QUEUE: Kind.TOPIC, Kind.TOPIC: Kind.QUEUE}
 
 
@@ -128,7 +127,7 @@ def transfer(
     _check_names(plan, configured)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
     ledger = Ledger(data_dir / LEDGER)
-    journal = FileJournal.open(data_dir / JOURNAL)
+    journal = FileJournal.open(data_dir / JOURNAL_NAME)
     try:
         settings = EngineSettings(
             default_destination=plan.defaults or DestinationSettings(), max_destinations=0

@@ -26,6 +26,7 @@ from sluicemq.admin.history import History
 from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, EngineSettings, recover, snapshot
 from sluicemq.journal import FileJournal, MemoryJournal
+from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.journal.port import Journal
 from sluicemq.journal.space import SpaceLevel
 from sluicemq.management.broker import BrokerState
@@ -146,7 +147,7 @@ class Server:
             loop.call_soon_threadsafe(self._fail, error)
 
         return FileJournal.open(
-            config.broker.data_dir / "journal",
+            config.broker.data_dir / JOURNAL_NAME,
             config.journal,
             notify=loop.call_soon_threadsafe,
             on_failure=failed,

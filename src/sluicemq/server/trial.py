@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from sluicemq.journal.files import take_lock
+from sluicemq.journal.files import JOURNAL_NAME, take_lock
 from sluicemq.model.errors import ConfigurationError, JournalLocked
 from sluicemq.model.url import Url
 from sluicemq.server.config import Config
@@ -67,8 +67,8 @@ def directory_problem(directory: Path) -> str:
             return f"broker.data_dir: {directory} is not a directory"
         return f"broker.data_dir: {directory} cannot be made: {existing} is not a directory"
     places = [existing]
-    if existing == directory and (directory / "journal").exists():
-        places.append(directory / "journal")
+    if existing == directory and (directory / JOURNAL_NAME).exists():
+        places.append(directory / JOURNAL_NAME)
     for place in places:
         if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
             return f"broker.data_dir: this user may not write to {place}"
@@ -110,7 +110,7 @@ def _try_socket(url: Url, directory: Path) -> None:
 def _holder(directory: Path) -> str:
     """Return that a broker uses the data directory, "" if none does."""
     try:
-        descriptor = take_lock(directory / "journal", create=False)
+        descriptor = take_lock(directory / JOURNAL_NAME, create=False)
     except JournalLocked:
         return f"a broker runs with {directory}"
     except OSError:

@@ -18,14 +18,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.streaming.listener import QueryProgressEvent, QueryTerminatedEvent
 
 from sluicemq.journal import FileJournal
+from sluicemq.journal.files import JOURNAL_NAME
 from sluicemq.journal.format import size_at
 from sluicemq.journal.reader import read_records
 from sluicemq.journal.segment import list_segments, segment_path
 from sluicemq.model.errors import RecordNotFound
-from sluicemq.pipeline.source.journal_storage import (
-    JOURNAL_DIRECTORY,
-    DirectoryStorage,
-)
+from sluicemq.pipeline.source.journal_storage import DirectoryStorage
 from sluicemq.pipeline.source.lag import Lag, LagCounter, lag_of
 from sluicemq.pipeline.source.lag_listener import LagListener
 from sluicemq.pipeline.source.offsets import Offset
@@ -43,8 +41,8 @@ def test_restarts_add_nothing_to_the_lag(
     tmp_path_factory: pytest.TempPathFactory, steps: list[str], often: int
 ) -> None:
     directory = tmp_path_factory.mktemp("data")
-    (directory / JOURNAL_DIRECTORY).mkdir()
-    journal = reopen(directory / JOURNAL_DIRECTORY)
+    (directory / JOURNAL_NAME).mkdir()
+    journal = reopen(directory / JOURNAL_NAME)
     put(journal, b"first")
     for step in steps:
         if step == "record":
@@ -54,7 +52,7 @@ def test_restarts_add_nothing_to_the_lag(
             journal.seal()
         else:
             journal.close()
-            journal = reopen(directory / JOURNAL_DIRECTORY)
+            journal = reopen(directory / JOURNAL_NAME)
             put(journal, b"after the restart")
     journal.sync()
     check(journal, DirectoryStorage(directory))

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from zlib_ng import zlib_ng
 
-from sluicemq.journal.files import DurableEnd, read_durable
+from sluicemq.journal.files import DurableEnd, journal_in, read_durable
 from sluicemq.journal.segment import (
     TRAILER_BYTES,
     DamagedFile,
@@ -37,7 +37,6 @@ from sluicemq.journal.snapshot import newest_snapshot
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import ConfigurationError, JournalDamaged, RecordNotFound
 
-JOURNAL_DIRECTORY: Final = "journal"
 IDENTITY_DIGITS: Final = 16
 """Digits of the journal's identity; messages carry the same ones."""
 Integers = np.ndarray[Any, np.dtype[np.int64]]
@@ -240,8 +239,7 @@ class DirectoryStorage(JournalStorage):
     @property
     def path(self) -> Path:
         """Directory of the journal, which a broker creates shortly after its start."""
-        inner = self._given / JOURNAL_DIRECTORY
-        return inner if inner.is_dir() else self._given
+        return journal_in(self._given)
 
     def state(self) -> JournalState:
         # read the end first: segments listed later cover it, unless they were removed
