@@ -49,6 +49,9 @@ ANSWER: Final = b"reply:"
 """Prefix of a reply address that is more than a queue name."""
 MAX_ANSWER: Final = 60_000
 """Maximum length of such an address, in bytes; a command line may have 65,536."""
+_MAX_NESTED: Final = 1024
+"""Maximum length in bytes of a queue's name that itself is read as such an address: each of its
+levels takes time."""
 _ANSWER: Final = re.compile(rb"reply:(queue|topic):([^:]+):([^:]*)\Z")
 _KINDS: Final = {b"queue": Kind.QUEUE, b"topic": Kind.TOPIC}
 
@@ -113,7 +116,7 @@ def _write_address(address: Address, correlation: str) -> bytes:
         not correlation
         and address.kind is Kind.QUEUE
         and name.translate(None, _BLANKS) == name
-        and _read_answer(name) is None
+        and (len(name) > _MAX_NESTED or _read_answer(name) is None)
     ):
         return name
     quoted = quote_from_bytes(name, safe="/")
@@ -122,13 +125,9 @@ def _write_address(address: Address, correlation: str) -> bytes:
 
 
 def _read_answer(raw: bytes) -> tuple[Address, str] | None:
-    """Parse a `reply:` address; None unless `_write_address` restores it exactly.
-
-    The two call each other once for each level of a name that is itself such an address. Each level
-    lengthens it by the prefix and all escapes, so MAX_ANSWER permits 140 levels.
-    """
+    """Parse a `reply:` address; None unless `_write_address` restores it exactly."""
     match = _ANSWER.match(raw)
-    if match is None or len(raw) > MAX_ANSWER:
+    if match is None:
         return None
     address = Address(_KINDS[match[1]], decode_name(unquote_to_bytes(match[2])))
     try:
