@@ -35,7 +35,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sluicemq.broker import Broker, Destination, Selector, scan
+from sluicemq.broker import Broker, Delivery, Destination, Selector, scan
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import (
     Address,
@@ -259,21 +259,22 @@ class View:
 
     ids        all ids, as in the reply
     sequences  sequence numbers in the same order
-    messages   messages that are not in the journal, by sequence number
+    deliveries those of messages that are not in the journal, by sequence number. They have the
+               message until they end, so that the view keeps no bodies in memory
     cursor     index of the message after the one that was found last
     """
 
     ids: bytearray = field(default_factory=bytearray)
     sequences: array[int] = field(default_factory=partial(array, "Q"))
-    messages: dict[int, Message] = field(default_factory=dict)
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
     cursor: int = 0
 
-    def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
-        """Add a message; `message` is set if it is not in the journal."""
+    def add(self, sysid: bytes, sequence: int, delivery: Delivery | None) -> None:
+        """Add a message; `delivery` is set if it is not in the journal."""
         self.ids += sysid
         self.sequences.append(sequence)
-        if message is not None:
-            self.messages[sequence] = message
+        if delivery is not None:
+            self.deliveries[sequence] = delivery
 
     def find(self, broker: Broker, sysid: bytes) -> Message | None:
         """Return the message if it still exists, or None. Fast for ids in order."""
@@ -287,9 +288,9 @@ class View:
         place = at // SYSID_SIZE
         self.cursor = place + 1
         sequence = self.sequences[place]
-        message = self.messages.get(sequence)
-        if message is not None:
-            return message if message.references else None
+        delivery = self.deliveries.get(sequence)
+        if delivery is not None:
+            return delivery.message
         return read(broker, sequence)
 
 
@@ -414,10 +415,10 @@ class Browsing:
             over = self._scans.over
             for listed in scan(destination.queue):
                 if listed is not None:
-                    sequence, unjournaled = listed
-                    message = unjournaled or read(broker, sequence)
+                    sequence, delivery = listed
+                    message = delivery.message if delivery else read(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
-                        view.add(sysid_of(message, identity), sequence, unjournaled)
+                        view.add(sysid_of(message, identity), sequence, delivery)
                         if len(view.sequences) >= most:
                             break
                 if over():
