@@ -164,7 +164,7 @@ class Operations:
         """Yield the deliveries acknowledged in transactions that have not ended."""
         transactions = self._transactions
         for transaction in (*transactions.open.values(), *transactions.prepared.values()):
-            for delivery, _ in transaction.acks:
+            for delivery in transaction.acks:
                 if delivery.subscription is subscription:
                     yield delivery
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks
 
@@ -65,6 +68,26 @@ def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> 
     peer.send("q", "e")
     peer.resume(consumer, 10)
     assert [m.body for m in peer.delivered()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
+    session = peer.session_of(AckMode.NONE)
+    consumer = peer.consume("q", session, size=4000)
+    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(4000)]))
+    messages = peer.delivered()
+    elapsed = []
+    for order in (messages, messages[::-1]):
+        transaction = peer.begin(session)
+        peer.acknowledge(*messages, transaction=transaction)
+        peer.ask(H.STOP)
+        start = time.process_time()
+        peer.redeliver(*order, attempted=False, transaction=transaction)
+        elapsed.append(time.process_time() - start)
+        peer.say(H.START)
+        peer.resume(consumer, 4000)
+        messages = peer.delivered()
+    assert elapsed[1] < 4 * elapsed[0] + 0.02
 
 
 def test_redelivery_keeps_to_priorities(peer: Peer) -> None:

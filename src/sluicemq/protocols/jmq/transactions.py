@@ -335,10 +335,7 @@ class Branches:
             if acked is None:
                 continue
             consumer, holder, delivery = acked
-            if (
-                unsettle(branch.transaction, holder, delivery.sequence)
-                and delivery.sequence in holder.unacked
-            ):
+            if unsettle(branch.transaction, delivery) and delivery.sequence in holder.unacked:
                 consumer.put_back(block[1], delivery)
                 held.append((consumer, block[1]))
         return held
