@@ -90,6 +90,24 @@ def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
     assert elapsed[1] < 4 * elapsed[0] + 0.02
 
 
+def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(authentication="basic", prefetch=8100))
+    peer.consume("q", peer.session_of(), size=8100)
+    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
+    messages = peer.delivered()
+    peer.ask(H.STOP)
+    elapsed = []
+    for some in (messages[:50], messages[50:-50], messages[-50:]):
+        start = time.process_time()
+        if len(some) > 50:
+            peer.redeliver(*some, attempted=False)
+        else:
+            for message in some:
+                peer.redeliver(message, attempted=False)
+        elapsed.append(time.process_time() - start)
+    assert elapsed[2] < 4 * elapsed[0] + 0.02
+
+
 def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
     consumer = peer.consume("q", peer.session_of(), size=3)
     peer.send("q", "low")
