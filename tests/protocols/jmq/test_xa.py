@@ -328,6 +328,20 @@ def test_a_branch_of_its_session_is_lost_with_its_connection(
     assert status(step(other, ROLLBACK)) == Status.OK  # as it wishes
 
 
+def test_a_branch_of_its_session_stays_with_the_connection_that_has_joined(
+    harness: Harness, peer: Peer
+) -> None:
+    first = harness.connect()
+    number = number_of(step(first, START, JMQSessionLess=False))
+    number_of(step(peer, START, flags=XaFlag.JOIN))
+    first.send("out", "a", transaction_id=number)
+    first.drop()
+    peer.send("out", "b", transaction_id=number)
+    number_of(step(peer, END, flags=XaFlag.SUCCESS))
+    number_of(step(peer, COMMIT, flags=XaFlag.ONEPHASE))
+    assert harness.bodies("out") == [b"a", b"b"]
+
+
 @UNPREPARED
 @pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": True}], ids=["absent", "true"])
 def test_a_branch_survives_its_connection(

@@ -368,11 +368,12 @@ class Branches:
     def leave(self, connection: JmqConnection) -> None:
         """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
+            branch.joined.discard(connection.number)
+            if branch.joined:
+                continue
             if branch.sessionless or not branch.can_roll_back:
-                branch.joined.discard(connection.number)
-                if not branch.joined:
-                    options = connection.options
-                    self._detach(branch, options.detached_timeout, options.most)
+                options = connection.options
+                self._detach(branch, options.detached_timeout, options.most)
             else:
                 self.roll_back(branch)
                 if not branch.xid:  # no client knows its number any more
