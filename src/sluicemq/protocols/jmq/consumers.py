@@ -59,6 +59,7 @@ from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     OF_QUEUE,
+    SHARED,
     Durables,
     Terms,
     foreign,
@@ -290,6 +291,8 @@ class JmsConsumer:
         pattern = self._pattern
         if terms.durable:
             self._durables.make_way(terms, self._address.name, self._outbound.channel.identity)
+        elif terms.sort == SHARED:
+            self._durables.share(terms.name, self._address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._created)
@@ -617,6 +620,8 @@ class JmsConsumer:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
         del self._outbound.consumers[self]
+        if self.terms.sort == SHARED:
+            self._durables.unshare(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._created)
         return self.pauses.take()
