@@ -188,8 +188,6 @@ GIVEN_UP: Final = "client"
 """Reason of a dead message that a client could not process."""
 MOST_REROUTED: Final = 20
 """Number of deliveries after which a message that its consumers reject becomes a dead message."""
-MOST_KNOWN: Final = 1000
-"""Maximum number of closed consumers that a session knows."""
 _EVERYTHING: Final = 1 << 62
 _PAUSED: Final = 1
 """The reason for a pause: this consumer or its connection may not receive more now."""
@@ -653,21 +651,12 @@ class JmsSession:
     mode       NONE also for sessions with transactions
     stopped    True if the session delivers nothing, also on a started connection
     consumers  consumers, including closed ones with unacked messages
-    known      numbers of the latest consumers, for late acknowledgements
     """
 
     number: int
     mode: AckMode
     stopped: bool = False
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
-    known: dict[int, None] = field(default_factory=dict)
-
-    def add(self, consumer: JmsConsumer) -> None:
-        """Add a consumer."""
-        self.consumers[consumer.number] = consumer
-        self.known[consumer.number] = None
-        if len(self.known) > MOST_KNOWN:
-            del self.known[next(iter(self.known))]
 
     def start(self, started: bool = True) -> None:
         """Begin to deliver, or stop until the next call."""
