@@ -287,6 +287,23 @@ def test_requests_wait_their_turn(
     assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
 
 
+def test_the_waiting_requests_of_a_connection_have_a_limited_size(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination_commands, "MOST_WAITING_BYTES", 400)
+    peer.send("q", *"abc")
+    number, ids = browse(peer)
+    properties = {"JMQConsumerID": Long(number)}
+    peer.session.pause_delivery()  # the client does not read
+    for chosen in (ids[:1], ids[1:], ids[:1]):
+        peer.put(peer.request(H.DELIVER, properties, b"".join(chosen))[1])
+    assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
+    peer.session.resume_delivery()
+    peer.harness.turn()
+    assert [p.body for p in peer.receive() if p.is_message] == [b"a", b"b", b"c"]
+    assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
+
+
 def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(browsed=2))
     peer.send("q", *"abc")

@@ -65,7 +65,7 @@ from sluicemq.protocols.jmq.destinations import (
     longs,
     metrics_of,
 )
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids, format_name
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet, number, truth
@@ -76,6 +76,8 @@ MOST_VIEWS: Final = 8
 """Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
 MOST_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
+MOST_WAITING_BYTES: Final = 1 << 20
+"""Maximum size of its waiting requests in bytes, unless there is only one."""
 
 _FLAVOURS: Final = {
     DestType.SINGLE: (1, 0),
@@ -325,6 +327,7 @@ class Browsing:
         "_scans",
         "_views",
         "_waiting",
+        "_waiting_bytes",
     )
 
     def __init__(self, connection: JmqConnection) -> None:
@@ -333,7 +336,9 @@ class Browsing:
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
         """Views by the JMQConsumerID in BROWSE_REPLY."""
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[tuple[Work, int]] = deque()
+        """Requests in order, with their sizes in bytes."""
+        self._waiting_bytes = 0
         self._running = False
         """True while the next slice is scheduled."""
 
@@ -355,22 +360,26 @@ class Browsing:
                 packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
             )
             return
-        self._begin(self._list(packet, compiled))
+        self._begin(self._list(packet, compiled), packet)
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
-        sysids = decode_sysids(packet.body)
-        self._begin(self._send(packet, consumer_id, sysids))
+        if len(packet.body) % SYSID_SIZE:
+            raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageIDs")
+        self._begin(self._send(packet, consumer_id), packet)
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _begin(self, work: Work) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+    def _begin(self, work: Work, packet: Packet) -> None:
+        size = len(packet.head) + len(packet.body)
+        too_large = self._waiting_bytes + size > MOST_WAITING_BYTES
+        if len(self._waiting) >= MOST_WAITING or (self._waiting and too_large):
             raise RejectedRequest(
                 Status.UNAVAILABLE, "too much is being browsed on this connection"
             )
-        self._waiting.append(work)
+        self._waiting.append((work, size))
+        self._waiting_bytes += size
         if not self._running:
             self._running = True
             self._scans.begin(self._step)
@@ -391,9 +400,9 @@ class Browsing:
         while self._waiting:
             if self._connection.channel.congested:
                 return  # until `go_on`
-            if next(self._waiting[0], self) is self:
+            if next(self._waiting[0][0], self) is self:
                 if self._waiting:
-                    self._waiting.popleft()
+                    self._waiting_bytes -= self._waiting.popleft()[1]
                 if not self._scans.over():
                     continue
             self._running = bool(self._waiting)
@@ -432,7 +441,7 @@ class Browsing:
 
     # --- DELIVER -----------------------------------------------------------------------------
 
-    def _send(self, packet: Packet, consumer_id: int, sysids: list[bytes]) -> Work:
+    def _send(self, packet: Packet, consumer_id: int) -> Work:
         """Send the messages that still exist, each once the next one is found.
 
         The last one has the L bit.
@@ -441,8 +450,9 @@ class Browsing:
         answered = False
         size = 0
         over = self._scans.over
-        for sysid in sysids:
-            message = self._find(consumer_id, sysid)
+        body = packet.body
+        for at in range(0, len(body), SYSID_SIZE):
+            message = self._find(consumer_id, body[at : at + SYSID_SIZE])
             if message is not None:
                 if found is not None:
                     if not answered:
