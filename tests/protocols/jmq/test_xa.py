@@ -507,6 +507,23 @@ def test_verify(harness: Harness, peer: Peer) -> None:
         assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
 
 
+def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
+    options = SessionOptions(authentication="basic", most=2)
+    for name in "abc":
+        peer = harness.connect(options)
+        peer.send("out", name, transaction_id=number_of(step(peer, START, name)))
+        step(peer, END, name, flags=XaFlag.SUCCESS)
+        expected = Status.RESOURCE_FULL if name == "c" else Status.OK
+        assert status(step(peer, PREPARE, name)) == expected
+        if name != "c":
+            peer.drop()
+    assert status(step(peer, PREPARE, "a")) == Status.OK  # it is prepared
+    number_of(step(peer, COMMIT, "a"))
+    number_of(step(peer, PREPARE, "c"))
+    number_of(step(peer, COMMIT, "c"))
+    assert harness.bodies("out") == [b"a", b"c"]
+
+
 @pytest.mark.parametrize("wish", [True, False])
 def test_verify_says_whether_it_is_sessionless(peer: Peer, wish: bool) -> None:
     step(peer, START, JMQSessionLess=wish)

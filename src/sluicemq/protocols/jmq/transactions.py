@@ -320,8 +320,18 @@ class Branches:
 
     # --- the end -----------------------------------------------------------------------------
 
-    def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
-        """Prepare; call `done` when the state is durable. Raises BrokerError."""
+    def prepare(self, branch: Branch, most: int, done: Callable[[], None]) -> None:
+        """Prepare; call `done` when the state is durable.
+
+        Raises BrokerError; RejectedRequest if its owner has `most` prepared branches already.
+        """
+        prepared = self._broker.transactions.prepared
+        if branch.state is not State.PREPARED and len(prepared) >= most:
+            owner = branch.transaction.owner
+            if sum(each.owner == owner for each in prepared.values()) >= most:
+                raise RejectedRequest(
+                    Status.RESOURCE_FULL, f"{most} branches of this user are prepared already"
+                )
         self._broker.transactions.prepare(branch.transaction, branch.xid, done)
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
@@ -487,7 +497,8 @@ class TransactionCommands:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, XaFlag.NOFLAGS)
-        self._branches.prepare(branch, partial(self._answer, packet, branch))
+        most = self._connection.options.most
+        self._branches.prepare(branch, most, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
