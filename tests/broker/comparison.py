@@ -520,8 +520,12 @@ class ModelComparison:
         self.model.look()
         self.model.unsettle(entry, transaction.model, pair.model)
         pair.window.overdrawn = True
-        transactions = self.broker.transactions
-        assert transactions.unsettle(transaction.engine, pair.engine, entry.sequence)
+        [delivery] = [
+            delivery
+            for delivery, consumer in transaction.engine.acks.items()
+            if consumer is pair.engine and delivery.sequence == entry.sequence
+        ]
+        assert self.broker.transactions.unsettle(transaction.engine, delivery)
 
     def prepare(self, pair: TransactionPair) -> None:
         xid = f"xid {next(self.names)}".encode()
@@ -682,7 +686,7 @@ class ModelComparison:
         ended = engine.TransactionState.ENDED
         self.committing = [p for p in self.committing if p.engine.state is not ended]
         for transaction in (*self.transactions, *self.committing):
-            for delivery, _ in transaction.engine.acks:
+            for delivery in transaction.engine.acks:
                 if delivery.message is not None:
                     in_memory[id(delivery.message)] = delivery.size
             in_memory |= {id(m): len(m.body) for _, m in transaction.engine.sends}

@@ -11,8 +11,8 @@ from tests.support.broker import BrokerFixture
 
 
 def browsed(fixture: BrokerFixture, subscription: Subscription) -> list[tuple[int, Message | None]]:
-    """Return what a scan without interruptions yields."""
-    return [found for found in scan(subscription) if found is not None]
+    """Return what a scan without interruptions yields, with the message of each delivery."""
+    return [(each[0], each[1] and each[1].message) for each in scan(subscription) if each]
 
 
 def test_browse_lists_ready_and_unacked_messages_in_queue_order() -> None:

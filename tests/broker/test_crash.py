@@ -425,7 +425,7 @@ def test_a_delivery_inside_a_prepared_transaction_is_counted_once(disk: Disk) ->
     for _ in range(2):
         disk.crash()
     transactions = disk.broker.transactions
-    [(delivery, _)] = transactions.prepared[b"xid"].acks
+    [delivery] = transactions.prepared[b"xid"].acks
     assert delivery.attempts == 1
 
 

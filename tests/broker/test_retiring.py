@@ -138,7 +138,7 @@ def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     for sequence in (a, b, c):
         assert transactions.settle(transaction, reader.consumer, sequence)
     assert not queue.queue.retired
-    assert transactions.unsettle(transaction, reader.consumer, a)
+    assert transactions.unsettle(transaction, next(iter(transaction.acks)))
     assert list(queue.queue.retired) == [reader.consumer]
     assert reader.held() == {"a": a}
     transactions.rollback(transaction)
@@ -159,6 +159,6 @@ def test_transactional_acks_of_a_deleted_queue_are_gone() -> None:
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, sequence)
     fixture.broker.remove(queue)
-    assert transactions.unsettle(transaction, reader.consumer, sequence)
+    assert transactions.unsettle(transaction, *transaction.acks)
     fixture.broker.flush()
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)

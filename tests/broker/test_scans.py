@@ -241,7 +241,7 @@ def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
     found = [each for each in scan(queue.queue) if each is not None]
     steady = broker_fixture.clock.steady
     assert found == [
-        (delivery.sequence, None if delivery.journaled else delivery.message)
+        (delivery.sequence, None if delivery.journaled else delivery)
         for delivery in queue.queue.browse()
         if not delivery.scheduled and not 0 < delivery.expires <= steady
     ]

@@ -92,8 +92,9 @@ def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
     transaction = transactions.begin()
     for sequence in (first, second):
         transactions.settle(transaction, reader.consumer, sequence)
-    assert transactions.unsettle(transaction, reader.consumer, first)
-    assert not transactions.unsettle(transaction, reader.consumer, first)
+    delivery = next(iter(transaction.acks))
+    assert transactions.unsettle(transaction, delivery)
+    assert not transactions.unsettle(transaction, delivery)
     transactions.commit(transaction)
     assert reader.held() == {"a": first}
     reader.settle("a")
@@ -109,7 +110,7 @@ def test_an_acknowledgement_taken_back_from_a_consumer_that_has_gone_frees_the_m
     transaction = transactions.begin()
     transactions.settle(transaction, gone.consumer, sequence)
     gone.detach()
-    transactions.unsettle(transaction, gone.consumer, sequence)
+    transactions.unsettle(transaction, *transaction.acks)
     assert fixture.read(queue).got() == ["a"]
 
 
@@ -171,6 +172,7 @@ def test_an_ended_transaction_raises() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
+    delivery = reader.consumer.unacked[sequence]
     transactions = fixture.broker.transactions
     committed, undone = transactions.begin(), transactions.begin()
     transactions.commit(committed)
@@ -181,7 +183,7 @@ def test_an_ended_transaction_raises() -> None:
         with pytest.raises(TransactionEnded):
             transactions.settle(ended, reader.consumer, sequence)
         with pytest.raises(TransactionEnded):
-            transactions.unsettle(ended, reader.consumer, sequence)
+            transactions.unsettle(ended, delivery)
         with pytest.raises(TransactionEnded):
             transactions.prepare(ended, b"xid")
         with pytest.raises(TransactionEnded):
@@ -325,7 +327,7 @@ def test_an_acknowledgement_taken_back_times_out_like_a_new_delivery() -> None:
     transaction = transactions.begin()
     transactions.settle(transaction, reader.consumer, sequence)
     fixture.wait(5000)
-    transactions.unsettle(transaction, reader.consumer, sequence)
+    transactions.unsettle(transaction, *transaction.acks)
     fixture.wait(999)
     assert reader.got() == ["a"]
     fixture.wait(1)

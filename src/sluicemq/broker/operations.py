@@ -57,10 +57,11 @@ STEP: Final = 50
 """Deliveries examined together."""
 
 
-def scan(subscription: Subscription) -> Iterator[tuple[int, Message | None] | None]:
+def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | None]:
     """Yield the ready and unacked messages in queue order, determined step by step.
 
-    Each is its sequence, with the message if it is not journaled; otherwise the caller fetches it.
+    Each is its sequence, with the delivery if the message is not journaled: it has the message
+    until it ends. The caller fetches a journaled message.
 
     The subscription may change meanwhile. Messages that arrive after the start are left out;
     messages dispatched meanwhile may be. None = no message in this step; the scan continues.
@@ -95,10 +96,10 @@ def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Deliver
         yield delivery
 
 
-def _browsed(delivery: Delivery, steady: int) -> tuple[int, Message | None] | None:
+def _browsed(delivery: Delivery, steady: int) -> tuple[int, Delivery | None] | None:
     if delivery.expires and delivery.expires <= steady:
         return None
-    return delivery.sequence, None if delivery.journaled else delivery.message
+    return delivery.sequence, None if delivery.journaled else delivery
 
 
 SLICE: Final = 200
@@ -163,7 +164,7 @@ class Operations:
         """Yield the deliveries acknowledged in transactions that have not ended."""
         transactions = self._transactions
         for transaction in (*transactions.open.values(), *transactions.prepared.values()):
-            for delivery, _ in transaction.acks:
+            for delivery in transaction.acks:
                 if delivery.subscription is subscription:
                     yield delivery
 

@@ -84,7 +84,7 @@ def snapshot(broker: Broker) -> bytes:
                     flying.setdefault(subscription.number, []).extend(_in_flight(subscription))
     transactions = broker.transactions
     for transaction in (*transactions.open.values(), *transactions.prepared.values()):
-        for delivery, _ in transaction.acks:
+        for delivery in transaction.acks:
             number = delivery.subscription.number
             if delivery.journaled == RECORDED:
                 if number in pending:

@@ -255,6 +255,7 @@ def relocate(old: Delivery, expiration: int) -> int:
         core.note_requeued(new)
     else:
         new.order = core.journal.next_sequence()
+    old.message = None
     new.attempts = old.attempts
     if new.attempts:
         subscription.back[new.sequence] = new

@@ -489,6 +489,8 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
     delivery = seize(subscription, sequence)
     if delivery is None:
         return False
+    if reason == "expired":
+        subscription.destination.statistics.expired += 1
     drop(delivery, reason, force)
     return True
 

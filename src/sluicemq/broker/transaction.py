@@ -32,7 +32,7 @@ work by no more than one slice.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator
 from enum import Enum
 from functools import partial
@@ -138,7 +138,7 @@ class Transaction:
         self.created = created
         self.state = TransactionState.OPEN
         self.sends: deque[tuple[Destination, Message]] = deque()
-        self.acks: deque[tuple[Delivery, Consumer | None]] = deque()
+        self.acks: OrderedDict[Delivery, Consumer | None] = OrderedDict()
         self.bytes = 0
         self.destinations: dict[Destination, Destination] = {}
         self.parts: deque[CommitPart] = deque()
@@ -163,7 +163,7 @@ class Transaction:
         if touched is None:
             touched = (
                 frozenset([destination.name for destination in self.destinations]),
-                frozenset([each.subscription.destination.name for each, _ in self.acks]),
+                frozenset([each.subscription.destination.name for each in self.acks]),
             )
             if self.state is TransactionState.PREPARED:  # a prepared transaction no longer changes
                 self._touched = touched
@@ -263,7 +263,7 @@ class Transactions:
         delivery = consumer.unacked.pop(sequence, None)
         if delivery is None:
             return False
-        transaction.acks.append((delivery, consumer))
+        transaction.acks[delivery] = consumer
         let_go(consumer)
         window = consumer.window
         if window.refill:
@@ -273,24 +273,21 @@ class Transactions:
             self._core.dirty[consumer.subscription] = None
         return True
 
-    def unsettle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
-        """Withdraw an acknowledgement: the consumer, even a retired one, holds the delivery again.
+    def unsettle(self, transaction: Transaction, delivery: Delivery) -> bool:
+        """Withdraw an acknowledgement: its consumer, even a retired one, holds the delivery again.
 
         If the consumer is detached, the delivery returns to its original position.
         """
         self._expect(transaction, TransactionState.OPEN)
-        for place, (delivery, holder) in enumerate(transaction.acks):
-            if delivery.sequence == sequence and holder is consumer:
-                del transaction.acks[place]
-                subscription = consumer.subscription
-                if consumer in subscription.consumers or (
-                    consumer.retired and not subscription.closed
-                ):
-                    hold(consumer, delivery)
-                else:
-                    give_back(subscription, [delivery], True)
-                return True
-        return False
+        consumer = transaction.acks.pop(delivery, None)
+        if consumer is None:
+            return False
+        subscription = consumer.subscription
+        if consumer in subscription.consumers or (consumer.retired and not subscription.closed):
+            hold(consumer, delivery)
+        else:
+            give_back(subscription, [delivery], True)
+        return True
 
     def prepare(
         self, transaction: Transaction, xid: bytes, done: Callable[[], None] = ignore
@@ -318,7 +315,7 @@ class Transactions:
             self._start(self._prepare(transaction))
         else:
             sends = [PreparedMessage.of(message) for _, message in transaction.sends]
-            acks = stored_acks(delivery for delivery, _ in transaction.acks)
+            acks = stored_acks(transaction.acks)
             self.record_prepared(
                 transaction, PreparedTransaction(xid, sends, acks, transaction.owner)
             )
@@ -392,7 +389,7 @@ class Transactions:
                 address, self._core.settings.default_destination, None, True
             )
             self._add(transaction, destination, message)
-        transaction.acks.extend((delivery, None) for delivery in deliveries)
+        transaction.acks.update(dict.fromkeys(deliveries))
         if record != transaction.record:
             transaction.parts.append(
                 CommitPart(record, len(transaction.sends) - before, len(deliveries))
@@ -465,7 +462,7 @@ class Transactions:
                 # numbering appends records of its own, which must not become part of the unit
                 self._destinations.number(destination)
             accepted.append((destination, message))
-        ended = [transaction.acks.popleft()[0] for _ in range(acks)]
+        ended = [transaction.acks.popitem(last=False)[0] for _ in range(acks)]
         acked = recorded(ended)
         if acked:
             self._core.event_recorder.write()
@@ -509,7 +506,7 @@ class Transactions:
         for record, _ in transaction.records:
             sequence = self.resolve(transaction, record, False)
         returned: dict[Subscription, list[Delivery]] = {}
-        for delivery, _ in transaction.acks:
+        for delivery in transaction.acks:
             returned.setdefault(delivery.subscription, []).append(delivery)
         for subscription, deliveries in returned.items():
             give_back(subscription, deliveries, True)
@@ -625,7 +622,7 @@ class Transactions:
                 ack = next(acks, None)
                 if ack is None:
                     break
-                ended.append(ack[0])
+                ended.append(ack)
                 deliveries += 1
             record = self._append_prepared(
                 encode(PreparedTransaction(b"", messages, stored_acks(ended)))

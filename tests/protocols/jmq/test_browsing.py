@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sluicemq.broker import Broker, ManualClock
+from sluicemq.broker import Broker, Delivery, ManualClock
 from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.dead_letters import DMQ_PROPERTIES
 from sluicemq.model.destination import Address, Kind
@@ -286,6 +287,23 @@ def test_requests_wait_their_turn(
     assert [a.consumer_id for a in answers[2:]] == [number for number, _ in requests[:3]]
 
 
+def test_the_waiting_requests_of_a_connection_have_a_limited_size(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(destination_commands, "MOST_WAITING_BYTES", 400)
+    peer.send("q", *"abc")
+    number, ids = browse(peer)
+    properties = {"JMQConsumerID": Long(number)}
+    peer.session.pause_delivery()  # the client does not read
+    for chosen in (ids[:1], ids[1:], ids[:1]):
+        peer.put(peer.request(H.DELIVER, properties, b"".join(chosen))[1])
+    assert [status(packet) for packet in peer.receive()] == [Status.UNAVAILABLE]
+    peer.session.resume_delivery()
+    peer.harness.turn()
+    assert [p.body for p in peer.receive() if p.is_message] == [b"a", b"b", b"c"]
+    assert [m.body for m in fetch(peer, number, ids * 2)] == [b"a", b"b", b"c"] * 2  # alone
+
+
 def test_only_so_much_is_listed_and_remembered(harness: Harness) -> None:
     peer = harness.connect(SessionOptions(browsed=2))
     peer.send("q", *"abc")
@@ -308,15 +326,32 @@ def test_what_is_on_disk_alone(tmp_path: Path) -> None:
     assert [m.body for m in fetch(peer, number, ids)] == [b"a", b"b", b"c"]
 
 
+def test_a_view_keeps_no_body_of_a_message_that_has_ended(harness: Harness, peer: Peer) -> None:
+    peer.send("q", "a", flags=0)
+    number, ids = browse(peer)
+    [delivery] = harness.queue("q").queue.browse()
+    message = delivery.message
+    peer.consume("q", peer.session_of())
+    peer.acknowledge(*peer.delivered())
+    del delivery
+    assert not [each for each in gc.get_referrers(message) if isinstance(each, (dict, list))]
+    assert peer.refusal(H.DELIVER, {"JMQConsumerID": Long(number)}, ids[0]) == Status.NOT_FOUND
+
+
+def transient(broker: Broker, number: int) -> Delivery:
+    """The delivery of a message that is not in the journal."""
+    queue = broker.destinations.resolve(Address(Kind.QUEUE, "q")).queue
+    message = Message(queue.destination.address, b"%d" % number)
+    return Delivery(queue, number, message, 4, 1, 0, 0, 0)
+
+
 @given(st.lists(st.integers(0, 30), unique=True, min_size=1), st.lists(st.integers(0, 40)))
 def test_a_view_finds_what_it_has(numbers: list[int], requested: list[int]) -> None:
     """Whatever the order."""
     broker = Broker(MemoryJournal(), ManualClock())
     view = View()
     for number in numbers:
-        message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
-        message.references = 1
-        view.add(number.to_bytes(16, "big") * 2, number, message)
+        view.add(number.to_bytes(16, "big") * 2, number, transient(broker, number))
     for number in requested:
         found = view.find(broker, number.to_bytes(16, "big") * 2)
         if number in numbers:
@@ -331,9 +366,7 @@ def test_an_id_that_begins_within_another_is_not_found() -> None:
     view = View()
     low, high = b"a" * 16, b"b" * 16
     for number, sysid in enumerate((low + high, low + high, high + low)):
-        message = Message(Address(Kind.QUEUE, "q"), b"%d" % number)
-        message.references = 1
-        view.add(sysid, number, message)
+        view.add(sysid, number, transient(broker, number))
     found = view.find(broker, high + low)
     assert found is not None
     assert found.body == b"2"

@@ -308,6 +308,7 @@ def test_a_dead_message(harness: Harness, peer: Peer, reason: int, expected: str
     properties = {"JMQAckType": 2, "JMQDeadReason": reason}
     peer.say(H.ACKNOWLEDGE, properties, blocks(message))
     assert harness.bodies("q") == []
+    assert harness.queue("q").statistics.expired == reason
     peer.consume("mq.sys.dmq", session)
     [dead] = peer.delivered()
     assert dead.sysid == message.sysid

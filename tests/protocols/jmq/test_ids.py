@@ -11,7 +11,6 @@ from sluicemq.protocols.jmq.fields import (
     NO_XID,
     Xid,
     decode_blocks,
-    decode_sysids,
     decode_xid,
     encode_blocks,
     encode_sysid,
@@ -99,13 +98,6 @@ def test_bodies_that_are_no_whole_number_of_blocks(size: int) -> None:
     for width in (LONG_BLOCK, INT_BLOCK):
         with pytest.raises(ProtocolError):
             decode_blocks(bytes(size), width)
-    with pytest.raises(ProtocolError):
-        decode_sysids(bytes(size))
-
-
-def test_lists_of_ids() -> None:
-    assert decode_sysids(b"") == []
-    assert decode_sysids(b"a" * 32 + b"b" * 32) == [b"a" * 32, b"b" * 32]
 
 
 def test_a_xid_of_the_java_client() -> None:

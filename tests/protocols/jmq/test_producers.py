@@ -269,6 +269,34 @@ def test_a_full_queue_that_is_removed(harness: Harness, peer: Peer) -> None:
     assert (answer.consumer_id, status(answer)) == (9, Status.NOT_FOUND)
 
 
+def test_a_message_to_a_wildcard_is_answered_once_all_topics_have_accepted_it(
+    harness: Harness, peer: Peer
+) -> None:
+    limits = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
+    consumer = harness.connect()
+    session = consumer.session_of()
+    numbers = []
+    for name in ("a.b", "a.c"):
+        harness.broker.destinations.declare(Address(Kind.TOPIC, name), limits)
+        numbers.append(consumer.consume(name, session, topic=True, size=0))
+        peer.send(name, "old", topic=True)
+    consumer.consume("a.d", session, topic=True)
+    producer = produce(peer, "a.*", topic=True)
+    flags = P | A | C
+    data = peer.message("a.*", "new", True, flags, consumer_id=9, producer_id=producer)
+    peer.put(data)
+    assert consumer.texts() == ["new"]  # from a.d
+    assert peer.receive() == []
+    consumer.resume(numbers[0], 2)
+    assert consumer.texts() == ["old", "new"]
+    assert peer.receive() == []
+    consumer.resume(numbers[1], 2)
+    assert consumer.texts() == ["old", "new"]
+    packets = peer.receive()
+    assert [p.consumer_id for p in packets if p.type == H.SEND_REPLY] == [9]
+    assert len(resumed(packets)) == 1
+
+
 def test_sends_that_wait_for_capacity_when_the_connection_closes(
     harness: Harness, peer: Peer
 ) -> None:

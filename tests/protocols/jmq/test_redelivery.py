@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import consumer_commands
+from sluicemq.protocols.jmq.connection import SessionOptions
+from sluicemq.protocols.jmq.fields import encode_blocks
 from sluicemq.protocols.jmq.packets import AckMode, C, PacketType, R, Status
 from tests.protocols.jmq.harness import Harness, Peer, blocks
 
@@ -65,6 +70,44 @@ def test_redelivered_messages_precede_new_ones(harness: Harness, peer: Peer) -> 
     peer.send("q", "e")
     peer.resume(consumer, 10)
     assert [m.body for m in peer.delivered()] == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_a_rollback_costs_the_same_in_every_order(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(authentication="basic", prefetch=4000))
+    session = peer.session_of(AckMode.NONE)
+    consumer = peer.consume("q", session, size=4000)
+    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(4000)]))
+    messages = peer.delivered()
+    elapsed = []
+    for order in (messages, messages[::-1]):
+        transaction = peer.begin(session)
+        peer.acknowledge(*messages, transaction=transaction)
+        peer.ask(H.STOP)
+        start = time.process_time()
+        peer.redeliver(*order, attempted=False, transaction=transaction)
+        elapsed.append(time.process_time() - start)
+        peer.say(H.START)
+        peer.resume(consumer, 4000)
+        messages = peer.delivered()
+    assert elapsed[1] < 4 * elapsed[0] + 0.02
+
+
+def test_a_redelivery_costs_the_same_with_many_pending_messages(harness: Harness) -> None:
+    peer = harness.connect(SessionOptions(authentication="basic", prefetch=8100))
+    peer.consume("q", peer.session_of(), size=8100)
+    peer.put(b"".join([peer.message("q", b"x", flags=0) for _ in range(8100)]))
+    messages = peer.delivered()
+    peer.ask(H.STOP)
+    elapsed = []
+    for some in (messages[:50], messages[50:-50], messages[-50:]):
+        start = time.process_time()
+        if len(some) > 50:
+            peer.redeliver(*some, attempted=False)
+        else:
+            for message in some:
+                peer.redeliver(message, attempted=False)
+        elapsed.append(time.process_time() - start)
+    assert elapsed[2] < 4 * elapsed[0] + 0.02
 
 
 def test_redelivery_keeps_to_priorities(peer: Peer) -> None:
@@ -230,16 +273,38 @@ def test_a_redelivered_message_is_the_last_one(harness: Harness, peer: Peer) -> 
     assert harness.queue("q").unacked == 3
 
 
-def test_closed_consumers_are_forgotten(harness: Harness, peer: Peer) -> None:
-    session = peer.session_of()
-    for _ in range(1100):
+def test_closed_consumers_are_forgotten(
+    harness: Harness, peer: Peer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(consumer_commands, "MOST_KNOWN", 10)
+    sessions = [peer.session_of() for _ in range(2)]
+    messages = []
+    for session in [sessions[0], *[sessions[1]] * 11]:
         number = peer.consume("q", session, size=1)
         peer.send("q", "a")
         [message] = peer.delivered()
         peer.close_consumer(number, message)
         peer.acknowledge(message)
+        messages.append(message)
     [jmq] = harness.coordinator.connections.values()
     assert jmq._connection.consumers == {}
-    [known] = jmq._connection.sessions.values()
-    assert known.consumers == {}
-    assert len(known.known) == 1000
+    assert all(not each.consumers for each in jmq._connection.sessions.values())
+    peer.acknowledge(*messages[-10:])
+    peer.acknowledge(messages[-11], expect=Status.NOT_FOUND)
+    peer.ask(H.DESTROY_SESSION, {"JMQSessionID": Long(sessions[1])}, expect=Status.OK)
+    peer.acknowledge(messages[-1], expect=Status.NOT_FOUND)
+
+
+def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) -> None:
+    elapsed = []
+    for _ in range(2):
+        session = peer.session_of()
+        number = peer.consume("q", session)
+        peer.close_consumer(number)
+        late = encode_blocks([(number, bytes(32))] * 3000)
+        start = time.process_time()
+        peer.ask(H.ACKNOWLEDGE, {}, late, expect=Status.OK)
+        elapsed.append(time.process_time() - start)
+        for _ in range(2000):
+            peer.session_of()
+    assert elapsed[1] < 4 * elapsed[0] + 0.02

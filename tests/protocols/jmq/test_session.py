@@ -671,3 +671,41 @@ def test_what_waits_behind_a_login_counts_until_it_is_answered() -> None:
     assert peer.session.buffered > 1000
     access.waiting[0][1](EVERYBODY)
     assert peer.session.buffered == 0
+
+
+# --- requests that take long ---------------------------------------------------------------------
+
+
+def test_long_requests_leave_time_for_other_clients() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    session = peer.session_of()
+    peer.consume("q", session)
+    harness.turn()
+    harness.scan_time.limit = 2
+    requests = [peer.request(H.STOP, {"JMQSessionID": Long(session)}) for _ in range(8)]
+    requests.append(peer.request(H.GOODBYE))
+    peer.session.receive(b"".join(data for _, data in requests))
+    peer.session.receive(peer.request(H.PING)[1])  # behind GOODBYE
+    answered = []
+    for _ in range(10):
+        packets = peer.receive()
+        assert len(packets) <= 4
+        answered += [packet.consumer_id for packet in packets]
+        harness.broker.flush()
+    assert answered == [number for number, _ in requests]
+
+
+def test_long_requests_wait_while_the_client_does_not_read() -> None:
+    harness = Harness()
+    peer = harness.connect()
+    harness.scan_time.limit = 1
+    peer.session.receive(b"".join([peer.request(H.STOP)[1] for _ in range(3)]))
+    answered = len(peer.receive())
+    assert answered < 3
+    peer.session.pause_delivery()
+    harness.turn()
+    assert peer.receive() == []
+    peer.session.resume_delivery()
+    harness.turn()
+    assert len(peer.receive()) == 3 - answered

@@ -358,6 +358,23 @@ def test_shared_consumers_of_jms_2(harness: Harness, client_id: str) -> None:
     assert harness.topic("t").subscriptions == {}
 
 
+def test_a_shared_subscription_has_one_topic(harness: Harness) -> None:
+    peer, other = harness.connect(), harness.connect()
+    share: dict[str, Any] = {"JMQJMSShare": True, "JMQSharedSubscriptionName": "s"}
+    consumers = [subscribe(peer, "t", **share) for _ in range(2)]
+    assert refused(other, "u", **share) == Status.CONFLICT
+    peer.close_consumer(consumers[0])
+    assert refused(other, "u", **share) == Status.CONFLICT
+    assert refused(other, "t", JMQSelector="a = 1", **share) == Status.CONFLICT
+    subscribe(harness.connect(client_id="me"), "u", **share)  # another name
+    peer.close_consumer(consumers[1])
+    subscribe(other, "u", **share)
+    publish(peer, "u", "a")
+    assert other.texts() == ["a"]
+    other.drop()
+    subscribe(peer, "t", **share)
+
+
 def test_shared_durable_consumers_of_jms_2(harness: Harness) -> None:
     peer = harness.connect()
     share: dict[str, Any] = {"JMQJMSShare": True, "JMQDurableName": "s"}

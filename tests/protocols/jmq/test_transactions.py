@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from sluicemq.broker import EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind
 from sluicemq.protocols.java import Long
+from sluicemq.protocols.jmq import transactions
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import QUEUE_CLASS, encode_blocks, encode_header
 from sluicemq.protocols.jmq.packets import A, AckMode, P, PacketType, Q, R, Status
@@ -405,6 +407,26 @@ def test_a_transaction_that_ends_in_time(harness: Harness) -> None:
     harness.turn(5000)
     assert harness.bodies("q") == [b"a"]
     peer.commit(transaction)
+
+
+def test_ended_transactions_do_not_stay_in_memory_until_their_timeout(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transactions, "MOST_REMEMBERED", 5)
+    options = SessionOptions(authentication="basic", transaction_timeout=1000, most=10)
+    peer = harness.connect(options)
+    for _ in range(50):
+        transaction = peer.begin()
+        peer.send("q", "a", transaction_id=transaction)
+        peer.commit(transaction)
+    for _ in range(5):
+        peer = harness.connect(options)
+        for _ in range(10):
+            peer.ask(H.START_TRANSACTION, {"JMQSessionLess": True}, expect=Status.OK)
+        peer.drop()
+    assert sum(type(each) is transactions.Branch for each in gc.get_objects()) < 30
+    harness.turn(options.detached_timeout)
+    assert not harness.broker.transactions.open
 
 
 def test_only_so_many_endings_are_remembered(harness: Harness) -> None:

@@ -328,6 +328,20 @@ def test_a_branch_of_its_session_is_lost_with_its_connection(
     assert status(step(other, ROLLBACK)) == Status.OK  # as it wishes
 
 
+def test_a_branch_of_its_session_stays_with_the_connection_that_has_joined(
+    harness: Harness, peer: Peer
+) -> None:
+    first = harness.connect()
+    number = number_of(step(first, START, JMQSessionLess=False))
+    number_of(step(peer, START, flags=XaFlag.JOIN))
+    first.send("out", "a", transaction_id=number)
+    first.drop()
+    peer.send("out", "b", transaction_id=number)
+    number_of(step(peer, END, flags=XaFlag.SUCCESS))
+    number_of(step(peer, COMMIT, flags=XaFlag.ONEPHASE))
+    assert harness.bodies("out") == [b"a", b"b"]
+
+
 @UNPREPARED
 @pytest.mark.parametrize("wish", [{}, {"JMQSessionLess": True}], ids=["absent", "true"])
 def test_a_branch_survives_its_connection(
@@ -491,6 +505,23 @@ def test_verify(harness: Harness, peer: Peer) -> None:
     complete = to_state(peer, S.COMPLETE, "y")
     for properties in ({"JMQTransactionID": Long(complete)}, {"JMQTransactionID": Long(5)}, {}):
         assert peer.refusal(H.VERIFY_TRANSACTION, properties) == Status.NOT_FOUND
+
+
+def test_a_user_has_a_limited_number_of_prepared_branches(harness: Harness) -> None:
+    options = SessionOptions(authentication="basic", most=2)
+    for name in "abc":
+        peer = harness.connect(options)
+        peer.send("out", name, transaction_id=number_of(step(peer, START, name)))
+        step(peer, END, name, flags=XaFlag.SUCCESS)
+        expected = Status.RESOURCE_FULL if name == "c" else Status.OK
+        assert status(step(peer, PREPARE, name)) == expected
+        if name != "c":
+            peer.drop()
+    assert status(step(peer, PREPARE, "a")) == Status.OK  # it is prepared
+    number_of(step(peer, COMMIT, "a"))
+    number_of(step(peer, PREPARE, "c"))
+    number_of(step(peer, COMMIT, "c"))
+    assert harness.bodies("out") == [b"a", b"c"]
 
 
 @pytest.mark.parametrize("wish", [True, False])

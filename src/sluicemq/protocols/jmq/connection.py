@@ -86,7 +86,8 @@ class SessionOptions(NamedTuple):
     held                 maximum number of unacked messages per consumer, regardless of its credit
     producer_flow        messages after which a producer waits for RESUME_FLOW; 0 = never
     most                 maximum number of sessions, of producers, of consumers and of transactions
-                         per connection; also of transactions of a user without a connection
+                         per connection; also of a user's transactions without a connection and of a
+                         user's prepared transactions
     browsed              maximum number of messages that BROWSE lists
     ping_interval        idle seconds before the broker pings a client; 0 = never
     transaction_timeout  ms from its first message or acknowledgement until the broker rolls back

@@ -10,6 +10,7 @@ the end of this process. The replies to the packets of one read are sent togethe
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Collection, Iterator
 from functools import partial
 from typing import Final
@@ -67,6 +68,9 @@ from sluicemq.protocols.transport import Alarm
 RECOVERY_SECONDS: Final = 0.1
 """Delay between the first START of a reconnected client and the first delivery."""
 
+MOST_KNOWN: Final = 10_000
+"""Maximum number of closed consumers that a connection knows."""
+
 _REPLY: Final = PacketType.ACKNOWLEDGE_REPLY.value
 _OK: Final = Status.OK.value
 
@@ -80,6 +84,7 @@ class ConsumerCommands:
         "_connection",
         "_delay",
         "_durables",
+        "_known",
         "_pending",
     )
 
@@ -90,6 +95,8 @@ class ConsumerCommands:
         self._broker = connection.broker
         self._delay = Alarm(connection.channel.transport)
         """Timer of a delayed START."""
+        self._known: OrderedDict[int, int] = OrderedDict()
+        """Sessions of the latest consumers by JMQConsumerID, for late acknowledgements."""
         self._pending: list[bytes] = []
         """Replies to the acknowledgements of the current read."""
 
@@ -212,7 +219,10 @@ class ConsumerCommands:
         )
         consumer.attach()
         connection.consumers[consumer_id] = consumer
-        session.add(consumer)
+        session.consumers[consumer_id] = consumer
+        self._known[consumer_id] = session.number
+        if len(self._known) > MOST_KNOWN:
+            self._known.popitem(last=False)
         if text(packet, "JMQDurableName"):
             changed = self._broker.last_ack_record
             self._broker.when_durable(changed, partial(self._added, packet, properties, consumer))
@@ -446,9 +456,8 @@ class ConsumerCommands:
         """
         consumer = self._connection.consumers.get(consumer_id)
         if consumer is None:
-            for session in self._connection.sessions.values():
-                if consumer_id in session.known:
-                    return None
+            if self._known.get(consumer_id) in self._connection.sessions:
+                return None
             raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
         if not consumer.holds:
             raise RejectedRequest(Status.NOT_ALLOWED, "this session does not acknowledge")

@@ -39,11 +39,12 @@ must have received, can reach the dead message queue by that attempt.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from heapq import heappop, heappush
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -58,6 +59,7 @@ from sluicemq.protocols.jmq.packets import AckMode, C, F, R
 from sluicemq.protocols.jmq.subscriptions import (
     ALONE,
     OF_QUEUE,
+    SHARED,
     Durables,
     Terms,
     foreign,
@@ -186,8 +188,6 @@ GIVEN_UP: Final = "client"
 """Reason of a dead message that a client could not process."""
 MOST_REROUTED: Final = 20
 """Number of deliveries after which a message that its consumers reject becomes a dead message."""
-MOST_KNOWN: Final = 1000
-"""Maximum number of closed consumers that a session knows."""
 _EVERYTHING: Final = 1 << 62
 _PAUSED: Final = 1
 """The reason for a pause: this consumer or its connection may not receive more now."""
@@ -201,6 +201,7 @@ class JmsConsumer:
     pauses   consumers of the engine: one, or one for each topic that a wildcard matches
     held     by SysMessageID: delivery index within this consumer, and the delivery. A sender may
              have used an id twice
+    pending  heap of pending messages in queue order
     passed   highest delivery index that has been acknowledged
     known    True once the client knows its number, which must precede the first delivery
     closed   True after DELETE_CONSUMER, while it still holds messages
@@ -266,7 +267,7 @@ class JmsConsumer:
         self.window = Window(0, False)
         self.pauses = DeliveryPauses(self._broker, _PAUSED)
         self.held: Unacked[bytes, tuple[int, Delivery]] = Unacked()
-        self.pending: deque[Delivery] = deque()
+        self.pending: list[tuple[int, int, int, Delivery]] = []
         self.passed = 0
         self._written = 0
         self._most_held = outbound.most_held
@@ -288,6 +289,8 @@ class JmsConsumer:
         pattern = self._pattern
         if terms.durable:
             self._durables.make_way(terms, self._address.name, self._outbound.channel.identity)
+        elif terms.sort == SHARED:
+            self._durables.share(terms.name, self._address.name)
         self._outbound.consumers[self] = None
         if pattern is not None:
             self._broker.destinations.creations.append(self._created)
@@ -384,11 +387,17 @@ class JmsConsumer:
         counts_bytes = outbound.counts_bytes or self.byte_credit.limited
         paused = self.pauses.reasons
         if paused or capacity < len(deliveries) or counts_bytes:
-            self.pending.extend(deliveries)
+            self._add_pending(deliveries)
             if not paused and not self._drain():
                 self.pauses.pause(_PAUSED)
         else:
             self._write(deliveries)
+
+    def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
+        """Make deliveries pending."""
+        for delivery in deliveries:
+            place = (-delivery.priority, delivery.order, delivery.sequence, delivery)
+            heappush(self.pending, place)
 
     def _drain(self) -> bool:
         """Write pending messages up to the limits; return whether more may be written then."""
@@ -407,7 +416,7 @@ class JmsConsumer:
             capacity = min(outbound.capacity, self.credit, len(pending))
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
-            taken = [pending.popleft() for _ in range(capacity)]
+            taken = [heappop(pending)[-1] for _ in range(capacity)]
             ready = [delivery for delivery in taken if self._has(delivery)]
             if ready:
                 self._write(ready)
@@ -554,11 +563,9 @@ class JmsConsumer:
             if self.closed:
                 self._broker.release(holder, sequences, attempted=attempted)
             else:
-                self.pending += self._broker.again(holder, sequences, attempted=attempted)
-        if requested:
-            self.pending = deque(sorted(self.pending, key=_place))
-            if self._outbound.safe:
-                self._outbound.acknowledged()
+                self._add_pending(self._broker.again(holder, sequences, attempted=attempted))
+        if requested and self._outbound.safe:
+            self._outbound.acknowledged()
         self.level()
 
     # --- the end -----------------------------------------------------------------------------
@@ -588,7 +595,7 @@ class JmsConsumer:
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
-        pending = {delivery.sequence for delivery in self.pending}
+        pending = {delivery.sequence for *_, delivery in self.pending}
         held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
         holders = dict.fromkeys(self.pauses.engines)
@@ -611,6 +618,8 @@ class JmsConsumer:
         """End the deliveries and return the consumers of the engine."""
         self.closed = True
         del self._outbound.consumers[self]
+        if self.terms.sort == SHARED:
+            self._durables.unshare(self.terms.name)
         if self._pattern is not None:
             self._broker.destinations.creations.remove(self._created)
         return self.pauses.take()
@@ -642,21 +651,12 @@ class JmsSession:
     mode       NONE also for sessions with transactions
     stopped    True if the session delivers nothing, also on a started connection
     consumers  consumers, including closed ones with unacked messages
-    known      numbers of the latest consumers, for late acknowledgements
     """
 
     number: int
     mode: AckMode
     stopped: bool = False
     consumers: dict[int, JmsConsumer] = field(default_factory=dict)
-    known: dict[int, None] = field(default_factory=dict)
-
-    def add(self, consumer: JmsConsumer) -> None:
-        """Add a consumer."""
-        self.consumers[consumer.number] = consumer
-        self.known[consumer.number] = None
-        if len(self.known) > MOST_KNOWN:
-            del self.known[next(iter(self.known))]
 
     def start(self, started: bool = True) -> None:
         """Begin to deliver, or stop until the next call."""
@@ -686,8 +686,3 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
         consumer.send_again(sysids, attempted)
-
-
-def _place(delivery: Delivery) -> tuple[int, int]:
-    """Return the sort key for queue order."""
-    return -delivery.priority, delivery.order

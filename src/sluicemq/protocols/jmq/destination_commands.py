@@ -35,7 +35,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from sluicemq.broker import Broker, Destination, Selector, scan
+from sluicemq.broker import Broker, Delivery, Destination, Selector, scan
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import (
     Address,
@@ -65,7 +65,7 @@ from sluicemq.protocols.jmq.destinations import (
     longs,
     metrics_of,
 )
-from sluicemq.protocols.jmq.fields import SYSID_SIZE, decode_sysids, format_name
+from sluicemq.protocols.jmq.fields import SYSID_SIZE, format_name
 from sluicemq.protocols.jmq.mapping import deliver_chunks, sysid_of
 from sluicemq.protocols.jmq.packets import DestType, L, RejectedRequest, Status, W
 from sluicemq.protocols.jmq.wire import Packet, number, truth
@@ -76,6 +76,8 @@ MOST_VIEWS: Final = 8
 """Maximum number of BROWSE replies to which DELIVER may refer; older ones are dropped."""
 MOST_WAITING: Final = 1000
 """Maximum number of waiting requests of a connection."""
+MOST_WAITING_BYTES: Final = 1 << 20
+"""Maximum size of its waiting requests in bytes, unless there is only one."""
 
 _FLAVOURS: Final = {
     DestType.SINGLE: (1, 0),
@@ -259,21 +261,22 @@ class View:
 
     ids        all ids, as in the reply
     sequences  sequence numbers in the same order
-    messages   messages that are not in the journal, by sequence number
+    deliveries those of messages that are not in the journal, by sequence number. They have the
+               message until they end, so that the view keeps no bodies in memory
     cursor     index of the message after the one that was found last
     """
 
     ids: bytearray = field(default_factory=bytearray)
     sequences: array[int] = field(default_factory=partial(array, "Q"))
-    messages: dict[int, Message] = field(default_factory=dict)
+    deliveries: dict[int, Delivery] = field(default_factory=dict)
     cursor: int = 0
 
-    def add(self, sysid: bytes, sequence: int, message: Message | None) -> None:
-        """Add a message; `message` is set if it is not in the journal."""
+    def add(self, sysid: bytes, sequence: int, delivery: Delivery | None) -> None:
+        """Add a message; `delivery` is set if it is not in the journal."""
         self.ids += sysid
         self.sequences.append(sequence)
-        if message is not None:
-            self.messages[sequence] = message
+        if delivery is not None:
+            self.deliveries[sequence] = delivery
 
     def find(self, broker: Broker, sysid: bytes) -> Message | None:
         """Return the message if it still exists, or None. Fast for ids in order."""
@@ -287,9 +290,9 @@ class View:
         place = at // SYSID_SIZE
         self.cursor = place + 1
         sequence = self.sequences[place]
-        message = self.messages.get(sequence)
-        if message is not None:
-            return message if message.references else None
+        delivery = self.deliveries.get(sequence)
+        if delivery is not None:
+            return delivery.message
         return read(broker, sequence)
 
 
@@ -324,6 +327,7 @@ class Browsing:
         "_scans",
         "_views",
         "_waiting",
+        "_waiting_bytes",
     )
 
     def __init__(self, connection: JmqConnection) -> None:
@@ -332,7 +336,9 @@ class Browsing:
         self._scans = connection.broker.scans
         self._views: dict[int, View] = {}
         """Views by the JMQConsumerID in BROWSE_REPLY."""
-        self._waiting: deque[Work] = deque()
+        self._waiting: deque[tuple[Work, int]] = deque()
+        """Requests in order, with their sizes in bytes."""
+        self._waiting_bytes = 0
         self._running = False
         """True while the next slice is scheduled."""
 
@@ -354,22 +360,26 @@ class Browsing:
                 packet, properties=properties, body=dumps_map(longs(metrics_of(destination)))
             )
             return
-        self._begin(self._list(packet, compiled))
+        self._begin(self._list(packet, compiled), packet)
 
     def deliver(self, packet: Packet) -> None:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
-        sysids = decode_sysids(packet.body)
-        self._begin(self._send(packet, consumer_id, sysids))
+        if len(packet.body) % SYSID_SIZE:
+            raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageIDs")
+        self._begin(self._send(packet, consumer_id), packet)
 
     # --- one after the other -----------------------------------------------------------------
 
-    def _begin(self, work: Work) -> None:
-        if len(self._waiting) >= MOST_WAITING:
+    def _begin(self, work: Work, packet: Packet) -> None:
+        size = len(packet.head) + len(packet.body)
+        too_large = self._waiting_bytes + size > MOST_WAITING_BYTES
+        if len(self._waiting) >= MOST_WAITING or (self._waiting and too_large):
             raise RejectedRequest(
                 Status.UNAVAILABLE, "too much is being browsed on this connection"
             )
-        self._waiting.append(work)
+        self._waiting.append((work, size))
+        self._waiting_bytes += size
         if not self._running:
             self._running = True
             self._scans.begin(self._step)
@@ -390,9 +400,9 @@ class Browsing:
         while self._waiting:
             if self._connection.channel.congested:
                 return  # until `go_on`
-            if next(self._waiting[0], self) is self:
+            if next(self._waiting[0][0], self) is self:
                 if self._waiting:
-                    self._waiting.popleft()
+                    self._waiting_bytes -= self._waiting.popleft()[1]
                 if not self._scans.over():
                     continue
             self._running = bool(self._waiting)
@@ -414,10 +424,10 @@ class Browsing:
             over = self._scans.over
             for listed in scan(destination.queue):
                 if listed is not None:
-                    sequence, unjournaled = listed
-                    message = unjournaled or read(broker, sequence)
+                    sequence, delivery = listed
+                    message = delivery.message if delivery else read(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
-                        view.add(sysid_of(message, identity), sequence, unjournaled)
+                        view.add(sysid_of(message, identity), sequence, delivery)
                         if len(view.sequences) >= most:
                             break
                 if over():
@@ -431,7 +441,7 @@ class Browsing:
 
     # --- DELIVER -----------------------------------------------------------------------------
 
-    def _send(self, packet: Packet, consumer_id: int, sysids: list[bytes]) -> Work:
+    def _send(self, packet: Packet, consumer_id: int) -> Work:
         """Send the messages that still exist, each once the next one is found.
 
         The last one has the L bit.
@@ -440,8 +450,9 @@ class Browsing:
         answered = False
         size = 0
         over = self._scans.over
-        for sysid in sysids:
-            message = self._find(consumer_id, sysid)
+        body = packet.body
+        for at in range(0, len(body), SYSID_SIZE):
+            message = self._find(consumer_id, body[at : at + SYSID_SIZE])
             if message is not None:
                 if found is not None:
                     if not answered:

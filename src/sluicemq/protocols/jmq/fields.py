@@ -163,13 +163,6 @@ def encode_blocks(blocks: list[tuple[int, bytes]], width: int = LONG_BLOCK) -> b
     return b"".join([pack(consumer_id, sysid) for consumer_id, sysid in blocks])
 
 
-def decode_sysids(body: bytes) -> list[bytes]:
-    """Decode SysMessageIDs. Raises ProtocolError if the body is not a whole number of them."""
-    if len(body) % SYSID_SIZE:
-        raise ProtocolError(f"{len(body)} bytes are no SysMessageIDs of {SYSID_SIZE}")
-    return [body[at : at + SYSID_SIZE] for at in range(0, len(body), SYSID_SIZE)]
-
-
 class Xid(NamedTuple):
     """A global transaction's name (JTA's Xid).
 

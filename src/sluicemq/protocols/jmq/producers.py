@@ -84,6 +84,7 @@ class Producers:
         "_branches",
         "_broker",
         "_connection",
+        "_copies",
         "_persistent",
         "_producers",
         "_queues",
@@ -108,6 +109,9 @@ class Producers:
         """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
         self._searches = 0
+        self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
+        """Messages to wildcards: the number of copies that wait for capacity, and the error of
+        another copy. Each has one answer, after its last copy."""
         self.publisher: Publisher[Packet] = Publisher(connection.channel, self)
 
     # --- producers ---------------------------------------------------------------------------
@@ -205,19 +209,23 @@ class Producers:
         return destination
 
     def _copy(self, packet: Packet, header: VariableHeader, address: Address) -> bool:
-        """Publish a copy of a message to each topic that matches its wildcard.
+        """Publish a copy of a message to each topic that matches its wildcard; return as `_take`.
 
         Raises the errors of `_take`, after trying all topics.
         """
         self._check(address)
         problem: BrokerError | None = None
+        parked = 0
         for topic in matching(self._broker, Pattern(address.name)):
             copy = self._addressed(packet, header, topic.name)
             message = message_of(copy, self._connection.sender, self._persistent, self._transient)
             try:
-                self._take(copy, header, topic, message)
+                parked += not self._take(packet, header, topic, message)
             except BrokerError as error:
                 problem = error
+        if parked:
+            self._copies[packet] = (parked, problem)
+            return False
         if problem is not None:
             raise problem
         return True
@@ -318,10 +326,16 @@ class Producers:
 
     def finish_parked(self, request: Packet, error: BrokerError | None) -> None:
         """Reply to a message that has waited for capacity."""
+        if request in self._copies:
+            left, problem = self._copies.pop(request)
+            error = error or problem
+            if left > 1:
+                self._copies[request] = (left - 1, error)
+                return
         if error is None:
             self.publisher.confirm_parked(request)
         else:
-            self._connection.refuse(request, RejectedRequest(Status.NOT_FOUND, str(error)))
+            self._connection.refuse(request, error)
             self.resume(request)
 
     def end(self) -> None:

@@ -100,6 +100,20 @@ _BEFORE_LOGIN: Final = frozenset(
 _GOING_ON: Final = frozenset({Status.OK, Status.NOT_FOUND})
 """Statuses of HELLO_REPLY after which a client may log in."""
 
+_LONG: Final = frozenset(
+    {
+        PacketType.START,
+        PacketType.STOP,
+        PacketType.ADD_CONSUMER,
+        PacketType.DELETE_CONSUMER,
+        PacketType.DESTROY_SESSION,
+        PacketType.SET_CLIENTID,
+        PacketType.RECOVER_TRANSACTION,
+    }
+)
+"""Requests whose time depends on the number of consumers, subscriptions or transactions. They use
+the time for scans, so that many of them do not delay other clients."""
+
 Packets = Sequence[Packet]
 
 
@@ -164,6 +178,7 @@ class JmqSession:
         "_coordinator",
         "_decoder",
         "_handlers",
+        "_interrupted",
         "_login",
         "_nonce",
         "_producers",
@@ -210,6 +225,8 @@ class JmqSession:
         """Compilation job of the selector."""
         self._at_end = False
         """True after EOF; the session still processes the packets that are held."""
+        self._interrupted = False
+        """True while packets are held because the time for scans is used up."""
         self._timer = Alarm(transport)
         """Timer of the next check for an idle client."""
         self._silent = 0
@@ -220,8 +237,9 @@ class JmqSession:
         """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
         consumers = self._consumer_commands
+        table: dict[int, Callable[[Packet], None]]
         transactions = TransactionCommands(connection, self._coordinator.branches)
-        return {
+        table = {
             PacketType.HELLO: self._hello,
             PacketType.AUTHENTICATE: self._authenticate,
             PacketType.GOODBYE: self._goodbye,
@@ -257,6 +275,9 @@ class JmqSession:
             PacketType.VERIFY_TRANSACTION: self._verify_or_reply_info,
             PAGE_VERIFY_TRANSACTION: transactions.verify,
         }
+        for kind in _LONG:
+            table[kind] = partial(self._limit, table[kind])
+        return table
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -316,6 +337,8 @@ class JmqSession:
         self._connection.outbound.measure()
         self._browsing.go_on()
         self._channel.update_reading()
+        if self._interrupted:
+            self._connection.broker.scans.schedule(self._go_on)
 
     def closed(self) -> None:
         """Requeue the unacked messages and release all resources."""
@@ -356,7 +379,8 @@ class JmqSession:
     # --- packets -----------------------------------------------------------------------------
 
     def _handle(self, packets: Packets, size: int = 0) -> None:
-        """Process packets of `size` bytes, up to a login or selector that takes time."""
+        """Process packets of `size` bytes, up to a login or selector that takes time, or until the
+        time for scans is used up."""
         channel = self._channel
         login = self._login
         send = self._producers.send
@@ -374,7 +398,7 @@ class JmqSession:
             except SelectorPending as pending:
                 self._compile(str(pending), packets[place:], size)
                 break
-            if channel.held is not None:  # the login takes time
+            if channel.held is not None:  # the login takes time, or an interruption
                 if behind := packets[place + 1 :]:
                     channel.hold(list(behind), size)
                 break
@@ -401,6 +425,24 @@ class JmqSession:
                 Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here"
             )
         return handler
+
+    def _limit(self, handler: Callable[[Packet], None], packet: Packet) -> None:
+        """Process a packet; if the time for scans is used up then, the packets behind it are
+        processed in a later iteration."""
+        handler(packet)
+        scans = self._connection.broker.scans
+        if scans.over():
+            self._channel.hold([], 0)
+            self._interrupted = True
+            scans.schedule(self._go_on)
+
+    def _go_on(self) -> None:
+        """Process the packets behind an interruption, unless the client does not read."""
+        channel = self._channel
+        if self._interrupted and not channel.congested:
+            self._interrupted = False
+            size = channel.held_bytes
+            self._handle(channel.release(), size)
 
     def _compile(self, text: str, packets: Packets, size: int) -> None:
         """Compile a selector in another thread, then process the packets of `size` bytes."""
@@ -645,6 +687,7 @@ class JmqSession:
             self._compilation = None
         self._timer.cancel()
         self._channel.release()
+        self._interrupted = False
         self._give_back()
 
     def _close(self, reason: str) -> None:

@@ -144,10 +144,10 @@ def stands_for(pattern: Pattern, topic: Destination) -> bool:
 
 
 class Durables:
-    """Durable subscriptions of JMQ clients by name. A name is one subscription, even if the engine
-    has one for each topic that a wildcard matches."""
+    """Durable subscriptions of JMQ clients by name, and the topics of shared ones. A name is one
+    subscription, even if the engine has one for each topic that a wildcard matches."""
 
-    __slots__ = ("_broker", "_expected", "_names")
+    __slots__ = ("_broker", "_expected", "_names", "_shared")
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
@@ -155,6 +155,9 @@ class Durables:
         """Wildcards, whose subscriptions include topics that are created later."""
         self._names: dict[str, dict[str, dict[Subscription, None]]] = {}
         """Subscriptions by client id, quoted as in the names, and name."""
+        self._shared: dict[str, tuple[str, int]] = {}
+        """Topics of the shared subscriptions that are not durable, and the numbers of their
+        consumers, by name."""
         for subscription in broker.durable_subscriptions.values():
             name = subscription.name.partition(" ")[0]
             pattern = wildcard_of(subscription)
@@ -195,6 +198,22 @@ class Durables:
         """Subscribe to topics that are created later and match the wildcard."""
         self._expected[terms.name] = (terms, pattern)
         self.add(terms.name)
+
+    def share(self, name: str, topic: str) -> None:
+        """Add a consumer to a shared subscription that is not durable.
+
+        Raises SubscriptionInUse if the name has consumers of another topic (JMS 2.0 section 8.3.2).
+        """
+        present, consumers = self._shared.get(name, (topic, 0))
+        if present != topic:
+            raise SubscriptionInUse(f"{name} is a subscription of the topic {present}")
+        self._shared[name] = (topic, consumers + 1)
+
+    def unshare(self, name: str) -> None:
+        """Remove a consumer from a shared subscription that is not durable."""
+        topic, consumers = self._shared.pop(name)
+        if consumers > 1:
+            self._shared[name] = (topic, consumers - 1)
 
     def _created(self, topic: Destination) -> None:
         for terms, pattern in list(self._expected.values()):

@@ -38,7 +38,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from sluicemq.broker import Broker, Consumer, Delivery, Transaction
+from sluicemq.broker import NEVER, Broker, Consumer, Delivery, Transaction
 from sluicemq.broker import TransactionState as EngineState
 from sluicemq.model.access import Identity
 from sluicemq.model.errors import BrokerError, ProtocolError, SluiceError
@@ -65,6 +65,8 @@ from sluicemq.protocols.ownership import claim_transaction, may_use_transaction
 
 MOST_REMEMBERED: Final = 4096
 """Maximum number of remembered ended transactions."""
+LOOK_INTERVAL: Final = 1000
+"""Minimum ms between two searches for transactions to roll back."""
 
 
 @dataclass(slots=True, eq=False)
@@ -82,7 +84,7 @@ class Branch:
                  and the delivery
     used         steady ms of the first message or acknowledgement, 0 = there is none
     timeout      ms after that until it is rolled back, 0 = never
-    detached     how often it was left by its last connection
+    expires      steady ms at which it is rolled back if no connection joins it, or NEVER
     """
 
     number: int
@@ -99,7 +101,7 @@ class Branch:
     )
     used: int = 0
     timeout: int = 0
-    detached: int = 0
+    expires: int = NEVER
 
     @property
     def can_roll_back(self) -> bool:
@@ -111,6 +113,14 @@ class Branch:
         )
 
     @property
+    def deadline(self) -> int:
+        """Steady ms at which the broker rolls it back, or NEVER."""
+        if not self.can_roll_back:
+            return NEVER
+        used = self.used + self.timeout if self.used and self.timeout else NEVER
+        return min(used, self.expires)
+
+    @property
     def over(self) -> bool:
         """True if the transaction has ended."""
         return self.state in (State.COMMITTED, State.ROLLEDBACK, State.TIMED_OUT)
@@ -119,7 +129,16 @@ class Branch:
 class Branches:
     """Transactions of all JMQ connections of a broker."""
 
-    __slots__ = ("_broker", "_by_connection", "_by_xid", "_ended", "_kept", "_open", "_uid")
+    __slots__ = (
+        "_broker",
+        "_by_connection",
+        "_by_xid",
+        "_ended",
+        "_kept",
+        "_look_at",
+        "_open",
+        "_uid",
+    )
 
     def __init__(self, broker: Broker, uid: Callable[[], int]) -> None:
         self._broker = broker
@@ -131,6 +150,8 @@ class Branches:
         self._ended: OrderedDict[int, Branch] = OrderedDict()
         self._kept: dict[str, dict[int, Branch]] = {}
         """Unprepared transactions without a connection, by owner and number."""
+        self._look_at = NEVER
+        """Steady ms of the next search for transactions whose time is over."""
 
     # --- finding -----------------------------------------------------------------------------
 
@@ -154,6 +175,7 @@ class Branches:
             )
         if not branch.used:
             branch.used = self._broker.clock.steady
+            self._expect_look(branch.deadline)
         return branch
 
     def usable(self, branch: Branch, connection: JmqConnection) -> bool:
@@ -238,8 +260,6 @@ class Branches:
         if xid:
             self._by_xid[xid] = branch
         self.join(branch, connection)
-        if branch.timeout:
-            self._broker.call_at(self._broker.clock.steady + branch.timeout, self._ring, branch)
         return branch
 
     def join(self, branch: Branch, connection: JmqConnection) -> None:
@@ -250,24 +270,32 @@ class Branches:
 
     # --- time --------------------------------------------------------------------------------
 
-    def _ring(self, branch: Branch) -> None:
-        """Roll back the transaction after its timeout, which starts with its first use.
+    def _expect_look(self, deadline: int) -> None:
+        """Look for transactions to roll back at steady time `deadline`. There is one timer for all:
+        one for each would keep those that have ended in memory."""
+        if deadline < self._look_at:
+            self._look_at = deadline
+            self._broker.call_at(deadline, self._look, deadline)
 
-        A session with local transactions always has an open one, possibly unused.
-        """
-        if not branch.can_roll_back:
-            return
+    def _look(self, when: int) -> None:
+        """Roll back the transactions whose time is over."""
+        if when != self._look_at:
+            return  # there was an earlier look, which has set the time of the next one
         now = self._broker.clock.steady
-        due = (branch.used or now) + branch.timeout
-        if due > now:
-            self._broker.call_at(due, self._ring, branch)
-        else:
-            self.roll_back(branch, State.TIMED_OUT)
+        following = NEVER
+        for branch in list(self._open.values()):
+            deadline = branch.deadline
+            if deadline <= now:
+                self.roll_back(branch, State.TIMED_OUT)
+            else:
+                following = min(following, deadline)
+        self._look_at = NEVER
+        if following < NEVER:
+            self._expect_look(max(following, now + LOOK_INTERVAL))
 
     def _detach(self, branch: Branch, timeout: int, most: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
         At most `most` are kept for its owner; the oldest goes first."""
-        branch.detached += 1
         if not branch.can_roll_back:
             return
         branch.kept_for = branch.transaction.owner
@@ -277,8 +305,8 @@ class Branches:
             oldest = next((each for each in kept.values() if each.can_roll_back), branch)
             self.roll_back(oldest, State.TIMED_OUT)
         if timeout:
-            when = self._broker.clock.steady + timeout
-            self._broker.call_at(when, self._end_detached, (branch, branch.detached))
+            branch.expires = self._broker.clock.steady + timeout
+            self._expect_look(branch.expires)
 
     def _keep_no_longer(self, branch: Branch) -> None:
         """Remove a branch from those without a connection: it is joined, prepared or ended."""
@@ -288,16 +316,22 @@ class Branches:
             if not kept:
                 del self._kept[branch.kept_for]
             branch.kept_for = None
-
-    def _end_detached(self, argument: tuple[Branch, int]) -> None:
-        branch, detached = argument
-        if branch.can_roll_back and not branch.joined and branch.detached == detached:
-            self.roll_back(branch, State.TIMED_OUT)
+            branch.expires = NEVER
 
     # --- the end -----------------------------------------------------------------------------
 
-    def prepare(self, branch: Branch, done: Callable[[], None]) -> None:
-        """Prepare; call `done` when the state is durable. Raises BrokerError."""
+    def prepare(self, branch: Branch, most: int, done: Callable[[], None]) -> None:
+        """Prepare; call `done` when the state is durable.
+
+        Raises BrokerError; RejectedRequest if its owner has `most` prepared branches already.
+        """
+        prepared = self._broker.transactions.prepared
+        if branch.state is not State.PREPARED and len(prepared) >= most:
+            owner = branch.transaction.owner
+            if sum(each.owner == owner for each in prepared.values()) >= most:
+                raise RejectedRequest(
+                    Status.RESOURCE_FULL, f"{most} branches of this user are prepared already"
+                )
         self._broker.transactions.prepare(branch.transaction, branch.xid, done)
         if branch.state is not State.PREPARED:
             branch.state = State.PREPARED
@@ -335,10 +369,7 @@ class Branches:
             if acked is None:
                 continue
             consumer, holder, delivery = acked
-            if (
-                unsettle(branch.transaction, holder, delivery.sequence)
-                and delivery.sequence in holder.unacked
-            ):
+            if unsettle(branch.transaction, delivery) and delivery.sequence in holder.unacked:
                 consumer.put_back(block[1], delivery)
                 held.append((consumer, block[1]))
         return held
@@ -371,11 +402,12 @@ class Branches:
     def leave(self, connection: JmqConnection) -> None:
         """Remove a closed connection from its transactions."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
+            branch.joined.discard(connection.number)
+            if branch.joined:
+                continue
             if branch.sessionless or not branch.can_roll_back:
-                branch.joined.discard(connection.number)
-                if not branch.joined:
-                    options = connection.options
-                    self._detach(branch, options.detached_timeout, options.most)
+                options = connection.options
+                self._detach(branch, options.detached_timeout, options.most)
             else:
                 self.roll_back(branch)
                 if not branch.xid:  # no client knows its number any more
@@ -465,7 +497,8 @@ class TransactionCommands:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, XaFlag.NOFLAGS)
-        self._branches.prepare(branch, partial(self._answer, packet, branch))
+        most = self._connection.options.most
+        self._branches.prepare(branch, most, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
