@@ -261,4 +261,6 @@ def relocate(old: Delivery, expiration: int) -> int:
     enter(new, 0)
     if subscription.destination.limited:
         shed(subscription)
+    if core.memory > core.memory_budget and new.journaled and new.message:
+        core.drop_message(new)
     return new.order
