@@ -186,8 +186,13 @@ def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]
 
 
 def hold(consumer: Consumer, delivery: Delivery) -> None:
-    """Return a delivery from a transaction to the consumer that acknowledged it there."""
+    """Return a delivery from a transaction to the consumer that acknowledged it there.
+
+    Raises JournalDamaged, RecordNotFound.
+    """
     subscription = consumer.subscription
+    if delivery.message is None:
+        subscription.core.load(delivery)
     # the acknowledgement timeout starts again, so the oldest delivery stays first
     delivery.delivered = subscription.core.clock.steady
     consumer.unacked[delivery.sequence] = delivery

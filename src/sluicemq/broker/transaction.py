@@ -264,6 +264,8 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks.append((delivery, consumer))
+        if self._core.memory > self._core.memory_budget and delivery.journaled:
+            self._core.drop_message(delivery)
         let_go(consumer)
         window = consumer.window
         if window.refill:
@@ -276,12 +278,12 @@ class Transactions:
     def unsettle(self, transaction: Transaction, consumer: Consumer, sequence: int) -> bool:
         """Withdraw an acknowledgement: the consumer, even a retired one, holds the delivery again.
 
-        If the consumer is detached, the delivery returns to its original position.
+        If the consumer is detached, the delivery returns to its original position. Raises
+        JournalDamaged, RecordNotFound.
         """
         self._expect(transaction, TransactionState.OPEN)
         for place, (delivery, holder) in enumerate(transaction.acks):
             if delivery.sequence == sequence and holder is consumer:
-                del transaction.acks[place]
                 subscription = consumer.subscription
                 if consumer in subscription.consumers or (
                     consumer.retired and not subscription.closed
@@ -289,6 +291,7 @@ class Transactions:
                     hold(consumer, delivery)
                 else:
                     give_back(subscription, [delivery], True)
+                del transaction.acks[place]
                 return True
         return False
 
