@@ -86,6 +86,15 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
+def test_a_message_over_the_budget_that_arrives_expired_stays_as_well() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_budget=0))
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(fixture.queue("other"), "in memory", durability=Durability.NONE)
+    fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
+    [sequence] = fixture.send(queue, "a", expiration=fixture.clock.wall)
+    assert (queue.queue.refused.keys(), fixture.broker.memory) == ({sequence}, 9)
+
+
 def test_a_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
