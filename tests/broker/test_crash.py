@@ -409,6 +409,22 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool
     assert [reader.attempts for reader in readers] == [{"seen": 4, "not seen": 1}] * 2
 
 
+@pytest.mark.parametrize("recorded", [False, True], ids=["buffered", "recorded"])
+def test_messages_returned_unprocessed_are_not_redelivered_after_a_restart(
+    disk: Disk, recorded: bool
+) -> None:
+    disk.send(disk.queue(), "a", "b")
+    for _ in range(3):
+        reader = disk.read(disk.broker.destinations.queue("q").queue)
+        disk.sync()
+        if recorded:
+            deliver_for_good(disk)
+        assert reader.attempts == {"a": 1, "b": 1}
+        disk.broker.retire(reader.consumer)
+        deliver_for_good(disk)
+        disk.crash()
+
+
 def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:
     queue = disk.queue()
     reader = disk.read(queue.queue)

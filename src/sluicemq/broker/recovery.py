@@ -296,8 +296,10 @@ class _Recovery:
         flying.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
+        flying = self.flying.get(attempts.subscription, {})
         for sequence, count in attempts.counts:
             self.attempts[attempts.subscription, sequence] = count
+            flying.pop(sequence, None)
 
     def deliver(self) -> int:
         """Create the destinations, subscriptions and deliveries; return the number of

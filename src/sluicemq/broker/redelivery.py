@@ -112,7 +112,7 @@ def give_back(
             if delivery.state != GONE and delivery.journaled == RECORDED:
                 counted.append((delivery.sequence, delivery.attempts))
             continue
-        if attempted and delivery.journaled >= SHARED:
+        if delivery.journaled >= SHARED:
             counted.append((delivery.sequence, delivery.attempts))
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
@@ -181,6 +181,7 @@ def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) ->
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
     if counted and subscription.number:
         core = subscription.core
+        core.event_recorder.write()  # the counts replace those of earlier deliveries
         payload = encode(Attempts(subscription.number, counted))
         core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
