@@ -358,6 +358,7 @@ def forget(delivery: Delivery, cause: Cause) -> None:
     if delivery.state == DELAYED:
         subscription.delayed.pop(sequence, None)
         subscription.refused.pop(sequence, None)
+        subscription.core.timers.note_ended()
     if delivery.attempts:
         subscription.back.pop(sequence, None)
     delivery.state = GONE
@@ -386,6 +387,7 @@ def withdraw(delivery: Delivery) -> None:
     if delivery.state == DELAYED:
         del subscription.delayed[delivery.sequence]
         subscription.refused.pop(delivery.sequence, None)
+        subscription.core.timers.note_ended()
     delivery.state = TAKEN
 
 
