@@ -363,6 +363,30 @@ def deliver_for_good(disk: Disk) -> None:
     disk.sync()
 
 
+def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk: Disk) -> None:
+    queue = disk.queue()
+    disk.send(queue, "a", "b")
+    disk.sync()
+    reader = disk.read(queue.queue)
+    disk.sync()
+    for sequence in reader.held().values():
+        assert disk.broker.requeue(queue.queue, sequence, disk.clock.wall + 1000)
+        disk.sync()
+    transactions = disk.broker.transactions
+    transaction = transactions.begin()
+    assert transactions.settle(transaction, reader.consumer, reader.held()["a"])
+    transactions.prepare(transaction, b"xid")
+    disk.sync()
+    disk.crash()
+    disk.seal()
+    disk.crash()
+    disk.broker.transactions.rollback(disk.broker.transactions.prepared[b"xid"])
+    requeued = list(disk.broker.destinations.queue("q").queue.browse())
+    assert [d.expiration for d in requeued] == [disk.clock.wall + 1000] * 2
+    assert [disk.broker.read(d).body for d in requeued] == [b"a", b"b"]
+    assert requeued[0].order > requeued[0].sequence
+
+
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
@@ -383,6 +407,22 @@ def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool
         disk.read(disk.broker.destinations[TOPIC].subscriptions["s"]),
     ]
     assert [reader.attempts for reader in readers] == [{"seen": 4, "not seen": 1}] * 2
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["buffered", "recorded"])
+def test_messages_returned_unprocessed_are_not_redelivered_after_a_restart(
+    disk: Disk, recorded: bool
+) -> None:
+    disk.send(disk.queue(), "a", "b")
+    for _ in range(3):
+        reader = disk.read(disk.broker.destinations.queue("q").queue)
+        disk.sync()
+        if recorded:
+            deliver_for_good(disk)
+        assert reader.attempts == {"a": 1, "b": 1}
+        disk.broker.retire(reader.consumer)
+        deliver_for_good(disk)
+        disk.crash()
 
 
 def test_messages_acked_before_a_crash_are_not_restored(disk: Disk) -> None:

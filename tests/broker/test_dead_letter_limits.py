@@ -86,6 +86,44 @@ def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:
     assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["b"], 0, 2)
 
 
+def test_a_message_over_the_budget_that_arrives_expired_stays_as_well() -> None:
+    fixture = BrokerFixture(EngineSettings(memory_budget=0))
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(fixture.queue("other"), "in memory", durability=Durability.NONE)
+    fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
+    [sequence] = fixture.send(queue, "a", expiration=fixture.clock.wall)
+    assert (queue.queue.refused.keys(), fixture.broker.memory) == ({sequence}, 9)
+
+
+def test_a_scheduled_message_that_has_expired_stays_expired_at_its_delivery_time() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
+    now = fixture.clock.wall
+    fixture.send(queue, "a", expiration=now + 100, deliver_at=now + 2 * RETRY)
+    fixture.wait(300)
+    fixture.wait(2 * RETRY)
+    assert (queue.queue.ready, queue.queue.delayed.keys()) == (0, queue.queue.refused.keys())
+    purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
+    fixture.wait(RETRY)
+    assert (dead(fixture), queue.waiting, queue.statistics.expired) == (["a"], 0, 1)
+
+
+def test_a_refused_message_that_is_redelivered_expires_without_a_consumer() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True, max_attempts=1)
+    fixture.send(fixture.queue("q.dlq", max_messages=1), "full")
+    [sequence] = fixture.send(queue, "a", expiration=fixture.clock.wall + RETRY)
+    reader = fixture.read(queue)
+    fixture.broker.flush()
+    reader.release()
+    reader.detach()
+    fixture.broker.operations.redeliver(queue.queue.delayed[sequence])
+    assert (queue.queue.ready, queue.queue.refused) == (1, {})
+    fixture.wait(2 * RETRY)
+    assert (queue.queue.ready, queue.queue.refused.keys()) == (0, {sequence})
+
+
 def test_rejected_messages_stay_as_well() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()

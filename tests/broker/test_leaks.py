@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 from sluicemq.broker import Delivery, Destination
+from sluicemq.broker.scheduler import FEW_ENDED
 from sluicemq.model.message import Durability
-from tests.support.broker import DAY, BrokerFixture, OfType
+from tests.support.broker import DAY, BrokerFixture, OfType, purge
 
 MANY = 4000
 
@@ -29,6 +30,19 @@ def test_a_long_life_does_not_outlive_the_acknowledgement() -> None:
         fixture.send(queue, "a", expiration=fixture.clock.wall + DAY)
         reader.settle()
     assert remembered(queue) < 10
+
+
+def test_scheduled_messages_that_expire_or_are_purged_are_released() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    tomorrow = fixture.clock.wall + DAY
+    for _ in range(MANY // 10):
+        expiration = fixture.clock.wall + 100
+        fixture.send(queue, *"abcdefghij", expiration=expiration, deliver_at=tomorrow)
+        fixture.wait(300)
+    fixture.send(queue, *["a"] * MANY, deliver_at=tomorrow)
+    assert purge(fixture.broker, queue) == MANY
+    assert remembered(queue) <= 2 * FEW_ENDED
 
 
 def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:

@@ -58,6 +58,19 @@ def test_a_manually_requeued_message_does_not_become_a_dead_letter() -> None:
     assert reader.held() == {}
 
 
+def test_a_scheduled_message_redelivered_after_a_step_of_the_clock_keeps_its_lifetime() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    now = fixture.clock.wall
+    [sequence] = fixture.send(queue, "a", expiration=now + 1000, deliver_at=now + 500)
+    fixture.clock.wall += 5000
+    fixture.broker.operations.redeliver(queue.queue.delayed[sequence])
+    fixture.wait(900)
+    assert bodies(queue) == ["a"]
+    fixture.wait(300)
+    assert bodies(queue) == []
+
+
 def test_an_immediate_retry_does_not_shorten_the_next_delay() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(retry_delay=1000)

@@ -40,14 +40,43 @@ def test_messages_that_are_not_journaled_stay_in_memory() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
-def test_requeued_bodies_over_the_budget_are_dropped_from_memory() -> None:
+@pytest.mark.parametrize("at_the_tail", [False, True])
+def test_requeued_bodies_over_the_budget_are_dropped_from_memory(at_the_tail: bool) -> None:
     fixture = fixture_with_budget()
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
     reader = fixture.read(queue, len(NAMES), refill=False)
     assert fixture.broker.core.memory == 200
+    if at_the_tail:
+        for sequence in reader.held().values():
+            assert fixture.broker.requeue(queue.queue, sequence, 0)
     reader.detach()
     assert fixture.broker.core.memory <= BUDGET
+    assert fixture.read(queue).got() == NAMES
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
+    withdrawn: bool,
+) -> None:
+    fixture = fixture_with_budget()
+    transactions = fixture.broker.transactions
+    queue = fixture.queue()
+    fixture.send(queue, *NAMES)
+    reader = fixture.read(queue, len(NAMES), refill=False)
+    held = reader.held()
+    transaction = transactions.begin()
+    for sequence in held.values():
+        assert transactions.settle(transaction, reader.consumer, sequence)
+    assert fixture.broker.core.memory <= BUDGET
+    if withdrawn:
+        for sequence in held.values():
+            assert transactions.unsettle(transaction, reader.consumer, sequence)
+        assert reader.held() == held
+        assert fixture.broker.core.memory == 200
+        reader.detach()
+    transactions.rollback(transaction)
+    fixture.broker.flush()
     assert fixture.read(queue).got() == NAMES
 
 

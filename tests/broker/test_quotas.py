@@ -160,3 +160,24 @@ def test_durable_subscriptions_of_a_user_are_limited(disk: Disk, snapshot: bool)
     disk.broker.subscribe(topic, "four", durable=True, owner="bob", creator="bob")
     disk.broker.unsubscribe(topic.subscriptions["one"])
     disk.broker.subscribe(topic, "five", durable=True, owner="ann", creator="ann")
+
+
+def test_a_subscription_is_replaced_at_a_lowered_limit_or_kept() -> None:
+    fixture = BrokerFixture()
+    topic = fixture.topic(max_subscriptions=3)
+
+    def subscribe(name: str, **terms: bool) -> None:
+        fixture.broker.subscribe(topic, name, durable=True, owner="ann", creator="ann", **terms)
+
+    for name in "abc":
+        subscribe(name)
+    topic.apply(DestinationSettings(max_subscriptions=2))
+    fixture.broker.core.settings = EngineSettings(max_subscriptions_per_user=2)
+    subscribe("a", shared=True)
+    assert topic.subscriptions["a"].shared
+    fixture.broker.subscribe(topic, "b", owner="ann", creator="ann")
+    fixture.broker.core.settings = EngineSettings(max_subscriptions_per_user=1)
+    before = topic.subscriptions["b"]
+    with pytest.raises(QuotaExceeded):
+        subscribe("b")
+    assert topic.subscriptions["b"] is before

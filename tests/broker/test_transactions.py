@@ -349,6 +349,22 @@ def test_a_rollback_after_the_queue_was_removed_leaves_nothing() -> None:
     assert (fixture.broker.core.memory, fixture.journal.stats().live) == (0, 0)
 
 
+@pytest.mark.parametrize("durability", Durability)
+def test_a_waiting_consumer_gets_the_sends_in_order(durability: Durability) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue()
+    reader = fixture.read(queue, 1)
+    transaction = fixture.broker.transactions.begin()
+    for body in ("a", "b", "c"):
+        message = fixture.message(queue, body, durability=durability)
+        fixture.broker.transactions.publish(transaction, queue, message)
+    fixture.broker.transactions.commit(transaction)
+    fixture.broker.flush()
+    for body in ("a", "b", "c"):
+        assert reader.got() == [body]
+        reader.settle()
+
+
 def test_a_rollback_is_one_record_for_each_subscription() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)

@@ -187,6 +187,39 @@ def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_pa
     journal.close()
 
 
+def restarted(journal: FileJournal, directory: Path) -> FileJournal:
+    journal.close()
+    journal = FileJournal.open(directory, OPTIONS)
+    journal.recovery.done()
+    journal.snapshot_source = lambda: b"state"
+    return journal
+
+
+def test_segments_that_a_slot_held_at_a_restart_go_afterwards(
+    journal: FileJournal, tmp_path: Path
+) -> None:
+    journal.slots.create("reader", limit_bytes=10**9)
+    turnover(journal, 10)
+    journal = restarted(journal, tmp_path)
+    assert len(segments_of(tmp_path)) > 9
+    journal.slots.drop("reader")
+    turnover(journal, 3)
+    assert len(segments_of(tmp_path)) <= 3
+    journal.close()
+
+
+def test_an_old_message_moves_forward_after_a_restart(journal: FileJournal, tmp_path: Path) -> None:
+    old = put(journal, b"old")
+    first = segments_of(tmp_path)[0]
+    turnover(journal, 1)
+    journal = restarted(journal, tmp_path)
+    assert first.exists()
+    turnover(journal, 10)
+    assert not first.exists()
+    assert journal.fetch(old).body == b"old"
+    journal.close()
+
+
 def test_a_slot_that_would_hold_too_much_is_lost(journal: FileJournal, tmp_path: Path) -> None:
     journal.slots.create("slow", limit_bytes=12_000)
     turnover(journal, 2)

@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.journal import FileJournal
+from sluicemq.journal import FileJournal, JournalOptions
+from sluicemq.journal.inspect import check
 from sluicemq.journal.log import SMALL_GROUP, SWIFT
 from sluicemq.journal.space import ignore
 from sluicemq.model.errors import JournalError, JournalFailed
-from tests.journal.support import live_of, put, reopen, replace_os
+from tests.journal.support import TINY, live_of, put, reopen, replace_os, take
 
 USUAL = 40
 """Groups after which the journal knows the disk."""
@@ -55,10 +56,13 @@ class Disk:
 
 
 def known(
-    tmp_path: Path, disk: Disk, on_failure: Callable[[JournalError], None] = ignore
+    tmp_path: Path,
+    disk: Disk,
+    options: JournalOptions | None = None,
+    on_failure: Callable[[JournalError], None] = ignore,
 ) -> FileJournal:
     """Return a journal that has measured the disk."""
-    journal = FileJournal.open(tmp_path, on_failure=on_failure)
+    journal = FileJournal.open(tmp_path, options, on_failure=on_failure)
     assert not disk.inline(journal)  # nothing is known yet
     for _ in range(USUAL):
         disk.inline(journal)
@@ -102,12 +106,34 @@ def test_durable_records_are_reported_within_the_commit(
     journal.close()
 
 
+def test_records_appended_when_a_full_segment_is_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker may drop a message when a new one becomes visible."""
+    journal = known(tmp_path, Disk(monkeypatch), TINY)
+    ready: list[int] = []
+
+    def end(durable: int) -> None:
+        if ready:
+            take(journal, ready.pop())
+
+    journal.on_durable = end
+    for _ in range(USUAL):
+        ready.append(put(journal))
+        journal.commit()
+        journal.sync()
+    assert len(journal.segments) > 2
+    journal.close()
+    assert not check(tmp_path).problems
+    reopen(tmp_path).close()
+
+
 def test_a_failure_of_an_inline_write_is_final(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = Disk(monkeypatch)
     failures: list[JournalError] = []
-    journal = known(tmp_path, disk, failures.append)
+    journal = known(tmp_path, disk, on_failure=failures.append)
     kept = set(live_of(journal)) | {put(journal, b"kept")}
     journal.commit()
     assert journal.durable == max(kept)

@@ -274,16 +274,18 @@ class Broker:
                 return existing
             if existing.consumers:
                 raise SubscriptionInUse(f"{name} of {topic.address} is in use on other terms")
-            self.unsubscribe(existing)
         limit = topic.settings.max_subscriptions
-        if limit and len(topic.subscriptions) >= limit:
+        if limit and existing is None and len(topic.subscriptions) >= limit:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")
+        if durable:
+            self._check_subscriptions(name, creator)
+        if existing is not None:
+            self.unsubscribe(existing)
         if member:
             self.form_group(topic)
             return join(topic, name)
         number = 0
         if durable:
-            self._check_subscriptions(name, creator)
             number = DURABLE_SUBSCRIPTION | self.next_subscription
             self.next_subscription += 1
         subscription = Subscription(

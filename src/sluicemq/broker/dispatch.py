@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.broker.pending.entry import GONE, TAKEN
+from sluicemq.broker.pending.entry import TAKEN
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import record_deliveries, watch
 from sluicemq.broker.state import Consumer, Delivery, Subscription
@@ -64,7 +64,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         enter(delivery, due)
     if destination.limited:
         shed(subscription)
-    if core.memory > core.memory_budget and journaled and delivery.state != GONE:
+    if core.memory > core.memory_budget and journaled and delivery.message is not None:
         if message.sequence <= core.journal.durable:
             core.drop_message(delivery)
         else:

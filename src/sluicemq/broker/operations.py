@@ -254,7 +254,7 @@ class Operations:
             if scheduled and delivery.journaled == RECORDED:
                 # otherwise it would be delayed again after a restart
                 withdraw(delivery)
-                return relocate(delivery, delivery.expiration)
+                return relocate(delivery, self._expiration(delivery))
             end_delay(delivery)
         return 0
 

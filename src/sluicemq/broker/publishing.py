@@ -128,8 +128,8 @@ class Publisher:
     ) -> None:
         """Accept a message without checking limits; `last` ends the journal unit.
 
-        Without `last` the message becomes visible only in `show_unit`: making it visible may drop
-        another message, whose record would end the unit too early. The message goes to every
+        A message of a unit of several becomes visible only in `show_unit`: making it visible may
+        drop another message, whose record would end the unit too early. The message goes to every
         matching subscription, or only to `chosen`, a subscription of the topic.
         """
         observer = self._core.observer
@@ -161,7 +161,7 @@ class Publisher:
                 if observer is not None and traced:
                     observer.staged(message)
                 return
-        if not last:
+        if not last or self._unit:
             self._unit.append((message, destination, targets, held))
         elif targets is None:
             add(destination.queue, message, RECORDED if durability else UNJOURNALED, alone=True)

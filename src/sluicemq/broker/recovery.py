@@ -296,8 +296,10 @@ class _Recovery:
         flying.update(zip(sequences, attempts, strict=True))
 
     def _attempted(self, attempts: Attempts) -> None:
+        flying = self.flying.get(attempts.subscription, {})
         for sequence, count in attempts.counts:
             self.attempts[attempts.subscription, sequence] = count
+            flying.pop(sequence, None)
 
     def deliver(self) -> int:
         """Create the destinations, subscriptions and deliveries; return the number of
@@ -513,6 +515,9 @@ class _Recovery:
         flying = self.flying.get(subscription.number)
         if flying:
             delivery.attempts = max(delivery.attempts, flying.get(sequence, 0))
+        if place is not None:
+            delivery.order = place[0]
+            self.broker.core.requeued[key] = delivery
         if held and key in held:
             delivery.state = TAKEN
             delivery.attempts = max(delivery.attempts, self.attempts.get(key, 0) + 1)
@@ -520,8 +525,6 @@ class _Recovery:
             subscription.unacked_bytes += size
             held[key].append(delivery)
         elif place is not None:
-            delivery.order = place[0]
-            self.broker.core.requeued[key] = delivery
             restore_requeued(delivery)
         else:
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0

@@ -112,7 +112,7 @@ def give_back(
             if delivery.state != GONE and delivery.journaled == RECORDED:
                 counted.append((delivery.sequence, delivery.attempts))
             continue
-        if attempted and delivery.journaled >= SHARED:
+        if delivery.journaled >= SHARED:
             counted.append((delivery.sequence, delivery.attempts))
         subscription.waiting += 1
         subscription.waiting_bytes += delivery.size
@@ -181,13 +181,19 @@ def record_deliveries(subscription: Subscription, deliveries: list[Delivery]) ->
 def _journal_attempts(subscription: Subscription, counted: list[tuple[int, int]]) -> None:
     if counted and subscription.number:
         core = subscription.core
+        core.event_recorder.write()  # the counts replace those of earlier deliveries
         payload = encode(Attempts(subscription.number, counted))
         core.journal.append_entry(RecordType.DELIVERY_ATTEMPTS, payload, core.clock.wall)
 
 
 def hold(consumer: Consumer, delivery: Delivery) -> None:
-    """Return a delivery from a transaction to the consumer that acknowledged it there."""
+    """Return a delivery from a transaction to the consumer that acknowledged it there.
+
+    Raises JournalDamaged, RecordNotFound.
+    """
     subscription = consumer.subscription
+    if delivery.message is None:
+        subscription.core.load(delivery)
     # the acknowledgement timeout starts again, so the oldest delivery stays first
     delivery.delivered = subscription.core.clock.steady
     consumer.unacked[delivery.sequence] = delivery
@@ -262,4 +268,6 @@ def relocate(old: Delivery, expiration: int) -> int:
     enter(new, 0)
     if subscription.destination.limited:
         shed(subscription)
+    if core.memory > core.memory_budget and new.journaled and new.message:
+        core.drop_message(new)
     return new.order

@@ -18,11 +18,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry
+from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry, Entry
 
 
 class Clock:
@@ -65,6 +65,8 @@ class ManualClock(Clock):
 
 
 NEVER: Final = 1 << 62
+FEW_ENDED: Final = 1024
+"""Number of unneeded calls that stay until they are due."""
 
 
 class Timers:
@@ -75,10 +77,27 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._number = count()
+        self._ended = 0
+        """Number of calls for deliveries whose delay has ended early."""
 
     def add(self, when: int, call: Callable[[Any], None], argument: object) -> None:
         """Call `call(argument)` once the steady clock shows `when` ms."""
         heappush(self._heap, (when, next(self._number), call, argument))
+
+    def note_ended(self) -> None:
+        """Note that a delay has ended early, and remove the calls of such deliveries if they
+        prevail.
+        """
+        self._ended += 1
+        heap = self._heap
+        if self._ended > len(heap) // 2 + FEW_ENDED:
+            self._ended = 0
+            heap[:] = [
+                timer
+                for timer in heap
+                if not isinstance(timer[3], Entry) or timer[3].state == DELAYED
+            ]
+            heapify(heap)
 
     def deadline(self) -> int:
         """Return the steady time in ms of the next call, or NEVER."""

@@ -156,9 +156,12 @@ def delay(delivery: Delivery, milliseconds: int) -> None:
 
 
 def _undelay(delivery: Delivery) -> None:
-    # an administrator may have made it ready meanwhile, and it may have been delayed again
-    core = delivery.subscription.core
-    if delivery.state == DELAYED and delivery.delivered <= core.clock.steady:
+    # an administrator may have made it ready meanwhile, and it may have been delayed again;
+    # or it has ended during the delay and waits for capacity in the dead-letter queue
+    subscription = delivery.subscription
+    core = subscription.core
+    due = delivery.state == DELAYED and delivery.delivered <= core.clock.steady
+    if due and delivery.sequence not in subscription.refused:
         end_delay(delivery)
         if delivery.journaled:
             core.clock_log.note_time()
@@ -168,7 +171,9 @@ def end_delay(delivery: Delivery) -> None:
     """Make a delayed delivery ready."""
     subscription = delivery.subscription
     del subscription.delayed[delivery.sequence]
-    subscription.refused.pop(delivery.sequence, None)
+    if subscription.refused.pop(delivery.sequence, None) and delivery.expires:
+        core = subscription.core
+        core.wheel.add(delivery, core.clock.steady)
     put_back(delivery)
 
 
@@ -353,6 +358,7 @@ def forget(delivery: Delivery, cause: Cause) -> None:
     if delivery.state == DELAYED:
         subscription.delayed.pop(sequence, None)
         subscription.refused.pop(sequence, None)
+        subscription.core.timers.note_ended()
     if delivery.attempts:
         subscription.back.pop(sequence, None)
     delivery.state = GONE
@@ -381,6 +387,7 @@ def withdraw(delivery: Delivery) -> None:
     if delivery.state == DELAYED:
         del subscription.delayed[delivery.sequence]
         subscription.refused.pop(delivery.sequence, None)
+        subscription.core.timers.note_ended()
     delivery.state = TAKEN
 
 

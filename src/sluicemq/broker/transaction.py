@@ -264,6 +264,8 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks[delivery] = consumer
+        if self._core.memory > self._core.memory_budget and delivery.journaled:
+            self._core.drop_message(delivery)
         let_go(consumer)
         window = consumer.window
         if window.refill:
@@ -276,10 +278,11 @@ class Transactions:
     def unsettle(self, transaction: Transaction, delivery: Delivery) -> bool:
         """Withdraw an acknowledgement: its consumer, even a retired one, holds the delivery again.
 
-        If the consumer is detached, the delivery returns to its original position.
+        If the consumer is detached, the delivery returns to its original position. Raises
+        JournalDamaged, RecordNotFound.
         """
         self._expect(transaction, TransactionState.OPEN)
-        consumer = transaction.acks.pop(delivery, None)
+        consumer = transaction.acks.get(delivery)
         if consumer is None:
             return False
         subscription = consumer.subscription
@@ -287,6 +290,7 @@ class Transactions:
             hold(consumer, delivery)
         else:
             give_back(subscription, [delivery], True)
+        del transaction.acks[delivery]
         return True
 
     def prepare(

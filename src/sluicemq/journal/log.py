@@ -305,9 +305,10 @@ class FileJournal(Appender):
             self._group = group = Group(parts, self._file, end, sync)
             small = len(parts) <= 3 * SMALL_GROUP and self._sync_usual < SWIFT
             # the owner's thread neither creates a file, as the first group of a file does,
-            # nor waits for space
+            # nor waits for space, nor calls back before `_roll` has begun the next segment
             file = self._file
-            here = small and file.fd >= 0 and not self.space.low and file.fits(self._fill)
+            fits = not self.space.low and file.fits(self._fill)
+            here = small and not last and file.fd >= 0 and fits
             run = self._writer.run if here else self._writer.submit
             run(partial(self._write, group), partial(self._written, group))
         if last:

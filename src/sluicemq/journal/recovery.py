@@ -398,6 +398,7 @@ class Recovery:
         if saved is not None:
             segment.live = bytearray(unpack_live(saved, self.directory))
             segment.packed = saved.live
+            segment.alive = segment.count_live()
             segment.changed = False
             self.liveness.live_many.update(saved.many)
             start = index.row(self._live_position + 1)
