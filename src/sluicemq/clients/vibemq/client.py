@@ -352,13 +352,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     async def close(self) -> None:
         """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
 
-        Raises RequestTimeout; CommandRefused for a posted message
-        that was refused.
+        Raises RequestTimeout; CommandRefused and ConnectionLost for posted messages.
         """
         connection = self._connection
         try:
+            await self.confirm()
             if connection is not None and connection.lost is None:
-                await self.confirm()
                 with suppress(RequestTimeout):
                     await connection.wait_for_capacity(1)
         finally:
