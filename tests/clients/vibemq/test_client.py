@@ -326,6 +326,22 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
 # --- asyncio, against a script -------------------------------------------------------------------
 
 
+def test_a_cancelled_confirm_confirms_nothing() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            identity = await client.post("q", 1)
+            confirming = asyncio.create_task(client.confirm())
+            await broker.hears(lambda: wire.PUBLISH in broker.types())
+            confirming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await confirming
+            broker.say(Frame(wire.ERROR, identity, error_code="QUEUE_FULL"))
+            with pytest.raises(CommandRefused, match="QUEUE_FULL"):
+                await client.confirm()
+
+    script(scenario, saying(wire.PUBLISH))
+
+
 def test_requests_are_sent_in_order() -> None:
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(

@@ -268,10 +268,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
-        try:
-            await self._posted.wait_for_all()
-        finally:
-            self._posted.forget()
+        await self._posted.wait_for_all()
 
     async def subscribe(self, queue: str) -> Subscription:
         """Subscribe to a queue and return the subscription, from which to receive the messages.
