@@ -97,6 +97,20 @@ def test_a_client_whose_prefetch_is_full_publishes() -> None:
     assert harness.bodies("in") == [b"2"]
 
 
+def test_a_client_with_more_messages_on_their_way_than_it_takes_closes() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, prefetch=3, timeout=2, compression=())
+        await client.publish_all("q", ["x" * 20_000] * 50)
+        subscription = await client.subscribe("q")
+        await subscription.receive()
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await subscription.receive()
+
+    harness = run(scenario)
+    assert len(harness.bodies("q")) == 50
+
+
 def test_many_are_published_at_once() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=7) as client:

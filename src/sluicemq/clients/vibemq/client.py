@@ -284,7 +284,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         try:
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
         except BaseException:
-            del self._subscriptions[queue]
+            self._subscriptions.pop(queue, None)
             subscription.forget()
             raise
         return subscription
@@ -363,7 +363,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
                 await connection.close()
 
     def _ended(self, reason: ClientError) -> None:
-        for subscription in list(self._subscriptions.values()):
+        # a message that still arrives must not pause the reading of the connection's end
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
             subscription.finish(reason)
 
     def _forget(self) -> None:
