@@ -122,6 +122,21 @@ def test_many_are_published_at_once() -> None:
     assert sorted(map(int, harness.bodies("q"))) == list(range(150))
 
 
+def test_a_cancelled_subscribe_leaves_the_messages_to_others() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            subscribing = asyncio.create_task(client.subscribe("q"))
+            await asyncio.sleep(0)  # the request is sent
+            subscribing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await subscribing
+            await client.publish("q", 1)
+            async with await client.subscribe("q") as subscription:
+                assert (await subscription.receive(5)).attempts == 1
+
+    run(scenario)
+
+
 def test_subscriptions_of_several_queues() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:

@@ -25,6 +25,7 @@ from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
     OUTSTANDING,
+    CommandRefused,
     Conflict,
     Declaration,
     QueueInfo,
@@ -283,9 +284,14 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         subscription = self._subscriptions[queue] = Subscription(self, queue)
         try:
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-        except BaseException:
+        except BaseException as error:
             self._subscriptions.pop(queue, None)
             subscription.forget()
+            if not isinstance(error, CommandRefused):
+                # the broker may have subscribed the client, which would drop the messages
+                request = Frame(wire.UNSUBSCRIBE, self._new_id(), queue)
+                with suppress(ConnectionLost):
+                    connection.write(commands.encode(request))
             raise
         return subscription
 
