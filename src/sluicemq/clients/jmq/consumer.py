@@ -98,17 +98,20 @@ class Consumer(AsyncClient):
         If the connection breaks before the broker confirms the acknowledgement, the message is
         returned and may be redelivered.
         """
+        session = self._session
         while True:
+            if session.transaction:
+                await session.confirmations.wait_for_capacity(session.client.outstanding)
             await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()
-            self._session.touch()
+            session.touch()
             message = self._take()
             if message is not None:
                 break
         reliable = self._reliable or message.persistent
         try:
-            await self._session.handed(self.channel, message.block, reliable=reliable)
+            await session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
             self._back.append(message)
             raise

@@ -385,7 +385,6 @@ class SessionState:
         Raises StatusError, ConnectionLost, RequestTimeout.
         """
         if self.transaction:
-            await self.confirmations.wait_for_capacity(self.client.outstanding)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)
