@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -253,6 +254,24 @@ def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() ->
 async def nothing_but(consumer: Consumer, bodies: str) -> None:
     assert await texts(consumer, len(bodies)) == list(bodies)
     await nothing(consumer)
+
+
+@pytest.mark.parametrize("iterations", range(2, 12))
+def test_a_cancelled_consumer_leaves_the_messages_to_others(iterations: int) -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("q")).send("x")
+        creating = asyncio.create_task(session.consumer("q"))
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        if not creating.cancel():
+            await (await creating).close()
+        with suppress(asyncio.CancelledError):
+            await creating
+        consumer = await (await client.session()).consumer("q")
+        assert (await consumer.receive(5)).body == "x"
+
+    run(scenario)
 
 
 def test_stop_and_start() -> None:

@@ -175,8 +175,29 @@ class Consumer(AsyncClient):
             granted = number(packet, "JMQSize")
             self._size = granted if granted > 0 else self._prefetch
             channel.inboxes[self.id] = self.put
+            if self._inbox.end is not None:
+                self._delete()
 
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
+
+    def abandon(self) -> None:
+        """Delete the consumer on the broker, now or once it is created: its caller has left."""
+        self.finish(ConnectionLost("the consumer is closed"))
+        if self.id:
+            self._delete()
+
+    def _delete(self) -> None:
+        channel = self.channel
+        channel.inboxes.pop(self.id, None)
+        with suppress(ConnectionLost):
+            channel.notify(
+                PacketType.DELETE_CONSUMER,
+                {
+                    "JMQConsumerID": Long(self.id),
+                    "JMQBodyType": BodyType.NONE,
+                    "JMQRedeliverAll": True,
+                },
+            )
 
     async def end(self, channel: RequestChannel) -> None:
         """Delete the consumer on the broker, naming the last delivered message.

@@ -222,8 +222,12 @@ class Session(SessionState, AsyncClient):
         reliable = durable or where.kind is Kind.QUEUE
         consumer = Consumer(self, where, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
-        await consumer.begin(channel)
-        channel.check()
+        try:
+            await consumer.begin(channel)
+            channel.check()
+        except BaseException:
+            consumer.abandon()
+            raise
         self._consumers.append(consumer)
         return consumer
 
