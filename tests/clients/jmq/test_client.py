@@ -321,6 +321,21 @@ def test_client_acknowledge_recover() -> None:
     assert harness.bodies("q") == []
 
 
+def test_a_cancelled_recover_does_not_stop_the_session() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        consumer, producer = await session.consumer("q"), await session.producer("q")
+        recovering = asyncio.create_task(session.recover())
+        await asyncio.sleep(0)  # STOP is sent
+        recovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovering
+        await producer.send("x")
+        assert (await consumer.receive(5)).body == "x"
+
+    run(scenario)
+
+
 def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)

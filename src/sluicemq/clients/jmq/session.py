@@ -315,19 +315,22 @@ class Session(SessionState, AsyncClient):
     async def _give_back(self, channel: RequestChannel, transaction: int) -> None:
         """Send REDELIVER for the undelivered messages, then for the delivered (section 7.4)."""
         session: dict[str, object] = {"JMQSessionID": Long(self.id)}
-        await channel.request(PacketType.STOP, session)
-        unseen = b"".join(consumer.give_back() for consumer in self._consumers)
-        seen = b"".join(self._unsettled)
-        self._unsettled.clear()
-        if unseen:
-            channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
-        if seen:
-            properties: dict[str, object] = {"JMQSetRedelivered": True}
-            if transaction:
-                properties["JMQTransactionID"] = Long(transaction)
-            header = encode_header(transaction_id=transaction)
-            channel.notify(PacketType.REDELIVER, properties, seen, header=header)
-        channel.notify(PacketType.START, session)
+        try:
+            await channel.request(PacketType.STOP, session)
+            unseen = b"".join(consumer.give_back() for consumer in self._consumers)
+            seen = b"".join(self._unsettled)
+            self._unsettled.clear()
+            if unseen:
+                channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
+            if seen:
+                properties: dict[str, object] = {"JMQSetRedelivered": True}
+                if transaction:
+                    properties["JMQTransactionID"] = Long(transaction)
+                header = encode_header(transaction_id=transaction)
+                channel.notify(PacketType.REDELIVER, properties, seen, header=header)
+        finally:
+            if channel.lost is None:
+                channel.notify(PacketType.START, session)
 
     # --- transactions
 
