@@ -439,6 +439,30 @@ def test_commit_and_rollback() -> None:
     assert harness.bodies("in") == [b"c"]
 
 
+def test_a_cancelled_rollback_leaves_the_session_transacted() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        for iterations in range(12):
+            await producer.send("rolled back")
+            rolling_back = asyncio.create_task(session.rollback())
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            rolling_back.cancel()
+            with suppress(asyncio.CancelledError):
+                await rolling_back
+            with suppress(StatusError):
+                await producer.send("not committed")
+            await client.ping()
+            assert harness.bodies("q") == []
+            await session.rollback()
+        await producer.send("committed")
+        await session.commit()
+        assert harness.bodies("q") == [b"committed"]
+
+    run(scenario)
+
+
 def test_xa() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()

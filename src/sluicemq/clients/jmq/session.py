@@ -356,8 +356,9 @@ class Session(SessionState, AsyncClient):
             reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
             self._unsettled.clear()
             self._touched = False
-            self.transaction = number(reply, "JMQNextTransactionID")
-            if not self.transaction:
+            if following := number(reply, "JMQNextTransactionID"):
+                self.transaction = following
+            else:
                 await self._start(channel)
 
     async def rollback(self) -> None:
@@ -383,11 +384,17 @@ class Session(SessionState, AsyncClient):
             raise ValueError("the session is not transacted")
 
     async def _start(self, channel: RequestChannel) -> None:
-        """Start the next transaction of a transacted session."""
+        """Start the next transaction of a transacted session.
+
+        Until then its sends belong to the last one, which the broker refuses.
+        """
+
+        def started(reply: Packet) -> None:
+            self.transaction = number(reply, "JMQTransactionID")
+
         self._touched = False
-        self.transaction = 0
-        reply = await channel.request(PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)})
-        self.transaction = number(reply, "JMQTransactionID")
+        properties = {"JMQSessionID": Long(self.id)}
+        await channel.request(PacketType.START_TRANSACTION, properties, then=started)
 
     # --- lifecycle
 
