@@ -140,6 +140,31 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
     assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
 
 
+def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.is_message and not held:
+            held.append(packet)
+            return b""
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        await producer.send("x", wait=False)
+        await broker.hears(lambda: bool(held))
+        drop(broker)
+        await back(broker)
+        with pytest.raises(TransactionLost):
+            await session.commit()
+        await producer.send("y")
+        await session.commit()
+
+    broker = script(scenario, hold, reconnect=SOON)
+    assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
+
+
 def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()

@@ -348,6 +348,8 @@ class Session(SessionState, AsyncClient):
             if self._lost_work:
                 self._lost_work = False
                 self._touched = False
+                with suppress(ClientError):  # of the lost sends
+                    self.confirmations.check()
                 raise TransactionLost("the connection broke within the transaction")
             await self.confirmations.wait_for_all()
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
