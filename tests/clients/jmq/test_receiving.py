@@ -501,3 +501,13 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
         assert gone == {"JMQDestination": queue.name, "JMQDestType": 17}
 
     script(scenario)
+
+
+def test_a_refused_reply_queue_leaves_no_session() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        for _ in range(2):
+            with pytest.raises(StatusError, match="403"):
+                await client.request("q")
+        assert len(broker.all(PacketType.DESTROY_SESSION)) == 2
+
+    script(scenario, refusing(PacketType.CREATE_DESTINATION, 403))

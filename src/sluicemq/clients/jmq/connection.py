@@ -288,7 +288,13 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         """
         async with self._requesting:
             if self._requests is None:
-                self._requests = await Requests.start(await self.session())
+                session = await self.session()
+                try:
+                    self._requests = await Requests.start(session)
+                except BaseException:
+                    with suppress(ClientError):
+                        await session.close()
+                    raise
         return await self._requests.ask(to, body, timeout, properties, type, persistent, ttl)
 
     async def start(self) -> None:
