@@ -403,7 +403,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         encrypted = target.tls
         if not target.direct:
             service = choose(await self._ask(host, port), target)
-            port, encrypted = service.port, service.protocol == "tls"
+            port, encrypted = service.port, target.tls or service.protocol == "tls"
         channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
         await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:
