@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -79,6 +80,19 @@ def test_requests_share_a_connection(stand: Stand) -> None:
         ("GET", "/d", b"", "Bearer geheim"),
     ]
     assert stand.connections == 1
+
+
+def test_an_idle_connection_that_the_server_has_closed_is_replaced(
+    stand: Stand, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Handler, "timeout", 0.01)
+    stand.answers = [(200, b"1"), (200, b"2")]
+    with HttpClient(stand.target) as remote:
+        remote.request("POST", "/")
+        assert remote._connection is not None
+        select.select([remote._connection.sock], [], [])
+        assert remote.request("POST", "/").body == b"2"
+    assert stand.connections == 2
 
 
 def test_what_passes_is_tried_again(stand: Stand) -> None:

@@ -367,6 +367,45 @@ def test_close_raises_the_refusal_of_the_broker() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize(
+    ("end", "error"),
+    [(wire.encode_error("enough"), RequestRefused), (b"", ConnectionLost)],
+)
+def test_close_raises_an_error_that_no_call_has_raised(
+    end: bytes, error: type[Exception], listener: socket.socket
+) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        answer = asyncio.create_task(client.ready("b", timeout=LONG))
+        await asyncio.sleep(0)
+        await client.send("a", b"x", timeout=LONG)
+        peer.sendall(b"*\r\n")
+        assert await answer is None
+        peer.sendall(end)
+        peer.close()
+        while client._connection.lost is None:
+            await asyncio.sleep(0.001)
+        with pytest.raises(error):
+            await client.close()
+        await client.close()
+
+    face(listener, scenario)
+
+
+def test_a_lost_connection_without_unconfirmed_messages_closes(listener: socket.socket) -> None:
+    async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
+        await client.send("a", b"x", timeout=LONG)
+        answer = asyncio.create_task(client.ready("b", timeout=LONG))
+        await asyncio.sleep(0)
+        peer.sendall(b"*\r\n")
+        assert await answer is None
+        peer.close()
+        while client._connection.lost is None:
+            await asyncio.sleep(0.001)
+        await client.close()
+
+    face(listener, scenario)
+
+
 def test_a_broker_that_answers_what_was_not_asked(listener: socket.socket) -> None:
     async def scenario(client: MsgliteClient, peer: socket.socket) -> None:
         task = asyncio.create_task(client.ready("a", timeout=LONG))

@@ -76,6 +76,9 @@ def test_parse(text: str, expected: Url) -> None:
         ("phpmq://h/a#b", "%23"),
         ("phpmq://höst", "neither a host name"),
         ("phpmq://*:9100", "neither a host name"),
+        ("vibemq://broker..example", "neither a host name"),
+        ("http://broker.:80,broker..:80", "neither a host name"),
+        (f"jmq://{64 * 'x'}.example", "neither a host name"),
         ("vibemq://@h", "no user name"),
         ("vibemq://u:@h", "no password"),
         ("phpmq://h?tls", "name=value"),
@@ -176,7 +179,8 @@ _tcp = st.builds(
     Url,
     protocol=st.sampled_from(sorted(PROTOCOLS)),
     host=st.one_of(
-        st.ip_addresses().map(str), st.from_regex(r"[a-z0-9_][a-z0-9_.-]{0,20}", fullmatch=True)
+        st.ip_addresses().map(str),
+        st.from_regex(r"[a-z0-9_][a-z0-9_-]{0,9}(\.[a-z0-9_-]{1,9}){0,2}", fullmatch=True),
     ),
     port=st.integers(0, 65535),
     path=st.just(""),

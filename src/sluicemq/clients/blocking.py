@@ -148,8 +148,10 @@ class BlockingClient(Blocking):
         A second call does nothing. Calls that wait in other threads raise ConnectionLost.
         """
         try:
-            with suppress(ConnectionLost):
-                self._loop.call(self._target.close)
+            self._loop.call(self._target.close)
+        except ConnectionLost:
+            if self._loop.end.alive:
+                raise
         finally:
             self._loop.end()
 

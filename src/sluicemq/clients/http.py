@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import http.client
 import random
+import select
 import socket
 import ssl
 import time
@@ -153,7 +154,8 @@ class HttpResponse(NamedTuple):
 class HttpClient:
     """Client of a broker with one connection, for use by one thread. A context manager.
 
-    The server may close an idle connection: a GET that fails because of that is repeated at once.
+    The server may close an idle connection: the next request opens another, and a GET that fails
+    because of that is repeated at once.
     """
 
     def __init__(
@@ -210,6 +212,8 @@ class HttpClient:
         if self.target.authorization:
             usual["Authorization"] = self.target.authorization
         self._pending = (method, path, body, {**(headers or {}), **usual})
+        if self._connection is not None and _has_input(self._connection):
+            self.close()
         self._idle = self._connection is not None
         self._transmit()
 
@@ -288,6 +292,14 @@ class HttpClient:
             return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
         context = urls.TlsOptions(ca=to.ca, insecure=to.insecure).context(named=True)
         return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
+
+
+def _has_input(connection: http.client.HTTPConnection) -> bool:
+    """Return whether the server has closed an idle connection, or breaks the protocol."""
+    poll = select.poll()
+    if connection.sock is not None:
+        poll.register(connection.sock, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class _UnixConnection(http.client.HTTPConnection):

@@ -19,8 +19,9 @@ arrives for a `ready` that was abandoned, the client keeps it for the next `read
 a reply to an abandoned query is dropped.
 
 The protocol confirms nothing. The broker answers invalid data with an error and closes; the client
-raises it as RequestRefused in the waiting call, in the next one, or in `close`. Sent messages are
-known to be accepted when `close` returns.
+raises it as RequestRefused in the waiting call, in the next one, or in `close`. It raises
+ConnectionLost likewise if the connection breaks after a `send`, before the broker has answered a
+later command. Sent messages are known to be accepted when `close` returns.
 """
 
 from __future__ import annotations
@@ -104,6 +105,7 @@ def _seconds(timeout: int) -> int:
 class _Request:
     """Pending command. `names` are the addresses of a `ready`; () for a query.
 
+    sends   number of messages sent before the command
     begun   time of the event loop at which the broker started the command: it has answered all
             commands before
     answer  message or None; done while the command is pending if no call waits for it. Another call
@@ -111,8 +113,9 @@ class _Request:
             would wait behind it
     """
 
-    def __init__(self, names: tuple[str, ...]) -> None:
+    def __init__(self, names: tuple[str, ...], sends: int) -> None:
         self.names = names
+        self.sends = sends
         self.begun: asyncio.Future[float] = asyncio.get_running_loop().create_future()
         self.expect_answer()
 
@@ -131,6 +134,12 @@ class _Connection(ClientTransport[Frame]):
         self.requests: deque[_Request] = deque()
         self.kept: list[MsgliteMessage] = []
         """Messages that arrived for an abandoned `ready`."""
+        self.sends = 0
+        """Number of sent messages."""
+        self._accepted = 0
+        """Number of those that the broker is known to have accepted."""
+        self._raised = False
+        """A call has raised the error that ended the connection."""
 
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
@@ -143,7 +152,7 @@ class _Connection(ClientTransport[Frame]):
 
     def ask(self, command: bytes, names: tuple[str, ...]) -> _Request:
         self.write(command)
-        request = _Request(names)
+        request = _Request(names, self.sends)
         self.requests.append(request)
         if len(self.requests) == 1:
             self._begin_first()
@@ -178,6 +187,7 @@ class _Connection(ClientTransport[Frame]):
 
     def _answer(self, message: MsgliteMessage | None) -> None:
         request = self.requests.popleft()
+        self._accepted = request.sends
         if not request.answer.done():
             request.answer.set_result(message)
         elif message is not None and request.names:
@@ -187,6 +197,7 @@ class _Connection(ClientTransport[Frame]):
 
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
+            self._raised = self._raised or not request.answer.done()
             fail(request.begun, reason)
             fail(request.answer, reason)
         self.requests.clear()
@@ -200,11 +211,16 @@ class _Connection(ClientTransport[Frame]):
         elif self.requests:  # TLS has no half-close, and the quit would wait behind the command
             transport.close()
 
+    def check(self) -> None:
+        self._raised = self.lost is not None
+        super().check()
+
     async def close(self) -> None:
-        known = self.lost
+        unknown = self.lost is not None and self.sends > self._accepted
         await super().close()
-        if known is None and isinstance(self.lost, RequestRefused):
+        if not self._raised and (unknown or isinstance(self.lost, RequestRefused)):
             self.check()
+        self._accepted = self.sends
 
 
 class MsgliteClient(AsyncClient):
@@ -257,6 +273,7 @@ class MsgliteClient(AsyncClient):
         """
         reply = b"" if reply_to is None else _address(reply_to)
         command = encode_message(_seconds(timeout), _address(address), body, reply)
+        self._connection.sends += 1
         await self._connection.send(command)
 
     async def ready(self, *addresses: str, timeout: int) -> MsgliteMessage | None:
@@ -310,8 +327,8 @@ class MsgliteClient(AsyncClient):
     async def close(self) -> None:
         """Send queued data, and wait until the broker has processed it and closed.
 
-        Raises RequestRefused if the broker refused an earlier command, and RequestTimeout if it is
-        unknown which commands the broker received.
+        Raises RequestRefused if the broker refused an earlier command, and ConnectionLost or
+        RequestTimeout if it is unknown which commands the broker received.
         """
         await self._connection.close()
 

@@ -88,21 +88,22 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
     ) -> ResponseT:
         """Send a request and return the response.
 
-        Calls `then` with the response before any later frame is processed. Raises as `send`, the
-        error that is the response, and RequestTimeout, which begins with `what`.
+        Calls `then` with the response before any later frame is processed, also if the call has
+        been cancelled or has timed out. Raises as `send`, the error that is the response, and
+        RequestTimeout, which begins with `what`.
         """
         future: asyncio.Future[ResponseT] = asyncio.get_running_loop().create_future()
 
         def receive(_: Hashable, response: ResponseT | ClientError) -> None:
+            if then is not None and not isinstance(response, ClientError):
+                then(response)
             if future.done():
                 return
             if isinstance(response, ClientError):
                 future.set_exception(response)
                 future.exception()  # asyncio logs nothing if the caller has been cancelled
-                return
-            if then is not None:
-                then(response)
-            future.set_result(response)
+            else:
+                future.set_result(response)
 
         self.expect(identity, receive)
         try:
@@ -110,7 +111,8 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
             async with time_limit(self.timeout, f"{what} in {self.timeout} s"):
                 return await future
         finally:
-            self.forget(identity, receive)
+            if then is None:
+                self.forget(identity, receive)
 
     def wait_for_capacity(self, most: int) -> Awaitable[None]:
         """Wait until fewer than `most` requests are pending.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -255,6 +256,24 @@ async def nothing_but(consumer: Consumer, bodies: str) -> None:
     await nothing(consumer)
 
 
+@pytest.mark.parametrize("iterations", range(2, 12))
+def test_a_cancelled_consumer_leaves_the_messages_to_others(iterations: int) -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session()
+        await (await session.producer("q")).send("x")
+        creating = asyncio.create_task(session.consumer("q"))
+        for _ in range(iterations):
+            await asyncio.sleep(0)
+        if not creating.cancel():
+            await (await creating).close()
+        with suppress(asyncio.CancelledError):
+            await creating
+        consumer = await (await client.session()).consumer("q")
+        assert (await consumer.receive(5)).body == "x"
+
+    run(scenario)
+
+
 def test_stop_and_start() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
@@ -300,6 +319,21 @@ def test_client_acknowledge_recover() -> None:
 
     harness = run(scenario)
     assert harness.bodies("q") == []
+
+
+def test_a_cancelled_recover_does_not_stop_the_session() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(AckMode.CLIENT)
+        consumer, producer = await session.consumer("q"), await session.producer("q")
+        recovering = asyncio.create_task(session.recover())
+        await asyncio.sleep(0)  # STOP is sent
+        recovering.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await recovering
+        await producer.send("x")
+        assert (await consumer.receive(5)).body == "x"
+
+    run(scenario)
 
 
 def test_returned_messages_are_not_acknowledged_with_redelivered_ones() -> None:
@@ -403,6 +437,30 @@ def test_commit_and_rollback() -> None:
     harness = run(scenario)
     # the session was closed with an open transaction
     assert harness.bodies("in") == [b"c"]
+
+
+def test_a_cancelled_rollback_leaves_the_session_transacted() -> None:
+    async def scenario(harness: Harness, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        for iterations in range(12):
+            await producer.send("rolled back")
+            rolling_back = asyncio.create_task(session.rollback())
+            for _ in range(iterations):
+                await asyncio.sleep(0)
+            rolling_back.cancel()
+            with suppress(asyncio.CancelledError):
+                await rolling_back
+            with suppress(StatusError):
+                await producer.send("not committed")
+            await client.ping()
+            assert harness.bodies("q") == []
+            await session.rollback()
+        await producer.send("committed")
+        await session.commit()
+        assert harness.bodies("q") == [b"committed"]
+
+    run(scenario)
 
 
 def test_xa() -> None:

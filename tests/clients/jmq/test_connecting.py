@@ -47,7 +47,9 @@ def test_services() -> None:
             read_services(strange)
 
 
-async def _mapper(answer: bytes, *, hang: bool = False) -> asyncio.Server:
+async def _mapper(
+    answer: bytes, *, hang: bool = False, ssl_context: ssl.SSLContext | None = None
+) -> asyncio.Server:
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         assert await reader.readline() == b"101\n"
         writer.write(answer)
@@ -55,7 +57,7 @@ async def _mapper(answer: bytes, *, hang: bool = False) -> asyncio.Server:
             await reader.read()
         writer.close()
 
-    return await asyncio.start_server(serve, "127.0.0.1", 0)
+    return await asyncio.start_server(serve, "127.0.0.1", 0, ssl=ssl_context)
 
 
 def test_the_port_mapper_returns_the_port_of_the_service() -> None:
@@ -118,6 +120,12 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
                 await asyncio.to_thread(blocking)
             with pytest.raises(ConnectionLost, match="certificate"):
                 await JmqClient.open(f"jmq+tls://localhost:{port}?direct=true")
+            plain, plain_port = await serve(Harness())
+            answer = b"101 x 301\njms tcp NORMAL %d\n.\n" % plain_port
+            async with plain, await _mapper(answer, ssl_context=context) as mapper:
+                mapped = port_of(mapper.sockets[0])
+                with pytest.raises(ConnectionLost, match="TLS"):
+                    await JmqClient.open(f"jmq+tls://localhost:{mapped}?service=jms&ca={ca}")
             with pytest.raises(ConfigurationError, match="ca"):
                 await JmqClient.open("jmq://localhost?ca=/nowhere")
 

@@ -22,7 +22,7 @@ from sluicemq.model.errors import RequestTimeout
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import decode_blocks, encode_blocks, encode_xid, sysid_text
-from sluicemq.protocols.jmq.packets import PacketType
+from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.clients.jmq.script import Script, deliver, refusing, script, sysid
 
@@ -178,6 +178,35 @@ def test_a_cancelled_receive_loses_no_message() -> None:
         assert len(broker.all(PacketType.ACKNOWLEDGE)) == 1
 
     script(scenario, hold)
+
+
+def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.is_message:
+            held.append(packet)
+            return b""
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer, consumer = await session.producer("r"), await session.consumer("q")
+        broker.say(deliver(consumer.id, 1))
+        await producer.send("x", wait=False)  # as many as may be unconfirmed
+        receiving = asyncio.create_task(consumer.receive())
+        await broker.hears(lambda: bool(held))
+        receiving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await receiving
+        broker.say(encode_reply(PacketType.SEND_REPLY, held[0].consumer_id, Status.OK))
+        assert (await consumer.receive(5)).body == "1"
+        await session.commit()
+        assert broker.all(PacketType.ACKNOWLEDGE)[0].body == encode_blocks(
+            [(consumer.id, sysid(1))]
+        )
+
+    script(scenario, hold, outstanding=1)
 
 
 def test_a_refused_acknowledgement_is_reported() -> None:
@@ -472,3 +501,13 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
         assert gone == {"JMQDestination": queue.name, "JMQDestType": 17}
 
     script(scenario)
+
+
+def test_a_refused_reply_queue_leaves_no_session() -> None:
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        for _ in range(2):
+            with pytest.raises(StatusError, match="403"):
+                await client.request("q")
+        assert len(broker.all(PacketType.DESTROY_SESSION)) == 2
+
+    script(scenario, refusing(PacketType.CREATE_DESTINATION, 403))

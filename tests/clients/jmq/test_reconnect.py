@@ -19,10 +19,11 @@ from sluicemq.clients.jmq import (
     Xid,
 )
 from sluicemq.model.errors import ConnectionLost
+from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq import packets
 from sluicemq.protocols.jmq.fields import decode_xid
 from sluicemq.protocols.jmq.packets import PacketType
-from sluicemq.protocols.jmq.wire import Packet, encode_packet
+from sluicemq.protocols.jmq.wire import Packet, encode_packet, encode_reply
 from tests.clients.jmq.script import SOON, Script, deliver, refusing, script
 from tests.protocols.sockets import unused_port
 
@@ -138,6 +139,53 @@ def test_a_transaction_that_was_under_way_is_lost() -> None:
 
     broker = script(scenario, reconnect=SOON)
     assert [packet.body for packet in broker.all(PacketType.TEXT_MESSAGE)] == [b"x", b"x", b"y"]
+
+
+def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
+    def allow_two(packet: Packet) -> bytes | None:
+        if packet.type != PacketType.ADD_PRODUCER:
+            return None
+        reply = {"JMQProducerID": Long(5), "JMQSize": 2}
+        return encode_reply(PacketType.ADD_PRODUCER_REPLY, packet.consumer_id, Status.OK, reply)
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        await producer.send("x")
+        drop(broker)
+        await back(broker)
+        for _ in range(3):
+            with pytest.raises(TransactionLost):
+                await producer.send("y")
+        await session.rollback()
+        await producer.send("y")
+
+    script(scenario, allow_two, reconnect=SOON, timeout=1)
+
+
+def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
+    held: list[Packet] = []
+
+    def hold(packet: Packet) -> bytes | None:
+        if packet.is_message and not held:
+            held.append(packet)
+            return b""
+        return None
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session = await client.session(transacted=True)
+        producer = await session.producer("q")
+        await producer.send("x", wait=False)
+        await broker.hears(lambda: bool(held))
+        drop(broker)
+        await back(broker)
+        with pytest.raises(TransactionLost):
+            await session.commit()
+        await producer.send("y")
+        await session.commit()
+
+    broker = script(scenario, hold, reconnect=SOON)
+    assert len(broker.all(PacketType.COMMIT_TRANSACTION)) == 1
 
 
 def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:

@@ -97,6 +97,20 @@ def test_a_client_whose_prefetch_is_full_publishes() -> None:
     assert harness.bodies("in") == [b"2"]
 
 
+def test_a_client_with_more_messages_on_their_way_than_it_takes_closes() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        client = await VibeMQClient.connect(port=port, prefetch=3, timeout=2, compression=())
+        await client.publish_all("q", ["x" * 20_000] * 50)
+        subscription = await client.subscribe("q")
+        await subscription.receive()
+        await client.close()
+        with pytest.raises(ConnectionLost, match="closed"):
+            await subscription.receive()
+
+    harness = run(scenario)
+    assert len(harness.bodies("q")) == 50
+
+
 def test_many_are_published_at_once() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=7) as client:
@@ -106,6 +120,21 @@ def test_many_are_published_at_once() -> None:
 
     harness = run(scenario)
     assert sorted(map(int, harness.bodies("q"))) == list(range(150))
+
+
+def test_a_cancelled_subscribe_leaves_the_messages_to_others() -> None:
+    async def scenario(harness: Harness, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            subscribing = asyncio.create_task(client.subscribe("q"))
+            await asyncio.sleep(0)  # the request is sent
+            subscribing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await subscribing
+            await client.publish("q", 1)
+            async with await client.subscribe("q") as subscription:
+                assert (await subscription.receive(5)).attempts == 1
+
+    run(scenario)
 
 
 def test_subscriptions_of_several_queues() -> None:
@@ -324,6 +353,22 @@ def test_tls_and_a_unix_socket(tmp_path: Any) -> None:
 
 
 # --- asyncio, against a script -------------------------------------------------------------------
+
+
+def test_a_cancelled_confirm_confirms_nothing() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        async with await VibeMQClient.connect(port=port) as client:
+            identity = await client.post("q", 1)
+            confirming = asyncio.create_task(client.confirm())
+            await broker.hears(lambda: wire.PUBLISH in broker.types())
+            confirming.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await confirming
+            broker.say(Frame(wire.ERROR, identity, error_code="QUEUE_FULL"))
+            with pytest.raises(CommandRefused, match="QUEUE_FULL"):
+                await client.confirm()
+
+    script(scenario, saying(wire.PUBLISH))
 
 
 def test_requests_are_sent_in_order() -> None:

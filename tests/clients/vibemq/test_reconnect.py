@@ -6,6 +6,7 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
+from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.vibemq import (
     Backoff,
     Declaration,
@@ -258,3 +259,22 @@ def test_closing_while_it_connects_again() -> None:
             await waiting
 
     script(scenario)
+
+
+def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
+    async def scenario(broker: Script, port: int) -> None:
+        def user() -> None:
+            client = BlockingClient(VibeMQClient.connect, port=port, reconnect=Backoff(60))
+            client.post("q", 1)
+            with pytest.raises(ConnectionLost):
+                client.publish("q", 2)
+            with pytest.raises(ConnectionLost, match="the broker closed the connection"):
+                client.close()
+            client.close()
+
+        using = asyncio.create_task(asyncio.to_thread(user))
+        await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 2)
+        broker.connections[-1].close()
+        await using
+
+    script(scenario, saying(wire.PUBLISH))

@@ -45,6 +45,7 @@ LOCAL = ("127.0.0.1", 2925)
                 timeout=3.5,
             ),
         ),
+        ("Username=me;Password=p://q", Target((LOCAL,), username="me", password="p://q")),
         ("User ID=me;Pwd=p;Auth_Token=t;Compression=none", Target(
             (LOCAL,), username="me", password="p", token="t", compression=()
         )),

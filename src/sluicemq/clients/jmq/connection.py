@@ -288,7 +288,13 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         """
         async with self._requesting:
             if self._requests is None:
-                self._requests = await Requests.start(await self.session())
+                session = await self.session()
+                try:
+                    self._requests = await Requests.start(session)
+                except BaseException:
+                    with suppress(ClientError):
+                        await session.close()
+                    raise
         return await self._requests.ask(to, body, timeout, properties, type, persistent, ttl)
 
     async def start(self) -> None:
@@ -397,7 +403,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         encrypted = target.tls
         if not target.direct:
             service = choose(await self._ask(host, port), target)
-            port, encrypted = service.port, service.protocol == "tls"
+            port, encrypted = service.port, target.tls or service.protocol == "tls"
         channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
         await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:

@@ -98,17 +98,20 @@ class Consumer(AsyncClient):
         If the connection breaks before the broker confirms the acknowledgement, the message is
         returned and may be redelivered.
         """
+        session = self._session
         while True:
+            if session.transaction:
+                await session.confirmations.wait_for_capacity(session.client.outstanding)
             await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()
-            self._session.touch()
+            session.touch()
             message = self._take()
             if message is not None:
                 break
         reliable = self._reliable or message.persistent
         try:
-            await self._session.handed(self.channel, message.block, reliable=reliable)
+            await session.handed(self.channel, message.block, reliable=reliable)
         except (asyncio.CancelledError, RequestTimeout):
             self._back.append(message)
             raise
@@ -172,8 +175,29 @@ class Consumer(AsyncClient):
             granted = number(packet, "JMQSize")
             self._size = granted if granted > 0 else self._prefetch
             channel.inboxes[self.id] = self.put
+            if self._inbox.end is not None:
+                self._delete()
 
         await channel.request(PacketType.ADD_CONSUMER, properties, then=added)
+
+    def abandon(self) -> None:
+        """Delete the consumer on the broker, now or once it is created: its caller has left."""
+        self.finish(ConnectionLost("the consumer is closed"))
+        if self.id:
+            self._delete()
+
+    def _delete(self) -> None:
+        channel = self.channel
+        channel.inboxes.pop(self.id, None)
+        with suppress(ConnectionLost):
+            channel.notify(
+                PacketType.DELETE_CONSUMER,
+                {
+                    "JMQConsumerID": Long(self.id),
+                    "JMQBodyType": BodyType.NONE,
+                    "JMQRedeliverAll": True,
+                },
+            )
 
     async def end(self, channel: RequestChannel) -> None:
         """Delete the consumer on the broker, naming the last delivered message.

@@ -161,6 +161,7 @@ class Producer(AsyncClient):
             type or None,
             now + round(options.delay * 1000) if options.delay else 0,
         )
+        session.touch()
         flags = (packets.Z if compress else 0) | _last(route.credit, channel.credit)
         if route.destination.kind is Kind.QUEUE:
             flags |= packets.Q
@@ -179,7 +180,6 @@ class Producer(AsyncClient):
             now + round(options.ttl * 1000) if options.ttl else 0,
             sysid,
         )
-        session.touch()
         wait = wait and options.persistent
         confirmations = Confirmations[Packet](channel.timeout) if wait else session.confirmations
         if options.persistent:

@@ -176,8 +176,8 @@ class RequestChannel(RequestTransport[Packet, Packet]):
     ) -> Packet:
         """Send a request and return the reply. A RETRY reply is retried once (section 3.1).
 
-        Calls `then` with an accepted reply before any later packet is processed.
-        Raises StatusError, ConnectionLost, RequestTimeout.
+        Calls `then` with an accepted reply before any later packet is processed, also if the call
+        has been cancelled or has timed out. Raises StatusError, ConnectionLost, RequestTimeout.
         """
 
         def receive(reply: Packet) -> None:
@@ -187,7 +187,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         for _ in range(2):
             identity = next(self.ids)
             data = encode_packet(kind, packets.A, identity, properties, header=header, body=body)
-            reply = await self.ask(identity, data, then=receive)
+            reply = await self.ask(identity, data, then=receive if then else None)
             if number(reply, "JMQStatus") != Status.RETRY:
                 break
         return check(reply, accepted)
@@ -385,7 +385,6 @@ class SessionState:
         Raises StatusError, ConnectionLost, RequestTimeout.
         """
         if self.transaction:
-            await self.confirmations.wait_for_capacity(self.client.outstanding)
             if self.transacted:
                 self._unsettled[block] = None
             header = encode_header(transaction_id=self.transaction)

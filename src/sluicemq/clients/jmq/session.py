@@ -222,8 +222,12 @@ class Session(SessionState, AsyncClient):
         reliable = durable or where.kind is Kind.QUEUE
         consumer = Consumer(self, where, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
-        await consumer.begin(channel)
-        channel.check()
+        try:
+            await consumer.begin(channel)
+            channel.check()
+        except BaseException:
+            consumer.abandon()
+            raise
         self._consumers.append(consumer)
         return consumer
 
@@ -311,19 +315,22 @@ class Session(SessionState, AsyncClient):
     async def _give_back(self, channel: RequestChannel, transaction: int) -> None:
         """Send REDELIVER for the undelivered messages, then for the delivered (section 7.4)."""
         session: dict[str, object] = {"JMQSessionID": Long(self.id)}
-        await channel.request(PacketType.STOP, session)
-        unseen = b"".join(consumer.give_back() for consumer in self._consumers)
-        seen = b"".join(self._unsettled)
-        self._unsettled.clear()
-        if unseen:
-            channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
-        if seen:
-            properties: dict[str, object] = {"JMQSetRedelivered": True}
-            if transaction:
-                properties["JMQTransactionID"] = Long(transaction)
-            header = encode_header(transaction_id=transaction)
-            channel.notify(PacketType.REDELIVER, properties, seen, header=header)
-        channel.notify(PacketType.START, session)
+        try:
+            await channel.request(PacketType.STOP, session)
+            unseen = b"".join(consumer.give_back() for consumer in self._consumers)
+            seen = b"".join(self._unsettled)
+            self._unsettled.clear()
+            if unseen:
+                channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
+            if seen:
+                properties: dict[str, object] = {"JMQSetRedelivered": True}
+                if transaction:
+                    properties["JMQTransactionID"] = Long(transaction)
+                header = encode_header(transaction_id=transaction)
+                channel.notify(PacketType.REDELIVER, properties, seen, header=header)
+        finally:
+            if channel.lost is None:
+                channel.notify(PacketType.START, session)
 
     # --- transactions
 
@@ -341,6 +348,8 @@ class Session(SessionState, AsyncClient):
             if self._lost_work:
                 self._lost_work = False
                 self._touched = False
+                with suppress(ClientError):  # of the lost sends
+                    self.confirmations.check()
                 raise TransactionLost("the connection broke within the transaction")
             await self.confirmations.wait_for_all()
             properties: dict[str, object] = {"JMQTransactionID": Long(self.transaction)}
@@ -349,8 +358,9 @@ class Session(SessionState, AsyncClient):
             reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
             self._unsettled.clear()
             self._touched = False
-            self.transaction = number(reply, "JMQNextTransactionID")
-            if not self.transaction:
+            if following := number(reply, "JMQNextTransactionID"):
+                self.transaction = following
+            else:
                 await self._start(channel)
 
     async def rollback(self) -> None:
@@ -376,11 +386,17 @@ class Session(SessionState, AsyncClient):
             raise ValueError("the session is not transacted")
 
     async def _start(self, channel: RequestChannel) -> None:
-        """Start the next transaction of a transacted session."""
+        """Start the next transaction of a transacted session.
+
+        Until then its sends belong to the last one, which the broker refuses.
+        """
+
+        def started(reply: Packet) -> None:
+            self.transaction = number(reply, "JMQTransactionID")
+
         self._touched = False
-        self.transaction = 0
-        reply = await channel.request(PacketType.START_TRANSACTION, {"JMQSessionID": Long(self.id)})
-        self.transaction = number(reply, "JMQTransactionID")
+        properties = {"JMQSessionID": Long(self.id)}
+        await channel.request(PacketType.START_TRANSACTION, properties, then=started)
 
     # --- lifecycle
 

@@ -7,7 +7,8 @@
     mq+ssl://host:port                                   TLS, also for the port mapper
 
 The port is that of the host's port mapper, which returns the service's port; with `direct` it is
-the service's own port. The client uses TLS for a service that the port mapper lists with `tls`.
+the service's own port. The client uses TLS for a service that the port mapper lists with `tls`, and
+with `+tls` for any service.
 
 Option names ignore letter case, `_`, `-` and blanks between words:
 

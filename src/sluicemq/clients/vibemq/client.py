@@ -25,6 +25,7 @@ from sluicemq.clients.vibemq import commands
 from sluicemq.clients.vibemq.commands import (
     ABSENT,
     OUTSTANDING,
+    CommandRefused,
     Conflict,
     Declaration,
     QueueInfo,
@@ -268,10 +269,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
 
     async def confirm(self) -> None:
         """Wait until the broker has confirmed all posted messages. Raises as `publish`."""
-        try:
-            await self._posted.wait_for_all()
-        finally:
-            self._posted.forget()
+        await self._posted.wait_for_all()
 
     async def subscribe(self, queue: str) -> Subscription:
         """Subscribe to a queue and return the subscription, from which to receive the messages.
@@ -286,9 +284,14 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         subscription = self._subscriptions[queue] = Subscription(self, queue)
         try:
             await self._ask(wire.SUBSCRIBE, queue, connection=connection)
-        except BaseException:
-            del self._subscriptions[queue]
+        except BaseException as error:
+            self._subscriptions.pop(queue, None)
             subscription.forget()
+            if not isinstance(error, CommandRefused):
+                # the broker may have subscribed the client, which would drop the messages
+                request = Frame(wire.UNSUBSCRIBE, self._new_id(), queue)
+                with suppress(ConnectionLost):
+                    connection.write(commands.encode(request))
             raise
         return subscription
 
@@ -352,13 +355,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
     async def close(self) -> None:
         """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
 
-        Raises RequestTimeout; CommandRefused for a posted message
-        that was refused.
+        Raises RequestTimeout; CommandRefused and ConnectionLost for posted messages.
         """
         connection = self._connection
         try:
+            await self.confirm()
             if connection is not None and connection.lost is None:
-                await self.confirm()
                 with suppress(RequestTimeout):
                     await connection.wait_for_capacity(1)
         finally:
@@ -367,7 +369,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
                 await connection.close()
 
     def _ended(self, reason: ClientError) -> None:
-        for subscription in list(self._subscriptions.values()):
+        # a message that still arrives must not pause the reading of the connection's end
+        subscriptions, self._subscriptions = self._subscriptions, {}
+        for subscription in subscriptions.values():
             subscription.finish(reason)
 
     def _forget(self) -> None:

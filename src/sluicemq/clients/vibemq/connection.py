@@ -52,7 +52,7 @@ class Target(urls.Target, frozen=True):
     @classmethod
     def parse(cls, text: str) -> Target:
         """Parse a URL or connection string. Raises ConfigurationError without the password."""
-        if "://" in text.partition("?")[0]:
+        if "://" in text.partition("=")[0]:
             return cls(**urls.parse(text, "vibemq", _OPTIONS))
         return _parse_pairs(text)
 
