@@ -217,9 +217,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked = True
-        timeout = self._admission.options.output_timeout
-        if timeout and self._stuck is None:
-            self._stuck = self._batch.loop.call_later(timeout, self._cut_off)
+        self._await_reader()
 
     def resume_writing(self) -> None:
         self._blocked = False
@@ -445,10 +443,21 @@ class Connection(asyncio.Protocol):
             self._congested = True
             self._session.pause_delivery()
 
-    def _cut_off(self) -> None:
-        """Abort the connection: the peer has read nothing for `output_timeout`."""
+    def _await_reader(self) -> None:
+        """Start `output_timeout`, in which the peer has to read some of the write buffer."""
+        timeout = self._admission.options.output_timeout
+        if timeout:
+            unsent = self._transport.get_write_buffer_size()
+            self._stuck = self._batch.loop.call_later(timeout, self._review_output, unsent)
+
+    def _review_output(self, unsent: int) -> None:
+        """Abort the connection if `unsent` bytes are still in the write buffer."""
         self._stuck = None
-        if not self._ended:
+        if self._ended:
+            return
+        if self._transport.get_write_buffer_size() < unsent:
+            self._await_reader()
+        else:
             timeout = self._admission.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
             log.info("cut off", peer=self.peer, reason=self._reason)
