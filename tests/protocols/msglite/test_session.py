@@ -613,6 +613,16 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
     assert not client.open
 
 
+def test_a_removed_queue_that_may_not_be_created_again_is_an_error_for_blocked_senders() -> None:
+    harness = Harness(EngineSettings(auto_create_queues=False))
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client = harness.connect()
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n< 0 none\r\n")
+    harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
+    assert client.got() == b"- a has been removed, and another may not be created\r\n"
+    assert not client.open
+
+
 def test_a_query_whose_reply_address_is_removed_ends_in_time(
     harness: Harness, client: Peer, worker: Peer
 ) -> None:

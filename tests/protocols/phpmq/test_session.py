@@ -696,6 +696,27 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() ->
     assert left.transport.open
 
 
+def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_producers() -> None:
+    harness = Harness(EngineSettings(auto_create_queues=False))
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer = harness.connect()
+    producer.consume(b"q", 1)
+    producer.put(
+        wire.encode_send(b"q", b"1")
+        + wire.encode_send(b"q", b"2")
+        + wire.encode_send(b"q", b"3")
+        + wire.encode_send(b"sluicemq.probe.1", b"")
+    )
+    assert producer.bodies() == [b"1"]
+    assert producer.transport.paused
+    destination = harness.find("q")
+    assert destination is not None
+    harness.broker.remove(destination, force=True)
+    harness.turn()
+    assert producer.frames() == []  # the answer to the probe would confirm the refused sends
+    assert producer.transport.closed_because == "q has been removed, and another may not be created"
+
+
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:
     peer = harness.connect()
     for number in range(1500):

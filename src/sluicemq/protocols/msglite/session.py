@@ -536,9 +536,12 @@ class MsgliteSession:
         return True
 
     def finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the message that waited for room is accepted, or its queue deleted."""
+        """Continue after the message that waited for room is accepted; close if it is refused."""
         self._holds &= ~PARKED
-        self._run()
+        if error is None:
+            self._run()
+        else:
+            self._refuse(str(error))
 
     def _on_disk(self, frame: Frame | None) -> bool:
         """Return whether all published messages are durable; if not, `frame` waits for that.

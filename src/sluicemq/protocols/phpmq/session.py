@@ -421,8 +421,12 @@ class PhpmqSession:
         return True
 
     def finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the send that waited for room is accepted, or its queue deleted."""
-        self._go_on(self._channel.release())
+        """Continue after the send that waited for room is accepted; close if it is refused."""
+        frames = self._channel.release()
+        if error is None:
+            self._go_on(frames)
+        else:
+            self._close(str(error))
 
     def _go_on(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
