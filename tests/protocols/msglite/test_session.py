@@ -5,10 +5,15 @@ import re
 import pytest
 
 from sluicemq.broker import EngineSettings
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    is_reply_address,
+)
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite import wire
-from sluicemq.protocols.msglite.session import ReplyAddresses
 from tests.protocols.msglite.harness import Harness, Peer
 
 
@@ -275,11 +280,9 @@ def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -
     counters = [name.partition(".")[2][:-24] for name in names]
     assert counters == [f"{number:X}" for number in range(1, 32)]
     assert len({name[-24:] for name in names}) == 31
-    started = names[0].partition(".")[0]
-    assert ReplyAddresses(int(started, 16) * 1000).issued(names[0].encode()) is False
-    assert all(harness.replies.issued(name.encode()) for name in names)
-    forged = [names[0][:-1], names[0][:-1] + "G", f"{started}.{'0' * 25}", f"{started}.1"]
-    assert not any(harness.replies.issued(name.encode()) for name in forged)
+    assert all(is_reply_address(name) for name in names)
+    others = [names[0][:-1], names[0][:-1] + "G", names[0][1:], names[0] + "\n"]
+    assert not any(is_reply_address(name) for name in others)
 
 
 def test_a_query_without_body_needs_no_line_break_but_may_have_one(
@@ -309,6 +312,20 @@ def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, wo
         worker.put(b"> 0 60 %b\r\n" % to * 2)
         assert harness.find(to.decode()) is None
         assert worker.ask(b"< 0 %b\r\n" % to) == b"*\r\n"
+
+
+def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    content = harness.replies.create(harness.broker, harness.replies, None)  # as the gateway does
+    ready = b"< 9 %b\r\n" % content.name.encode()
+    worker.put(ready)
+    harness.broker.remove(content, force=True)
+    client.put(ready)
+    harness.turn(9000)
+    assert client.got() == worker.got() == b"*\r\n"
+    assert not harness.broker.destinations
+    assert worker.open
 
 
 def test_an_address_that_looks_like_a_reply_but_was_never_given_is_an_ordinary_one(
