@@ -148,7 +148,7 @@ def test_a_name_with_an_ipv6_address_on_a_machine_without_it() -> None:
     missing = "2001:db8::1"  # for documentation: no machine has it
     assert _bind(missing, "127.0.0.1") == ["127.0.0.1"]
     for hosts in ((missing,), ("192.0.2.1", "127.0.0.1")):
-        with pytest.raises(ConfigurationError, match="Cannot assign requested address"):
+        with pytest.raises(ConfigurationError, match=r"Cannot assign requested address\Z"):
             _bind(*hosts)
 
 

@@ -143,9 +143,10 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigurationError(
-            f"cannot listen on {url}: {error.strerror or error}; is another program using it?"
-        ) from error
+        problem = f"cannot listen on {url}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            problem += "; is another program using it?"
+        raise ConfigurationError(problem) from error
     return sockets
 
 
