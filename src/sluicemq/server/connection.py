@@ -13,6 +13,7 @@ import itertools
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -32,6 +33,9 @@ resets it, and the peer might not receive the error that was sent."""
 
 DISMISSED_SECONDS: Final = 5.0
 """Time for a disconnected peer to read its remaining output."""
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Value of SO_LINGER with which closing a TCP socket resets the connection."""
 
 _numbers: Final = itertools.count(1)
 
@@ -483,7 +487,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close without sending the queued bytes."""
+        """Close without sending the queued bytes, so that the peer sees a reset (TCP only)."""
+        if self._descriptor >= 0 and not self._ended:
+            # without unread input the kernel would end the connection as after an orderly close
+            raw = self._transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._reason = self._reason or reason
         self._closing = True
         self._ended = True

@@ -466,6 +466,25 @@ def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, clie
     assert harness.bodies("a") == [b"x"]
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n.\r\n",
+        b"< 60 b\r\n> 1 9 a\r\n1\r\n.\r\n",
+    ],
+)
+def test_shutdown_resets_a_connection_with_messages_that_wait(
+    harness: Harness, client: Peer, commands: bytes
+) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(commands)
+    harness.broker.stop()
+    for _ in range(2):
+        client.session.disconnect("the broker stops", stopping=True)
+    assert client.transport.aborted  # the close after a quit means that the messages are accepted
+    assert client.got() == b""
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 

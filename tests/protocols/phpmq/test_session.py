@@ -591,6 +591,19 @@ def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> Non
     assert not producer.transport.open
 
 
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: bool) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer, consumer = harness.connect(), harness.connect()
+    producer.send(b"q", b"1", b"2", b"3")
+    producer.session.end_of_input()
+    producer.session.disconnect("enough", stopping=stopping)
+    assert producer.transport.aborted  # an orderly close would mean that the messages are stored
+    harness.links.remove(producer.transport)
+    consumer.consume(b"q", 5)
+    assert consumer.bodies() == [b"1"]
+
+
 def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) -> None:
     slow, other = harness.connect(), harness.connect()
     slow.consume(b"q", 2)

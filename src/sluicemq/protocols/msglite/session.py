@@ -269,10 +269,16 @@ class MsgliteSession:
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection; send an administrator's reason as an error before."""
-        if stopping:
-            self._close(reason)
-        else:
+        if not stopping:
             self._refuse(reason)
+        elif self._holds & PARKED or any(frame[0] in (MESSAGE, QUERY) for frame in self._pending):
+            # an orderly close would confirm that all messages are accepted
+            self._publisher.end()
+            self._holds = CLOSED
+            self._pending.clear()
+            self._transport.abort(reason)
+        else:
+            self._close(reason)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""

@@ -16,8 +16,9 @@ that refer to a missing message are ignored.
                                              the session reads no more. Other frames are processed:
                                              acknowledgements free disk space
 
-At the end of input a connection with waiting sends stays open, and it is never closed in an orderly
-way before they are stored: if it has to close, it is reset and the waiting sends are dropped.
+At the end of input a connection with waiting sends, of either kind, stays open, and it is never
+closed in an orderly way before they are stored: if it has to close, it is reset and the waiting
+sends are dropped.
 
 The protocol has no logins: the listener decides as which user a connection acts. Sending needs the
 permission to produce, all else that to consume.
@@ -493,10 +494,11 @@ class PhpmqSession:
     def _close(self, reason: str) -> None:
         if self._channel.close():
             self._unsubscribe()
-            if self._waiting:
+            if self._waiting or self._publisher.parked:
                 # an orderly close would confirm that all messages are stored
                 self._forget_waiting()
-                self._transport.abort(reason or "sends that wait for disk space are not stored")
+                self._publisher.end()
+                self._transport.abort(reason or "sends that wait are not stored")
             else:
                 self._transport.close(reason)
 
