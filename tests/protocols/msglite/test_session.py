@@ -485,6 +485,15 @@ def test_shutdown_resets_a_connection_with_messages_that_wait(
     assert client.got() == b""
 
 
+def test_an_administrator_refuses_a_message_that_waits(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
+    client.session.disconnect("enough")
+    assert client.got() == b"- enough\r\n"
+    client.drop()
+    assert harness.connect().ask(b"< 0 a\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n*\r\n"
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -586,6 +595,7 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
     assert harness.bodies("a") == [b"1"]
+    assert client.session.buffered > 1
     other = harness.connect()
     assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
     assert client.got() == b""
@@ -599,7 +609,10 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
 
 def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(b"> 1 9 a\r\n1\r\n? 1 2 a\r\n2\r\n< 0 b\r\n")
+    client.put(b"> 1 9 a\r\n1\r\n")
+    client.put(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
+    assert client.session.buffered == 1000
+    client.put(b"< 0 b\r\n")
     harness.turn(2000)
     assert client.got() == b"*\r\n"
     harness.connect().put(b"< 0 a\r\n")

@@ -559,10 +559,13 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
 def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
-    producer.send(b"q", b"1", b"2")
+    producer.send(b"q", b"1", bytes(1000))
+    assert producer.session.buffered == 1000
     producer.send(b"q", b"3")
+    assert producer.session.buffered == 1001
     consumer.consume(b"q", 10)
-    assert consumer.bodies() == [b"1", b"2", b"3"]
+    assert consumer.bodies() == [b"1", bytes(1000), b"3"]
+    assert producer.session.buffered == 0
 
 
 def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness: Harness) -> None:

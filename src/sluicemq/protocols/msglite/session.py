@@ -204,8 +204,8 @@ class MsgliteSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input."""
-        buffered = self._decoder.buffered
+        """Bytes of unprocessed input, including a message that waits for room."""
+        buffered = self._decoder.buffered + self._publisher.parked_bytes
         return buffered + self._held_bytes if self._pending else buffered
 
     @property
@@ -582,6 +582,7 @@ class MsgliteSession:
             return
         self._holds = CLOSED
         self._pending.clear()
+        self._publisher.end()
         self._alarm.cancel()
         self._cancel_waiting()
         if self._channel.close():

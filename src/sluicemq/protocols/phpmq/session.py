@@ -166,8 +166,9 @@ class PhpmqSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input."""
-        return self._decoder.buffered + self._channel.held_bytes
+        """Bytes of unprocessed input, including sends that wait for room or disk space."""
+        waiting = self._waiting_bytes + self._publisher.parked_bytes
+        return self._decoder.buffered + self._channel.held_bytes + waiting
 
     @property
     def incomplete(self) -> bool:
