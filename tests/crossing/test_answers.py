@@ -204,6 +204,23 @@ def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker
     assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
 
 
+def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness: Harness) -> None:
+    access = RecordedAccess("questions: consume")
+    shell, php, dotnet = harness.shell(), harness.php(access), harness.dotnet(access)
+    php.consume(b"questions", 1)
+    shell.put(b"? 4 1 questions\r\nwhat\r\n")
+    (held,) = php.frames()
+    [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
+    harness.turn(1000)
+    assert shell.got() == b"*\r\n"
+    php.send(b"reply:" + held[3], b"late")
+    php.send(name.encode(), b"late")
+    assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
+    assert php.transport.open
+    assert access.refusals == []
+    assert [d.name for d in harness.broker.destinations.values()] == ["questions"]
+
+
 def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: Asker) -> None:
     access = RecordedAccess("questions: consume")
     asker.ask()

@@ -322,6 +322,8 @@ def test_a_rendered_configuration_loads_as_the_same(tmp_path: Path) -> None:
     url = "phpmq+tls://0.0.0.0:9100?certificate=/x.pem&max_connections=5"
     [[listeners]]
     url = "msglite+unix:///s%20p?socket_mode=0000&durability=lazy"
+    [[listeners]]
+    url = "vibemq://127.0.0.1:2925?max_frame_bytes=64MiB"
     [destinations."a \\"b\\" \\u007f é"]
     max_bytes = "1GiB"
     overflow = "drop-oldest"

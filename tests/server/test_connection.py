@@ -22,6 +22,7 @@ class SocketTransport:
         self.done: list[str] = []
         self.closed = False
         self.reset = False
+        self.unsent = 0
 
     def get_extra_info(self, name: str) -> Any:
         return ("127.0.0.1", 5) if name == "peername" else None
@@ -32,7 +33,7 @@ class SocketTransport:
         return True
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent
 
     def _use(self, what: str) -> None:
         if self.closed:
@@ -186,6 +187,19 @@ def test_the_backlog_of_a_slow_reader_is_measured_at_every_write(
     fixture.connection.resume_writing()
     fixture.batch.end()
     assert fixture.session.calls == ["pause_delivery", "resume_delivery", "flushed"]
+
+
+def test_only_a_peer_that_reads_nothing_is_cut_off(fixture: ConnectionFixture) -> None:
+    fixture.listener.options.output_timeout = 60
+    fixture.transport.unsent = 1000
+    fixture.connection.pause_writing()
+    for unsent in (999, 1):
+        fixture.transport.unsent = unsent
+        fixture.batch.loop.ring()
+        assert fixture.transport.done == []
+    fixture.batch.loop.ring()
+    assert fixture.transport.done == ["abort"]
+    assert fixture.listener.closed == {"output-timeout": 1}
 
 
 def test_a_session_that_answers_when_its_connection_has_gone(fixture: ConnectionFixture) -> None:

@@ -14,7 +14,9 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
+from sluicemq.protocols.phpmq.wire import encode_send
 from tests.server.conftest import Start
+from tests.support.polling import wait_until
 
 PHPMQ = "phpmq://127.0.0.1:0"
 
@@ -59,6 +61,20 @@ def test_a_stop_keeps_what_was_sent_and_gives_back_what_was_held(start: Start) -
     assert cut_off(client)
     broker.start()
     assert take(broker.port("phpmq"), "a") == [b"%d" % number for number in range(2, 10)]
+
+
+def test_a_stop_resets_a_connection_whose_messages_wait(start: Start, tmp_path: Path) -> None:
+    file = tmp_path / "sluicemq.toml"
+    file.write_text("[destinations.a]\nmax_messages = 1\noverflow = 'block-publisher'\n")
+    broker = start(PHPMQ, options=("--config", str(file)))
+    with socket.create_connection(("127.0.0.1", broker.port("phpmq")), 30) as client:
+        data = encode_send(b"a", b"1") + encode_send(b"a", b"2")
+        client.sendall(data)
+        client.shutdown(socket.SHUT_WR)
+        wait_until(lambda: broker.status()["listeners"][0]["received_bytes"] == len(data))
+        assert broker.stop() == 0
+        with pytest.raises(ConnectionResetError):
+            client.recv(1)
 
 
 def test_a_stop_does_not_wait_for_a_peer_that_does_not_read(start: Start) -> None:

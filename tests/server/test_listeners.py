@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 import stat
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -12,9 +15,12 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.errors import ConfigurationError, ConnectionLost
+from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.auto import detect_protocol
+from sluicemq.server.listener import bind
+from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 
 
@@ -118,6 +124,32 @@ def test_a_first_byte_may_come_alone(start: Start) -> None:
         for byte in b"> 1 9 a\r\nx\r\n< 1 a\r\n":
             client.sendall(bytes([byte]))
         assert client.recv(100) == b"> 1 9 a\r\nx\r\n"
+
+
+def _bind(*hosts: str) -> list[str]:
+    """Return the addresses that a listener on a name with these addresses listens on."""
+
+    async def resolve(*_: object, **__: object) -> list[object]:
+        families = (socket.AF_INET6 if ":" in host else socket.AF_INET for host in hosts)
+        return [
+            (family, socket.SOCK_STREAM, 6, "", (host, 0, 0, 0)[: 4 if ":" in host else 2])
+            for family, host in zip(families, hosts, strict=True)
+        ]
+
+    loop: Any = SimpleNamespace(getaddrinfo=resolve)
+    sockets = asyncio.run(bind(loop, Listener(url=Url.parse("phpmq://name:0"))))
+    addresses = [each.getsockname()[0] for each in sockets]
+    for each in sockets:
+        each.close()
+    return addresses
+
+
+def test_a_name_with_an_ipv6_address_on_a_machine_without_it() -> None:
+    missing = "2001:db8::1"  # for documentation: no machine has it
+    assert _bind(missing, "127.0.0.1") == ["127.0.0.1"]
+    for hosts in ((missing,), ("192.0.2.1", "127.0.0.1")):
+        with pytest.raises(ConfigurationError, match=r"Cannot assign requested address\Z"):
+            _bind(*hosts)
 
 
 def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path: Path) -> None:

@@ -80,6 +80,31 @@ def test_connections_without_a_handshake_count_and_go(start: Start, authority: A
     wait_until(lambda: log_of(broker).count("no handshake within 10 s") == 2, "no two lines")
 
 
+def test_connections_without_a_handshake_count_for_their_address(
+    start: Start, authority: Authority
+) -> None:
+    pem = authority.pem(authority.issue())
+    limits = "max_connections=3&max_connections_per_address=2"
+    broker = start(f"phpmq+tls://127.0.0.1:0?certificate={pem}&{limits}")
+    port, trust = broker.port("phpmq+tls"), authority.trust()
+    elsewhere = socket.socket()
+    with elsewhere, dial(port) as silent, dial(port), dial(port) as third:
+        assert closed_by_peer(third)
+        elsewhere.settimeout(30)
+        elsewhere.bind(("127.0.0.2", 0))
+        elsewhere.connect(("127.0.0.1", port))
+        trust.wrap_socket(elsewhere, server_hostname="localhost").close()
+        silent.sendall(b"no TLS")
+        assert closed_by_peer(silent)
+        with phpmq(port, trust) as client:
+            echo(client, "a", b"x")
+    for _ in range(3):
+        with phpmq(port, trust) as one, phpmq(port, trust) as two:
+            echo(one, "a", b"x")
+            echo(two, "b", b"x")
+        wait_until(lambda: not broker.status()["listeners"][0]["connections"], "still there")
+
+
 def test_a_flood_of_handshakes(start: Start, authority: Authority) -> None:
     broker = start(f"phpmq+tls://127.0.0.1:0?certificate={authority.pem(authority.issue())}")
     port, trust = broker.port("phpmq+tls"), authority.trust()

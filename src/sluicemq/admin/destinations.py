@@ -48,7 +48,6 @@ from sluicemq.management.operation import Page, kind_name
 from sluicemq.model.access import Identity, Operation, matcher
 from sluicemq.model.dead_letters import REASON
 from sluicemq.model.destination import (
-    TEMPORARY,
     Address,
     CreatedBy,
     DestinationSettings,
@@ -232,7 +231,7 @@ class DestinationService(Service):
             raise ApiError(
                 400,
                 "bad-name",
-                f"names with {TEMPORARY} are for temporary destinations, which clients create",
+                f"{name} is a name for temporary destinations, which clients create",
             )
 
     @handles(DELETE_DESTINATION)

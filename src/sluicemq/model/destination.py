@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from enum import IntEnum, StrEnum
 from typing import Annotated, Final, NamedTuple
@@ -12,6 +13,9 @@ from sluicemq.model.setting import about
 
 TEMPORARY: Final = "temporary_destination://"
 """Prefix of the names that JMS clients give to their temporary destinations."""
+
+_REPLY_ADDRESS: Final = re.compile(r"[0-9A-F]{8}\.[0-9A-F]{25,40}\Z")
+"""Reply address of msglite: the broker's start in unix seconds, a counter and 24 random digits."""
 
 
 class Kind(IntEnum):
@@ -47,11 +51,17 @@ def encode_name(name: str) -> bytes:
 
 
 def is_temporary(name: str) -> bool:
-    """Return whether only a JMS client may create a destination of this name, as a temporary one.
+    """Return whether a destination of this name is temporary: one of a JMS client, or a reply
+    address.
 
     A message to such a destination that no longer exists is a reply that comes too late.
     """
-    return name.startswith(TEMPORARY)
+    return name.startswith(TEMPORARY) or is_reply_address(name)
+
+
+def is_reply_address(name: str) -> bool:
+    """Return whether only msglite sessions create a destination of this name, for a reply."""
+    return _REPLY_ADDRESS.match(name) is not None
 
 
 class Overflow(StrEnum):

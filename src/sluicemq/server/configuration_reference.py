@@ -19,7 +19,7 @@ import msgspec
 from sluicemq.management.broker import SettingView
 from sluicemq.model.destination import Address, DestinationSettings, differing
 from sluicemq.server.config import Config
-from sluicemq.server.listener_settings import Listener, applies
+from sluicemq.server.listener_settings import Listener, applies, inherited_limits
 from sluicemq.server.loading import SECTIONS, setting_paths
 from sluicemq.server.settings import Setting, Unit, format_quantity, settings_of
 
@@ -55,9 +55,10 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
     origin = f"  # {origins.get('listeners', 'default')}" if origins is not None else ""
     for listener in config.listeners:
         lines += ["", f"[[listeners]]{origin}", f"url = {value_text(listener.url.format())}"]
+        inherited = inherited_limits(listener.url, config.limits)
         for setting in listener_settings(listener):
             value = getattr(listener, setting.name)
-            if value != getattr(config.limits, setting.name, None):
+            if value != inherited.get(setting.name):
                 lines += _assignment(setting, value, (), None)
     for address, settings in config.destinations.items():
         origin = f"  # {origins.get(f'destinations.{address}', '')}" if origins is not None else ""

@@ -13,6 +13,7 @@ import itertools
 import os
 import select
 import socket
+import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Final, cast
@@ -32,6 +33,9 @@ resets it, and the peer might not receive the error that was sent."""
 
 DISMISSED_SECONDS: Final = 5.0
 """Time for a disconnected peer to read its remaining output."""
+
+_RESET: Final = struct.pack("ii", 1, 0)
+"""Value of SO_LINGER with which closing a TCP socket resets the connection."""
 
 _numbers: Final = itertools.count(1)
 
@@ -217,9 +221,7 @@ class Connection(asyncio.Protocol):
 
     def pause_writing(self) -> None:
         self._blocked = True
-        timeout = self._admission.options.output_timeout
-        if timeout and self._stuck is None:
-            self._stuck = self._batch.loop.call_later(timeout, self._cut_off)
+        self._await_reader()
 
     def resume_writing(self) -> None:
         self._blocked = False
@@ -445,10 +447,21 @@ class Connection(asyncio.Protocol):
             self._congested = True
             self._session.pause_delivery()
 
-    def _cut_off(self) -> None:
-        """Abort the connection: the peer has read nothing for `output_timeout`."""
+    def _await_reader(self) -> None:
+        """Start `output_timeout`, in which the peer has to read some of the write buffer."""
+        timeout = self._admission.options.output_timeout
+        if timeout:
+            unsent = self._transport.get_write_buffer_size()
+            self._stuck = self._batch.loop.call_later(timeout, self._review_output, unsent)
+
+    def _review_output(self, unsent: int) -> None:
+        """Abort the connection if `unsent` bytes are still in the write buffer."""
         self._stuck = None
-        if not self._ended:
+        if self._ended:
+            return
+        if self._transport.get_write_buffer_size() < unsent:
+            self._await_reader()
+        else:
             timeout = self._admission.options.output_timeout
             self._reason = f"took none of the bytes sent to it for {timeout:g} s"
             log.info("cut off", peer=self.peer, reason=self._reason)
@@ -474,7 +487,11 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def abort(self, reason: str) -> None:
-        """Close without sending the queued bytes."""
+        """Close without sending the queued bytes, so that the peer sees a reset (TCP only)."""
+        if self._descriptor >= 0 and not self._ended:
+            # without unread input the kernel would end the connection as after an orderly close
+            raw = self._transport.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self._reason = self._reason or reason
         self._closing = True
         self._ended = True

@@ -248,7 +248,10 @@ class Admission(Generic[AnyConnection]):
         self.logging_in: set[AnyConnection] = set()
         self.closed: Counter[str] = Counter()
         self._by_address: Counter[str] = Counter()
-        """Number of connections by client address; empty without a limit per address."""
+        """Number of connections and arrivals by client address; empty without a limit per
+        address."""
+        self._arriving: set[str] = set()
+        """Peers of the arrivals that `_by_address` counts."""
         self._by_user: Counter[str] = Counter()
         self.accepted = 0
         self.refused = 0
@@ -258,12 +261,12 @@ class Admission(Generic[AnyConnection]):
     def admit(self, connection: AnyConnection) -> SessionFactory | None:
         """Count a connection in and return what makes its session. Beyond `max_connections` that is
         a session which refuses, for up to `max_rejections` connections; None for the others."""
+        self.forget_arrival(connection.peer)
         reached = self._limit_reached(connection.peer)
         if not reached:
             self.connections.add(connection)
             self.accepted += 1
-            if self.options.max_connections_per_address:
-                self._by_address[address_of(connection.peer)] += 1
+            self._count_address(connection.peer, 1)
             return self._session_factory
         self._refuse(reached)
         if reached != "max_connections" or len(self.refusals) >= self.options.max_rejections:
@@ -274,9 +277,13 @@ class Admission(Generic[AnyConnection]):
 
     def may_arrive(self, peer: str, arrivals: int) -> bool:
         """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
-        have: it will be admitted, or can be told that there are too many."""
+        have: it will be admitted, or can be told that there are too many. Until `admit` or
+        `forget_arrival` it counts towards the limit of its address."""
         reached = self._limit_reached(peer, arrivals)
         if not reached:
+            if self.options.max_connections_per_address and peer not in self._arriving:
+                self._arriving.add(peer)
+                self._count_address(peer, 1)
             return True
         if reached == "max_connections" and self._refusing is not None:
             present = len(self.connections) + len(self.refusals) + arrivals
@@ -284,6 +291,19 @@ class Admission(Generic[AnyConnection]):
                 return True
         self._refuse(reached)
         return False
+
+    def forget_arrival(self, peer: str) -> None:
+        """Count an arrival out, because its handshake has ended."""
+        if peer in self._arriving:
+            self._arriving.remove(peer)
+            self._count_address(peer, -1)
+
+    def _count_address(self, peer: str, change: int) -> None:
+        if self.options.max_connections_per_address:
+            address = address_of(peer)
+            self._by_address[address] += change
+            if not self._by_address[address]:
+                del self._by_address[address]
 
     def _limit_reached(self, peer: str, arrivals: int = 0) -> str:
         """Return the setting that allows no more connection from `peer`, beside `arrivals` whose
@@ -339,8 +359,4 @@ class Admission(Generic[AnyConnection]):
             self.received_bytes += connection.received_bytes
             self.sent_bytes += connection.sent_bytes
             self._forget_user(connection)
-            if self.options.max_connections_per_address:
-                address = address_of(connection.peer)
-                self._by_address[address] -= 1
-                if not self._by_address[address]:
-                    del self._by_address[address]
+            self._count_address(connection.peer, -1)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import stat
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
@@ -24,6 +25,9 @@ from sluicemq.server.listener_settings import Listener
 from sluicemq.server.tls import Tls, TlsAcceptor
 
 BACKLOG: Final = 1024
+
+_NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+"""Errors of a machine that does not have an IPv6 address, or IPv6."""
 
 log = structlog.get_logger("sluicemq.listener")
 
@@ -101,7 +105,8 @@ class OpenListener:
 async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
     """Return the listening sockets, one for each address of the host name.
 
-    Raises ConfigurationError.
+    An IPv6 address beside others is left out on a machine without it: in containers without IPv6,
+    `localhost` often has one. Raises ConfigurationError.
     """
     url = options.url
     sockets: list[socket.socket] = []
@@ -118,25 +123,44 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             found = await loop.getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            for family, kind, protocol, _, address in dict.fromkeys(found):
-                each = socket.socket(family, kind, protocol)
-                sockets.append(each)
-                each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-                if family == socket.AF_INET6:
-                    each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            no_ipv6: OSError | None = None
+            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
                 # the port that the system chose for the first address is that of the others too
-                each.bind((address[0], port, *address[2:]))
+                try:
+                    each = _bind_address(family, (address[0], port, *address[2:]))
+                except OSError as error:
+                    if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
+                        raise
+                    no_ipv6 = error
+                    continue
+                sockets.append(each)
                 port = each.getsockname()[1]
+            if no_ipv6 is not None and not sockets:
+                raise no_ipv6
         for each in sockets:
             each.listen(BACKLOG)
             each.setblocking(False)
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigurationError(
-            f"cannot listen on {url}: {error.strerror or error}; is another program using it?"
-        ) from error
+        problem = f"cannot listen on {url}: {error.strerror or error}"
+        if error.errno == errno.EADDRINUSE:
+            problem += "; is another program using it?"
+        raise ConfigurationError(problem) from error
     return sockets
+
+
+def _bind_address(family: int, address: tuple[Any, ...]) -> socket.socket:
+    each = socket.socket(family)
+    try:
+        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        each.bind(address)
+    except OSError:
+        each.close()
+        raise
+    return each
 
 
 def is_stale(url: Url) -> bool:

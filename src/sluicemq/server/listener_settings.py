@@ -481,15 +481,20 @@ def default_listeners() -> tuple[Listener, ...]:
 
 
 def listener_of(values: Mapping[str, Any], limits: ListenerLimits) -> Listener:
-    """Return a listener with the settings `values`, which include `url`; others are from `limits`.
+    """Return a listener with the settings `values`, which include `url`; others are from
+    `limits`."""
+    return Listener(**{**inherited_limits(values["url"], limits), **values})
 
-    `max_frame_bytes` from `limits` is reduced to VIBEMQ_FRAME_BYTES for VibeMQ, whose clients
-    cannot read more.
+
+def inherited_limits(url: Url, limits: ListenerLimits) -> dict[str, Any]:
+    """Return the limits of the listener of that address, unless it has values of its own.
+
+    `max_frame_bytes` is reduced to VIBEMQ_FRAME_BYTES for VibeMQ, whose clients cannot read more.
     """
     inherited = msgspec.structs.asdict(limits)
-    if values["url"].protocol == "vibemq":
+    if url.protocol == "vibemq":
         inherited["max_frame_bytes"] = min(limits.max_frame_bytes, VIBEMQ_FRAME_BYTES)
-    return Listener(**{**inherited, **values})
+    return inherited
 
 
 def admin_listener(path: Path) -> Listener:

@@ -8,7 +8,7 @@ A connection becomes a `Connection` only when its handshake has succeeded. Until
 `Arrival`: a descriptor and a timer. Nothing is computed for it before its first bytes are there and
 are those of a TLS handshake; then it waits for its turn, as public-key cryptography takes about a
 millisecond of the event loop, and a thousand clients that come back at once must not stop those
-that are in. Arrivals count towards `max_connections`.
+that are in. Arrivals count towards `max_connections` and `max_connections_per_address`.
 
 When a handshake fails, OpenSSL has written an alert - "unknown ca", "protocol version" - for the
 peer, but the event loop closes the connection without sending it, and the peer would only see the
@@ -233,7 +233,7 @@ class TlsAcceptor:
             each.close()
         for arrival in [*self._silent, *self._waiting]:
             self._forget(arrival)
-            arrival.socket.close()
+            self._drop(arrival)
         self._waiting.clear()
 
     async def _accept(self, listening: socket.socket) -> None:
@@ -268,10 +268,10 @@ class TlsAcceptor:
         self._forget(arrival)
         if not first:
             log.debug("left before the handshake", peer=arrival.peer)
-            arrival.socket.close()
+            self._drop(arrival)
         elif first[0] != _HANDSHAKE or (len(first) > 1 and first[1] != _MAJOR):
             self._turn_away(arrival.peer, f"it does not speak TLS: it begins with {first!r}")
-            arrival.socket.close()
+            self._drop(arrival)
         else:
             if not self._waiting:
                 self._loop.call_soon(self._begin)
@@ -306,6 +306,12 @@ class TlsAcceptor:
             self._too_slow(arrival)
         except OSError as error:
             self._turn_away(arrival.peer, reason(error))
+        finally:
+            self._admission.forget_arrival(arrival.peer)
+
+    def _drop(self, arrival: Arrival) -> None:
+        arrival.socket.close()
+        self._admission.forget_arrival(arrival.peer)
 
     def _forget(self, arrival: Arrival) -> None:
         self._silent.discard(arrival)
@@ -316,7 +322,7 @@ class TlsAcceptor:
     def _too_slow(self, arrival: Arrival) -> None:
         if arrival in self._silent:
             self._forget(arrival)
-        arrival.socket.close()
+        self._drop(arrival)
         self._turn_away(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
     def _turn_away(self, peer: str, why: str) -> None:

@@ -5,10 +5,15 @@ import re
 import pytest
 
 from sluicemq.broker import EngineSettings
-from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
+from sluicemq.model.destination import (
+    Address,
+    DestinationSettings,
+    Kind,
+    Overflow,
+    is_reply_address,
+)
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.msglite import wire
-from sluicemq.protocols.msglite.session import ReplyAddresses
 from tests.protocols.msglite.harness import Harness, Peer
 
 
@@ -275,11 +280,9 @@ def test_reply_addresses_cannot_be_guessed_from_earlier_ones(harness: Harness) -
     counters = [name.partition(".")[2][:-24] for name in names]
     assert counters == [f"{number:X}" for number in range(1, 32)]
     assert len({name[-24:] for name in names}) == 31
-    started = names[0].partition(".")[0]
-    assert ReplyAddresses(int(started, 16) * 1000).issued(names[0].encode()) is False
-    assert all(harness.replies.issued(name.encode()) for name in names)
-    forged = [names[0][:-1], names[0][:-1] + "G", f"{started}.{'0' * 25}", f"{started}.1"]
-    assert not any(harness.replies.issued(name.encode()) for name in forged)
+    assert all(is_reply_address(name) for name in names)
+    others = [names[0][:-1], names[0][:-1] + "G", names[0][1:], names[0] + "\n"]
+    assert not any(is_reply_address(name) for name in others)
 
 
 def test_a_query_without_body_needs_no_line_break_but_may_have_one(
@@ -309,6 +312,20 @@ def test_surplus_and_late_replies_are_dropped(harness: Harness, client: Peer, wo
         worker.put(b"> 0 60 %b\r\n" % to * 2)
         assert harness.find(to.decode()) is None
         assert worker.ask(b"< 0 %b\r\n" % to) == b"*\r\n"
+
+
+def test_a_ready_for_a_reply_address_whose_request_is_over_creates_no_queue(
+    harness: Harness, client: Peer, worker: Peer
+) -> None:
+    content = harness.replies.create(harness.broker, harness.replies, None)  # as the gateway does
+    ready = b"< 9 %b\r\n" % content.name.encode()
+    worker.put(ready)
+    harness.broker.remove(content, force=True)
+    client.put(ready)
+    harness.turn(9000)
+    assert client.got() == worker.got() == b"*\r\n"
+    assert not harness.broker.destinations
+    assert worker.open
 
 
 def test_an_address_that_looks_like_a_reply_but_was_never_given_is_an_ordinary_one(
@@ -449,6 +466,34 @@ def test_shutdown_closes_without_a_word_and_loses_nothing(harness: Harness, clie
     assert harness.bodies("a") == [b"x"]
 
 
+@pytest.mark.parametrize(
+    "commands",
+    [
+        b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n.\r\n",
+        b"< 60 b\r\n> 1 9 a\r\n1\r\n.\r\n",
+    ],
+)
+def test_shutdown_resets_a_connection_with_messages_that_wait(
+    harness: Harness, client: Peer, commands: bytes
+) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(commands)
+    harness.broker.stop()
+    for _ in range(2):
+        client.session.disconnect("the broker stops", stopping=True)
+    assert client.transport.aborted  # the close after a quit means that the messages are accepted
+    assert client.got() == b""
+
+
+def test_an_administrator_refuses_a_message_that_waits(harness: Harness, client: Peer) -> None:
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n")
+    client.session.disconnect("enough")
+    assert client.got() == b"- enough\r\n"
+    client.drop()
+    assert harness.connect().ask(b"< 0 a\r\n< 0 a\r\n") == b"> 1 9 a\r\n1\r\n*\r\n"
+
+
 # --- errors --------------------------------------------------------------------------------------
 
 
@@ -550,6 +595,7 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n> 1 9 a\r\n3\r\n< 0 none\r\n")
     assert harness.bodies("a") == [b"1"]
+    assert client.session.buffered > 1
     other = harness.connect()
     assert other.ask(b"< 0 a\r\n") == b"> 1 9 a\r\n1\r\n"
     assert client.got() == b""
@@ -563,7 +609,10 @@ def test_a_queue_that_blocks_makes_the_connection_wait(harness: Harness, client:
 
 def test_a_blocked_query_still_times_out(harness: Harness, client: Peer) -> None:
     harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
-    client.put(b"> 1 9 a\r\n1\r\n? 1 2 a\r\n2\r\n< 0 b\r\n")
+    client.put(b"> 1 9 a\r\n1\r\n")
+    client.put(b"? 1000 2 a\r\n%b\r\n" % bytes(1000))
+    assert client.session.buffered == 1000
+    client.put(b"< 0 b\r\n")
     harness.turn(2000)
     assert client.got() == b"*\r\n"
     harness.connect().put(b"< 0 a\r\n")
@@ -610,6 +659,16 @@ def test_a_removed_queue_that_may_not_be_created_again_is_an_error() -> None:
     client.put(b"< 60 a\r\n")
     harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
     assert client.got().startswith(b"- a does not exist")
+    assert not client.open
+
+
+def test_a_removed_queue_that_may_not_be_created_again_is_an_error_for_blocked_senders() -> None:
+    harness = Harness(EngineSettings(auto_create_queues=False))
+    harness.limit("a", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client = harness.connect()
+    client.put(b"> 1 9 a\r\n1\r\n> 1 9 a\r\n2\r\n< 0 none\r\n")
+    harness.broker.remove(harness.broker.destinations.queue("a"), force=True)
+    assert client.got() == b"- a has been removed, and another may not be created\r\n"
     assert not client.open
 
 

@@ -101,7 +101,9 @@ def test_the_end_of_input_is_answered_only_when_the_sends_are_stored(harness: Ha
     peer.session.end_of_input()
     harness.turn()
     assert peer.transport.open
+    assert peer.session.buffered == len(b"one") + phpmq_session.WAITING_OVERHEAD
     set_level(harness, SpaceLevel.ENOUGH)
+    assert peer.session.buffered == 0
     assert harness.bodies("queue") == [b"one"]
     assert not peer.transport.open
     assert not peer.transport.aborted

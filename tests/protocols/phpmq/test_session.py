@@ -559,10 +559,13 @@ def test_a_queue_that_blocks_producers_pauses_reading_and_keeps_the_order(harnes
 def test_bytes_that_were_on_their_way_when_reading_was_paused(harness: Harness) -> None:
     harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
     producer, consumer = harness.connect(), harness.connect()
-    producer.send(b"q", b"1", b"2")
+    producer.send(b"q", b"1", bytes(1000))
+    assert producer.session.buffered == 1000
     producer.send(b"q", b"3")
+    assert producer.session.buffered == 1001
     consumer.consume(b"q", 10)
-    assert consumer.bodies() == [b"1", b"2", b"3"]
+    assert consumer.bodies() == [b"1", bytes(1000), b"3"]
+    assert producer.session.buffered == 0
 
 
 def test_a_producer_that_leaves_while_it_waits_loses_nothing_it_had_sent(harness: Harness) -> None:
@@ -589,6 +592,19 @@ def test_an_error_behind_a_blocked_send_closes_after_it(harness: Harness) -> Non
     consumer.consume(b"q", 10)
     assert consumer.bodies() == [b"1", b"2"]
     assert not producer.transport.open
+
+
+@pytest.mark.parametrize("stopping", [False, True])
+def test_a_connection_with_a_blocked_send_is_reset(harness: Harness, stopping: bool) -> None:
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer, consumer = harness.connect(), harness.connect()
+    producer.send(b"q", b"1", b"2", b"3")
+    producer.session.end_of_input()
+    producer.session.disconnect("enough", stopping=stopping)
+    assert producer.transport.aborted  # an orderly close would mean that the messages are stored
+    harness.links.remove(producer.transport)
+    consumer.consume(b"q", 5)
+    assert consumer.bodies() == [b"1"]
 
 
 def test_nothing_is_dispatched_to_a_peer_that_does_not_read(harness: Harness) -> None:
@@ -694,6 +710,27 @@ def test_a_removed_queue_that_may_not_be_created_again_closes_its_consumers() ->
     harness.broker.remove(destination, force=True)
     assert not consumer.transport.open
     assert left.transport.open
+
+
+def test_a_removed_queue_that_may_not_be_created_again_closes_its_blocked_producers() -> None:
+    harness = Harness(EngineSettings(auto_create_queues=False))
+    harness.limit("q", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    producer = harness.connect()
+    producer.consume(b"q", 1)
+    producer.put(
+        wire.encode_send(b"q", b"1")
+        + wire.encode_send(b"q", b"2")
+        + wire.encode_send(b"q", b"3")
+        + wire.encode_send(b"sluicemq.probe.1", b"")
+    )
+    assert producer.bodies() == [b"1"]
+    assert producer.transport.paused
+    destination = harness.find("q")
+    assert destination is not None
+    harness.broker.remove(destination, force=True)
+    harness.turn()
+    assert producer.frames() == []  # the answer to the probe would confirm the refused sends
+    assert producer.transport.closed_because == "q has been removed, and another may not be created"
 
 
 def test_a_connection_remembers_a_bounded_number_of_queues(harness: Harness) -> None:

@@ -26,12 +26,18 @@ from __future__ import annotations
 
 import secrets
 from collections import deque
-from hashlib import blake2b
 from typing import Final
 
 from sluicemq.broker import Broker, Consumer, Delivery, Destination, Window
 from sluicemq.model.access import Operation
-from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name, encode_name
+from sluicemq.model.destination import (
+    Address,
+    CreatedBy,
+    Kind,
+    decode_name,
+    encode_name,
+    is_reply_address,
+)
 from sluicemq.model.errors import AccessDenied, BrokerError
 from sluicemq.model.message import Durability
 from sluicemq.protocols.channel import Channel, Publisher, SentDeliveries, cache_target, find_target
@@ -73,33 +79,26 @@ _LONGEST_ALARM: Final = 86_400.0
 that fires early again."""
 _SMALL_BODY: Final = 4096
 
-_HEX: Final = b"0123456789ABCDEF"
-_LONGEST_COUNTER: Final = 16
-"""Maximum length in hex digits."""
-_TAG_BYTES: Final = 12
-"""Size of the unpredictable part: 96 bits."""
-_TAG_DIGITS: Final = 2 * _TAG_BYTES
+_RANDOM_BYTES: Final = 12
+"""Size of the unpredictable part of a reply address."""
 
 
 class ReplyAddresses:
     """Creates reply addresses. Each is a temporary queue that lives as long as its request.
 
-    They are unpredictable names in a format like the original server's:
+    They are unpredictable names in a format like the original server's (`is_reply_address`):
 
         4C1E0F2A.1F0D3B...   unix seconds at which the broker started, a dot, and a counter from 1
-                             followed by 24 digits that depend on it and on a secret; all in
-                             upper-case hex digits
+                             followed by 24 random digits; all in upper-case hex digits
 
-    One counter serves queries and the HTTP gateway of one broker. The secret lets the broker
-    distinguish issued addresses from forged ones without storing any.
+    One counter serves queries and the HTTP gateway of one broker.
     """
 
-    __slots__ = ("_issued", "_key", "_prefix")
+    __slots__ = ("_issued", "_prefix")
 
     def __init__(self, started: int) -> None:
         """`started` is wall ms."""
-        self._prefix = b"%X." % (started // 1000)
-        self._key = secrets.token_bytes(32)
+        self._prefix = f"{started // 1000:08X}."
         self._issued = 0
 
     def create(self, broker: Broker, owner: object, creator: str | None) -> Destination:
@@ -110,24 +109,8 @@ class ReplyAddresses:
         LimitExceeded.
         """
         self._issued += 1
-        name = self._prefix + self._digits(b"%X" % self._issued)
-        return broker.destinations.declare(
-            Address(Kind.QUEUE, name.decode()), owner=owner, creator=creator
-        )
-
-    def issued(self, address: bytes) -> bool:
-        """Return whether `create` has issued this address."""
-        if not address.startswith(self._prefix):
-            return False
-        digits = address[len(self._prefix) :]
-        counter = digits[:-_TAG_DIGITS]
-        if not 0 < len(counter) <= _LONGEST_COUNTER or digits.translate(None, _HEX):
-            return False
-        return secrets.compare_digest(digits, self._digits(counter))
-
-    def _digits(self, counter: bytes) -> bytes:
-        tag = blake2b(counter, digest_size=_TAG_BYTES, key=self._key).hexdigest()
-        return counter + tag.upper().encode()
+        name = f"{self._prefix}{self._issued:X}{secrets.token_hex(_RANDOM_BYTES).upper()}"
+        return broker.destinations.declare(Address(Kind.QUEUE, name), owner=owner, creator=creator)
 
 
 class MsgliteSession:
@@ -221,8 +204,8 @@ class MsgliteSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input."""
-        buffered = self._decoder.buffered
+        """Bytes of unprocessed input, including a message that waits for room."""
+        buffered = self._decoder.buffered + self._publisher.parked_bytes
         return buffered + self._held_bytes if self._pending else buffered
 
     @property
@@ -286,10 +269,16 @@ class MsgliteSession:
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Close the connection; send an administrator's reason as an error before."""
-        if stopping:
-            self._close(reason)
-        else:
+        if not stopping:
             self._refuse(reason)
+        elif self._holds & PARKED or any(frame[0] in (MESSAGE, QUERY) for frame in self._pending):
+            # an orderly close would confirm that all messages are accepted
+            self._publisher.end()
+            self._holds = CLOSED
+            self._pending.clear()
+            self._transport.abort(reason)
+        else:
+            self._close(reason)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
@@ -431,8 +420,9 @@ class MsgliteSession:
         """
         broker = self._broker
         for address in addresses:
-            if not self._replies.issued(address):  # those need no permission
-                self._channel.demand(Operation.CONSUME, decode_name(address))
+            name = decode_name(address)
+            if not is_reply_address(name):  # those need no permission
+                self._channel.demand(Operation.CONSUME, name)
         for consumer in list(self._window.consumers):
             if consumer.unacked:
                 self._retired.append(consumer)
@@ -452,10 +442,13 @@ class MsgliteSession:
 
     def _attach(self, name: str) -> None:
         """Attach to a queue, also to one in which the HTTP gateway has put a request's body: any
-        client that knows its address may consume from it.
+        client that knows its address may consume from it, and waits in vain after the request.
 
         Raises DestinationNotFound, DestinationPrivate, LimitExceeded, SubscriptionInUse.
         """
+        address = Address(Kind.QUEUE, name)
+        if is_reply_address(name) and self._broker.destinations.find(address) is None:
+            return
         queue = self._broker.destinations.queue(
             name, self._channel.identity.creator, CreatedBy.MSGLITE
         ).queue
@@ -467,9 +460,6 @@ class MsgliteSession:
         `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
         LimitExceeded.
         """
-        missing = self._broker.destinations.find(address) is None
-        if missing and self._replies.issued(encode_name(address.name)):
-            return None
         destination = find_target(self._channel, address, CreatedBy.MSGLITE)
         # a temporary destination receives only one message
         if destination is not None and not destination.temporary and not to.startswith(ANSWER):
@@ -536,9 +526,12 @@ class MsgliteSession:
         return True
 
     def finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the message that waited for room is accepted, or its queue deleted."""
+        """Continue after the message that waited for room is accepted; close if it is refused."""
         self._holds &= ~PARKED
-        self._run()
+        if error is None:
+            self._run()
+        else:
+            self._refuse(str(error))
 
     def _on_disk(self, frame: Frame | None) -> bool:
         """Return whether all published messages are durable; if not, `frame` waits for that.
@@ -589,6 +582,7 @@ class MsgliteSession:
             return
         self._holds = CLOSED
         self._pending.clear()
+        self._publisher.end()
         self._alarm.cancel()
         self._cancel_waiting()
         if self._channel.close():

@@ -16,8 +16,9 @@ that refer to a missing message are ignored.
                                              the session reads no more. Other frames are processed:
                                              acknowledgements free disk space
 
-At the end of input a connection with waiting sends stays open, and it is never closed in an orderly
-way before they are stored: if it has to close, it is reset and the waiting sends are dropped.
+At the end of input a connection with waiting sends, of either kind, stays open, and it is never
+closed in an orderly way before they are stored: if it has to close, it is reset and the waiting
+sends are dropped.
 
 The protocol has no logins: the listener decides as which user a connection acts. Sending needs the
 permission to produce, all else that to consume.
@@ -165,8 +166,9 @@ class PhpmqSession:
 
     @property
     def buffered(self) -> int:
-        """Bytes of unprocessed input."""
-        return self._decoder.buffered + self._channel.held_bytes
+        """Bytes of unprocessed input, including sends that wait for room or disk space."""
+        waiting = self._waiting_bytes + self._publisher.parked_bytes
+        return self._decoder.buffered + self._channel.held_bytes + waiting
 
     @property
     def incomplete(self) -> bool:
@@ -421,8 +423,12 @@ class PhpmqSession:
         return True
 
     def finish_parked(self, request: None, error: BrokerError | None) -> None:
-        """Continue after the send that waited for room is accepted, or its queue deleted."""
-        self._go_on(self._channel.release())
+        """Continue after the send that waited for room is accepted; close if it is refused."""
+        frames = self._channel.release()
+        if error is None:
+            self._go_on(frames)
+        else:
+            self._close(str(error))
 
     def _go_on(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
@@ -489,10 +495,11 @@ class PhpmqSession:
     def _close(self, reason: str) -> None:
         if self._channel.close():
             self._unsubscribe()
-            if self._waiting:
+            if self._waiting or self._publisher.parked:
                 # an orderly close would confirm that all messages are stored
                 self._forget_waiting()
-                self._transport.abort(reason or "sends that wait for disk space are not stored")
+                self._publisher.end()
+                self._transport.abort(reason or "sends that wait are not stored")
             else:
                 self._transport.close(reason)
 
