@@ -70,8 +70,8 @@ def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
         assert transactions.settle(transaction, reader.consumer, sequence)
     assert fixture.broker.core.memory <= BUDGET
     if withdrawn:
-        for sequence in held.values():
-            assert transactions.unsettle(transaction, reader.consumer, sequence)
+        for delivery in list(transaction.acks):
+            assert transactions.unsettle(transaction, delivery)
         assert reader.held() == held
         assert fixture.broker.core.memory == 200
         reader.detach()

@@ -191,7 +191,7 @@ def restarted(journal: FileJournal, directory: Path) -> FileJournal:
     journal.close()
     journal = FileJournal.open(directory, OPTIONS)
     journal.recovery.done()
-    journal.snapshot_source = lambda: b"state"
+    journal.snapshot_from(lambda: b"state")
     return journal
 
 

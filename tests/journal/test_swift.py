@@ -117,7 +117,7 @@ def test_records_appended_when_a_full_segment_is_durable(
         if ready:
             take(journal, ready.pop())
 
-    journal.on_durable = end
+    journal.observe(on_durable=end)
     for _ in range(USUAL):
         ready.append(put(journal))
         journal.commit()
