@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.exceptions import ConcurrentAppendException
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.typed.definition import Definition, GoldTable, Refresh, TypedTable
 from sluicemq.pipeline.typed.gold import query, references, refresh_gold
 from sluicemq.pipeline.typed.tables import process
@@ -184,6 +186,20 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
         ConfigurationError, match=r"pipeline\.toml:9: gold table 'wrong': .*nothing"
     ):
         process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+
+
+def test_conflict_with_another_commit_is_no_error_of_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conflict(*_: object) -> None:
+        # as Delta raises it: without a condition of Spark's
+        raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
+
+    lake = LakeDirectory(tmp_path)
+    process(spark, batch(spark, [order(1, 10, "a")], 1), Definition(tables=(ORDERS,)), lake)
+    monkeypatch.setattr(LakeTable, "overwrite", conflict)
+    with pytest.raises(ConcurrentAppendException):
+        refresh_gold(spark, DEFINITION, lake)
 
 
 def test_braces_of_a_query_stay_and_no_view_is_left(spark: SparkSession) -> None:

@@ -63,6 +63,8 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
         try:
             _GoldWriter(spark, gold, lake).refresh()
         except PySparkException as error:
+            if not error.getCondition():
+                raise  # a conflict with another commit, after which the batch is repeated
             place = definition.place(gold.line)
             raise ConfigurationError(
                 f"{place}: gold table {gold.name!r}: {first_line(error)}"
