@@ -87,18 +87,21 @@ def test_batch_that_overlaps_the_last_one_appends_the_rest(
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,), (4,)]
 
 
-def test_relocated_message_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_relocated_message_is_one_row(
+    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
     lake = LakeDirectory(tmp_path)
     journal = Journal()
     for body in (order(1, 1), order(2, -2)):
         journal.message(0, body, "json")
-    write(spark, frame(spark, journal.rows), table(), lake)
+    write(spark, frame(spark, journal.rows), table(key=key), lake)
     again = Journal(first=50)
     for original, body in ((1, order(1, 1)), (2, order(2, -2)), (7, order(7, 7))):
         again.message(100, body, "json")
         again.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
     again.rows.append({**again.rows[-1], "sequence": 60})
-    write(spark, frame(spark, again.rows), table(), lake)
+    write(spark, frame(spark, again.rows), table(key=key), lake)
     assert lake.rows(spark, "silver.orders", "id", "_sequence") == [(1, 1), (7, 7)]
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 

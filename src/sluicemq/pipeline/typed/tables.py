@@ -224,7 +224,7 @@ class _TableWriter:
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame) -> TableCounts:
-        if self._found.relocated and not self._table.key:
+        if self._found.relocated:
             messages = self._without_repeated(messages)
         large = self._found.messages >= LARGE_BATCH
         if large and self._table.format is Format.JSON and not self._found.java:
