@@ -106,6 +106,11 @@ schema = "_a STRING, A INT, a INT"
             "change",
         ),
         (
+            "SELECT customer, count(*) AS n FROM silver.orders "
+            "WHERE unix_timestamp(_time) > unix_timestamp() - 3600 GROUP BY customer",
+            "the result of unix_timestamp() changes",
+        ),
+        (
             "SELECT a.customer, count(*) AS n FROM silver.orders a JOIN silver.orders b USING (id) "
             "GROUP BY a.customer",
             "exactly one table",

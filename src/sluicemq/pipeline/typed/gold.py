@@ -44,7 +44,9 @@ _REFERENCES: Final = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _UNSTABLE: Final = re.compile(
-    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b", re.IGNORECASE
+    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b"
+    r"|\bunix_timestamp\s*\(\s*\)",
+    re.IGNORECASE,
 )
 _ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias", "View", "Generate"})
 """Operators below the aggregation that treat each row by itself."""
