@@ -144,6 +144,13 @@ refresh = "incremental"
     assert expected in problem
 
 
+def test_incremental_query_without_groups(spark: SparkSession) -> None:
+    gold = '[[gold]]\nname = "n"\nsql = "SELECT count(*) AS n FROM silver.orders"\nkeys = []\n'
+    check(spark, parse_definition(TABLE + gold))
+    (problem,) = problems(spark, TABLE + gold + 'refresh = "incremental"\n')
+    assert problem.startswith("pipeline.toml:5: gold table 'n': an incremental query has GROUP BY")
+
+
 def test_query_over_other_tables_of_the_lake_is_checked_when_it_is_refreshed(
     spark: SparkSession,
 ) -> None:

@@ -108,6 +108,8 @@ def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
     `result` is the query's DataFrame.
     """
     advice = 'use refresh = "full"'
+    if not gold.keys:
+        return f"an incremental query has GROUP BY, and keys names its columns: {advice}"
     names = references(gold.sql)
     if len(names) != 1 or not names[0].startswith("silver."):
         return f"an incremental query reads exactly one table, silver.NAME: {advice}"
