@@ -178,6 +178,27 @@ def test_full_refresh_reads_several_tables_of_its_own_lake(
     assert gold_versions(spark, lake, "turnover", "joined") == [0, 0]
 
 
+def test_gold_tables_wait_for_the_tables_that_they_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    best = GoldTable(name="best", sql="SELECT max(amount) AS amount FROM gold.turnover")
+    traffic = GoldTable(name="busy", sql="SELECT destination FROM gold.traffic")
+    definition = Definition(tables=(ORDERS,), gold=(best, traffic, TURNOVER))
+    process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+    assert lake.rows(spark, "gold.best", "int(amount)") == [(10,)]
+    assert not lake.table("gold.busy").exists(spark)
+    spark.sql("SELECT 'orders' AS destination").write.format("delta").save(lake.gold.location)
+    refresh_gold(spark, definition, lake)
+    assert lake.rows(spark, "gold.busy", "*") == [("orders",)]
+
+
+def test_gold_tables_that_read_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    gold = [GoldTable(name=a, sql=f"SELECT * FROM gold.{b}") for a, b in ("xy", "yx")]
+    with pytest.raises(ConfigurationError, match=r"gold tables read each other: gold\.[xy], "):
+        refresh_gold(spark, Definition(gold=tuple(gold)), LakeDirectory(tmp_path))
+
+
 def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     wrong = GoldTable(name="wrong", sql="SELECT nothing FROM silver.orders", keys=(), line=9)
