@@ -12,7 +12,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluicemq.model.destination import Address, Kind
 from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.selection import Selection
 from sluicemq.pipeline.typed.definition import Action, Expectation, Format, TypedTable
 from sluicemq.pipeline.typed.rows import (
     STOPPED,
@@ -22,6 +25,7 @@ from sluicemq.pipeline.typed.rows import (
     newest_rows,
     published,
     quarantined_rows,
+    subscription,
     typed_rows,
 )
 from sluicemq.protocols.java import dumps_map
@@ -275,6 +279,19 @@ def test_pattern_selects_destinations_without_dead_letters(spark: SparkSession) 
     assert selected("orders-failed") == {own}
     assert selected("fail*") == {failed}
     assert len(selected("topic:orders")) == 1
+
+
+def test_source_reads_what_patterns_select() -> None:
+    def read(*patterns: str) -> list[str]:
+        options = parse_options({"path": ".", "subscribePattern": subscription(patterns)})
+        names = ("orders", "orders, eu", "a.b", "acb")
+        addresses = [Address(kind, name) for kind in Kind for name in names]
+        chosen = zip(addresses, Selection.of(options).allows(addresses), strict=True)
+        return [str(address) for address, allowed in chosen if allowed]
+
+    assert read("orders, eu") == ["orders, eu"]
+    assert read("a.b", "topic:orders*") == ["a.b", "topic:orders", "topic:orders, eu"]
+    assert read() == []
 
 
 def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:

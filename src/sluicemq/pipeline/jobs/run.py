@@ -56,7 +56,7 @@ from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
-from sluicemq.pipeline.typed.rows import NEEDED
+from sluicemq.pipeline.typed.rows import NEEDED, subscription
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 
@@ -233,7 +233,7 @@ class Supervisor:
             options["columns"] = ",".join(NEEDS)
         elif not query.names:
             patterns = dict.fromkeys(table.destination for table in job.definition.tables)
-            options["destinations"] = ",".join(patterns)
+            options["subscribePattern"] = subscription(patterns)
             options["events"] = "published,relocated"
             options["columns"] = ",".join(NEEDED)
         if job.slot:
