@@ -23,6 +23,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
+from sluicemq.pipeline.typed.definition import Definition, GoldTable
 from tests.pipeline.jobs.events import rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 from tests.support.polling import wait_until
@@ -168,6 +169,17 @@ def test_typed_tables_are_filled_beside(
     assert read("silver.dead") == [("0",), ("0",)]
     assert read("gold.bodies") == sorted((body, 2) for (body,) in bodies)
     traffic.check(spark)
+
+
+def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) -> None:
+    sql = "SELECT state, count(*) AS messages FROM silver.messages GROUP BY state"
+    definition = Definition(gold=(GoldTable(name="states", sql=sql),))
+    for _ in range(2):
+        Supervisor(spark, traffic.job(definition=definition)).run(None)
+        states = traffic.lake.table("gold.states").read(spark)
+        expected = traffic.lake.silver.read(spark).groupBy("state").count()
+        assert sorted(map(tuple, states.collect())) == sorted(map(tuple, expected.collect()))
+        traffic.go_on()
 
 
 def test_what_passes_by_itself_is_tried_again(

@@ -55,6 +55,7 @@ from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
+from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
 from sluicemq.pipeline.typed.rows import NEEDED, subscription
 from sluicemq.pipeline.typed.tables import process
@@ -136,9 +137,9 @@ class BatchProgress:
 
 @dataclass
 class RunningQuery:
-    """Running query of QUERIES, or of the typed tables.
+    """Running query of QUERIES, or of the definition's tables.
 
-    names    its layers; empty for the typed tables
+    names    its layers; empty for the definition's tables
     rows     events written since the start
     written  batches that were written and are possibly not committed yet
     fault    error of its batch, because the JVM passes on only its text
@@ -172,7 +173,7 @@ class Supervisor:
         self._stop = stop or threading.Event()
         names = {name: [t for t in tables if t in job.tables] for name, tables in QUERIES.items()}
         self._queries = [RunningQuery(name, tables) for name, tables in names.items() if tables]
-        if job.definition.tables:
+        if job.definition.tables or job.definition.gold:
             self._queries.append(RunningQuery(_typed_name(job.definition), []))
 
     def run(self, interval: float | None = 1.0) -> int:
@@ -197,6 +198,9 @@ class Supervisor:
             before = sum(query.rows for query in self._queries)
             try:
                 self._attempt(interval)
+                if interval is None and not self._stop.is_set():
+                    # the other queries may have ended after the last batch of the typed tables
+                    refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
                 kind, fault = _explained(error)
