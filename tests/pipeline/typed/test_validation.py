@@ -94,6 +94,22 @@ schema = "_a STRING, A INT, a INT"
 
 
 @pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("`order id` BIGINT", "order id: the name 'order id' has a blank or one of ,;{}()=, which"),
+        ("tags ARRAY<STRUCT<`a=b`: INT>>", "tags: the name 'a=b' has a blank or one of"),
+        ("code VARCHAR(20)", "code: tables have no type VARCHAR(20)"),
+        ("code MAP<STRING, CHAR(3)>", "code: tables have no type CHAR(3)"),
+        ("id BIGINT NOT NULL", "id: NOT NULL is not checked: declare an expectation instead"),
+    ],
+)
+def test_columns_that_no_table_can_have(spark: SparkSession, columns: str, expected: str) -> None:
+    text = f'[[table]]\nname = "orders"\ndestination = "orders"\nschema = "{columns}"\n'
+    (problem,) = problems(spark, text)
+    assert problem.startswith(f"pipeline.toml:1: table 'orders': the column {expected}")
+
+
+@pytest.mark.parametrize(
     ("sql", "expected"),
     [
         ("SELECT customer FROM silver.orders GROUP BY customer HAVING sum(amount) > 1", "the form"),
