@@ -176,6 +176,17 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
 
 
+def test_numbers_out_of_range_within_a_value(spark: SparkSession) -> None:
+    schema = "s STRUCT<n: INT, x: DOUBLE>, a ARRAY<ARRAY<FLOAT>>, m MAP<STRING, STRUCT<x: DOUBLE>>"
+    expected = {
+        b'{"s": {"x": 1.5}, "a": [[1, null], null], "m": {"k": {"x": 2}, "l": null}}': None,
+        b'{"s": {"x": 1e999}}': "s: the value is no struct<n:int,x:double>",
+        b'{"a": [[1], [1e39]]}': "a: the value is no array<array<float>>",
+        b'{"m": {"k": {"x": -1e999}}}': "m: the value is no map<string,struct<x:double>>",
+    }
+    assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
+
+
 def test_csv(spark: SparkSession) -> None:
     expected = {
         b"1,2.5,a": None,
