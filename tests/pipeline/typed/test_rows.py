@@ -13,11 +13,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from sluicemq.model.destination import Address, Kind
+from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.schema import Event
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.source.selection import Selection
 from sluicemq.pipeline.typed.definition import Action, Expectation, Format, TypedTable
 from sluicemq.pipeline.typed.rows import (
+    LENIENT,
     STOPPED,
     TableCounts,
     count_columns,
@@ -349,6 +351,16 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
         last_quarantined=7,
         failed={"positive": 2, "small": 2, "known": 2, "even": 1, "inverse": 2},
     )
+
+
+def test_body_that_is_no_object_has_no_unknown_fields(spark: SparkSession) -> None:
+    """Without spark.sql.ansi.enabled, the size of NULL is -1."""
+    journal = Journal()
+    for body in (b'{"id": 1, "x": 1}', b"hello", b"[1]"):
+        journal.message(0, body, "json")
+    with configured(spark, LENIENT):
+        rows, _, _ = outcomes(spark, journal, table())
+        assert counted(rows, table()).unknown_fields == 1
 
 
 def test_failed_expectation_stops_the_batch(spark: SparkSession) -> None:

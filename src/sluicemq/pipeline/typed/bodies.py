@@ -149,7 +149,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     for names in reversed(usual):
         unknown = len(set(names) - set(known))
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
-    others = f.size(f.array_except("_keys", _literals(known)))
+    others = f.array_size(f.array_except("_keys", _literals(known)))
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     frame = frame.withColumns(
         {
