@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -215,6 +216,15 @@ def test_what_passes_by_itself_is_tried_again(
     troubles = [step.trouble for step in reports if step.trouble]
     assert troubles == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
+
+
+def test_error_in_a_task_is_explained_by_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(1).selectExpr("1 DIV id AS quotient")
+    with pytest.raises(Py4JJavaError) as raised:
+        rows.write.format("delta").save(str(tmp_path / "table"))
+    kind, error = run.explained(raised.value)
+    assert kind == ""
+    assert str(error).startswith("[DIVIDE_BY_ZERO] Division by zero.")
 
 
 def test_other_tables_wait_for_their_interval_or_a_full_batch(

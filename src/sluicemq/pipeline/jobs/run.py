@@ -39,7 +39,7 @@ from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -87,6 +87,8 @@ _WORKER_VARIABLES: Final = (
 """Environment variables that Spark sets for a source's worker when a query starts."""
 _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 """Pattern of the project's errors in the text of an error from the JVM."""
+_CAUSE: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)", re.MULTILINE)
+"""Pattern of an exception in the text of an error from the JVM; the last one is the cause."""
 _PREFACE: Final = "terminated with exception: "
 _PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
 """Transient errors; "" = a failure of Spark's workers, or a conflict with another commit to a
@@ -203,7 +205,7 @@ class Supervisor:
                     refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                kind, fault = _explained(error)
+                kind, fault = explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
                 if kind not in _PASSING or tries > TRIES:
@@ -452,14 +454,17 @@ def _end(query: RunningQuery, deadline: float = 0.0) -> None:
         handle.stop()
 
 
-def _explained(error: Exception) -> tuple[str, SluiceError]:
-    """Return the cause of a query's error, after the name of its class; "" for a class of Spark."""
+def explained(error: Exception) -> tuple[str, SluiceError]:
+    """Return the cause of an error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
         return type(error).__name__, error
     found = _RAISED.search(str(error))
     if found:
         return found[1], SluiceError(found[2])
-    first = str(error).strip().partition("\n")[0]
+    text = str(error).strip()
+    if isinstance(error, Py4JJavaError) and (causes := _CAUSE.findall(text)):
+        text = causes[-1]
+    first = text.partition("\n")[0]
     kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 
