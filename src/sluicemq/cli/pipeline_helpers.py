@@ -192,9 +192,10 @@ def spark_session(
     """Open a Spark session for a lake's scheme and catalog; a session created here is stopped on
     exit. Spark's output is appended to the lake's log file, which errors name.
 
-    Raises SluiceError if Spark's Java process has ended."""
+    Errors of Spark become a SluiceError with their cause, also that its Java process has ended."""
     with require_pipeline():
         from py4j.protocol import Py4JError
+        from pyspark.errors import PySparkException
         from pyspark.sql import SparkSession
 
         from sluicemq.pipeline.session import expect_java, session
@@ -218,6 +219,10 @@ def spark_session(
             err().print(f"Spark's output is in {log}.", markup=False)
         if isinstance(error.__cause__ or error, OSError | Py4JError):
             expect_java()
+        if isinstance(error, PySparkException | Py4JError):
+            from sluicemq.pipeline.jobs.run import explained
+
+            raise explained(error)[1] from error
         raise
     finally:
         if spark is not None and not there:

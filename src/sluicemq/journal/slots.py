@@ -38,7 +38,7 @@ _LOCK: Final = ".lock"
 class Slot(msgspec.Struct, frozen=True, kw_only=True):
     """A reader has done everything up to `position`.
 
-    limit_bytes  what may be kept for it alone
+    limit_bytes  what may be kept for it alone; 0 = as much as the broker's setting allows
     created      ms since the epoch
     lost         it asked for more than that, and segments it had not read are gone
     until        ms since the epoch, when its lease ends; 0 = it has none
@@ -97,7 +97,7 @@ class Slots:
     """Slots of one data directory. The object holds no state; every call reads the files."""
 
     def __init__(self, directory: Path, limit_bytes: int = DEFAULT_SLOT_LIMIT) -> None:
-        """Use `limit_bytes` as the limit of slots that are created without one."""
+        """Use `limit_bytes` as the limit of slots that have none; 0 = leave it to the broker."""
         self._directory = directory / SLOTS_DIRECTORY
         self._limit_bytes = limit_bytes
 
@@ -111,7 +111,9 @@ class Slots:
 
     def _read(self, path: Path) -> Slot:
         try:
-            return _decoder.decode(path.read_bytes())
+            slot = _decoder.decode(path.read_bytes())
+            limit_bytes = slot.limit_bytes or self._limit_bytes
+            return msgspec.structs.replace(slot, limit_bytes=limit_bytes)
         except msgspec.MsgspecError as error:
             raise JournalDamaged(
                 f"{path} is not a slot: {error}. Drop the slot or restore the file."
@@ -146,14 +148,12 @@ class Slots:
         `lease` is in ms, 0 = none: the slot holds no segments after it expires without renewal.
         """
         path = self._path(name)
-        if limit_bytes is None:
-            limit_bytes = self._limit_bytes
-        if position < 0 or limit_bytes <= 0:
+        if position < 0 or (limit_bytes is not None and limit_bytes <= 0):
             raise JournalError("a slot's position is at least 0 and its limit at least 1 byte")
         now = wall()
         slot = Slot(
             position=position,
-            limit_bytes=limit_bytes,
+            limit_bytes=limit_bytes or self._limit_bytes,
             created=now,
             until=now + lease if lease else 0,
         )

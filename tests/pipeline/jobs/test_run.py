@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
@@ -23,6 +24,7 @@ from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
+from sluicemq.pipeline.typed.definition import Definition, GoldTable
 from tests.pipeline.jobs.events import rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 from tests.support.polling import wait_until
@@ -170,6 +172,17 @@ def test_typed_tables_are_filled_beside(
     traffic.check(spark)
 
 
+def test_gold_tables_need_no_typed_table(spark: SparkSession, traffic: Traffic) -> None:
+    sql = "SELECT state, count(*) AS messages FROM silver.messages GROUP BY state"
+    definition = Definition(gold=(GoldTable(name="states", sql=sql),))
+    for _ in range(2):
+        Supervisor(spark, traffic.job(definition=definition)).run(None)
+        states = traffic.lake.table("gold.states").read(spark)
+        expected = traffic.lake.silver.read(spark).groupBy("state").count()
+        assert sorted(map(tuple, states.collect())) == sorted(map(tuple, expected.collect()))
+        traffic.go_on()
+
+
 def test_what_passes_by_itself_is_tried_again(
     spark: SparkSession, traffic: Traffic, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -203,6 +216,15 @@ def test_what_passes_by_itself_is_tried_again(
     troubles = [step.trouble for step in reports if step.trouble]
     assert troubles == ["a worker has died; again in 0.01 s"] * 2
     traffic.check(spark)
+
+
+def test_error_in_a_task_is_explained_by_its_cause(spark: SparkSession, tmp_path: Path) -> None:
+    rows = spark.range(1).selectExpr("1 DIV id AS quotient")
+    with pytest.raises(Py4JJavaError) as raised:
+        rows.write.format("delta").save(str(tmp_path / "table"))
+    kind, error = run.explained(raised.value)
+    assert kind == ""
+    assert str(error).startswith("[DIVIDE_BY_ZERO] Division by zero.")
 
 
 def test_other_tables_wait_for_their_interval_or_a_full_batch(

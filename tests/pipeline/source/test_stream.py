@@ -296,6 +296,18 @@ def test_a_slot_is_made_and_moved(tmp_path: Path, journal: FileJournal) -> None:
     assert Slots(tmp_path).get("lake").position == end["sequence"] - 1
 
 
+def test_a_slot_without_a_limit_has_that_of_the_broker(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    stream = stream_of(tmp_path, slot="lake")
+    start = stream.initialOffset()
+    end = stream.latestOffset(start, ALL)
+    stream.latestOffset(end, ALL)
+    for setting in (5_000_000, 1 << 40):
+        slot = Slots(tmp_path, setting).get("lake")
+        assert (slot.position, slot.limit_bytes) == (end["sequence"] - 1, setting)
+
+
 def test_a_slot_is_moved_when_a_query_goes_on(tmp_path: Path, journal: FileJournal) -> None:
     """Its last batch was committed, and then it was stopped."""
     stream = stream_of(tmp_path, slot="lake")

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
+from sluicemq.model.errors import ConnectionLost
+from sluicemq.pipeline.typed import infer
 from sluicemq.pipeline.typed.definition import parse_definition
 from sluicemq.pipeline.typed.infer import read_published
 from sluicemq.pipeline.typed.tables import process
@@ -105,6 +109,23 @@ partition_by = []
 """
     )
     check(spark, parse_definition(printed))
+
+
+def test_error_within_spark_is_reported_without_a_traceback(
+    spark: SparkSession,
+    journal: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unavailable(*_: object) -> NoReturn:
+        raise ConnectionLost("no answer from the broker")
+
+    def read(*_: object) -> None:
+        spark.range(1).select(udf(unavailable, "int")("id")).collect()
+
+    monkeypatch.setattr(infer, "infer_schema", read)
+    assert main(["pipeline", "schema", "infer", "orders", "--journal", str(journal)]) != 0
+    assert capsys.readouterr().err == "error: no answer from the broker\n"
 
 
 @pytest.mark.parametrize(

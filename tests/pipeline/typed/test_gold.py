@@ -7,9 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.exceptions import ConcurrentAppendException
 from pyspark.sql import SparkSession
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.delta import LakeTable
 from sluicemq.pipeline.typed.definition import Definition, GoldTable, Refresh, TypedTable
 from sluicemq.pipeline.typed.gold import query, references, refresh_gold
 from sluicemq.pipeline.typed.tables import process
@@ -176,6 +178,27 @@ def test_full_refresh_reads_several_tables_of_its_own_lake(
     assert gold_versions(spark, lake, "turnover", "joined") == [0, 0]
 
 
+def test_gold_tables_wait_for_the_tables_that_they_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    best = GoldTable(name="best", sql="SELECT max(amount) AS amount FROM gold.turnover")
+    traffic = GoldTable(name="busy", sql="SELECT destination FROM gold.traffic")
+    definition = Definition(tables=(ORDERS,), gold=(best, traffic, TURNOVER))
+    process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+    assert lake.rows(spark, "gold.best", "int(amount)") == [(10,)]
+    assert not lake.table("gold.busy").exists(spark)
+    spark.sql("SELECT 'orders' AS destination").write.format("delta").save(lake.gold.location)
+    refresh_gold(spark, definition, lake)
+    assert lake.rows(spark, "gold.busy", "*") == [("orders",)]
+
+
+def test_gold_tables_that_read_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    gold = [GoldTable(name=a, sql=f"SELECT * FROM gold.{b}") for a, b in ("xy", "yx")]
+    with pytest.raises(ConfigurationError, match=r"gold tables read each other: gold\.[xy], "):
+        refresh_gold(spark, Definition(gold=tuple(gold)), LakeDirectory(tmp_path))
+
+
 def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path: Path) -> None:
     lake = LakeDirectory(tmp_path)
     wrong = GoldTable(name="wrong", sql="SELECT nothing FROM silver.orders", keys=(), line=9)
@@ -184,6 +207,20 @@ def test_query_that_spark_rejects_names_the_table(spark: SparkSession, tmp_path:
         ConfigurationError, match=r"pipeline\.toml:9: gold table 'wrong': .*nothing"
     ):
         process(spark, batch(spark, [order(1, 10, "a")], 1), definition, lake)
+
+
+def test_conflict_with_another_commit_is_no_error_of_the_query(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def conflict(*_: object) -> None:
+        # as Delta raises it: without a condition of Spark's
+        raise ConcurrentAppendException("[DELTA_CONCURRENT_APPEND] Transaction conflict detected.")
+
+    lake = LakeDirectory(tmp_path)
+    process(spark, batch(spark, [order(1, 10, "a")], 1), Definition(tables=(ORDERS,)), lake)
+    monkeypatch.setattr(LakeTable, "overwrite", conflict)
+    with pytest.raises(ConcurrentAppendException):
+        refresh_gold(spark, DEFINITION, lake)
 
 
 def test_braces_of_a_query_stay_and_no_view_is_left(spark: SparkSession) -> None:

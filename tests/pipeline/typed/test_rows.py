@@ -12,9 +12,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from sluicemq.model.destination import Address, Kind
+from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.schema import Event
+from sluicemq.pipeline.source.options import parse_options
+from sluicemq.pipeline.source.selection import Selection
 from sluicemq.pipeline.typed.definition import Action, Expectation, Format, TypedTable
 from sluicemq.pipeline.typed.rows import (
+    LENIENT,
     STOPPED,
     TableCounts,
     count_columns,
@@ -22,6 +27,7 @@ from sluicemq.pipeline.typed.rows import (
     newest_rows,
     published,
     quarantined_rows,
+    subscription,
     typed_rows,
 )
 from sluicemq.protocols.java import dumps_map
@@ -172,6 +178,17 @@ def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
 
 
+def test_numbers_out_of_range_within_a_value(spark: SparkSession) -> None:
+    schema = "s STRUCT<n: INT, x: DOUBLE>, a ARRAY<ARRAY<FLOAT>>, m MAP<STRING, STRUCT<x: DOUBLE>>"
+    expected = {
+        b'{"s": {"x": 1.5}, "a": [[1, null], null], "m": {"k": {"x": 2}, "l": null}}': None,
+        b'{"s": {"x": 1e999}}': "s: the value is no struct<n:int,x:double>",
+        b'{"a": [[1], [1e39]]}': "a: the value is no array<array<float>>",
+        b'{"m": {"k": {"x": -1e999}}}': "m: the value is no map<string,struct<x:double>>",
+    }
+    assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
+
+
 def test_csv(spark: SparkSession) -> None:
     expected = {
         b"1,2.5,a": None,
@@ -277,6 +294,19 @@ def test_pattern_selects_destinations_without_dead_letters(spark: SparkSession) 
     assert len(selected("topic:orders")) == 1
 
 
+def test_source_reads_what_patterns_select() -> None:
+    def read(*patterns: str) -> list[str]:
+        options = parse_options({"path": ".", "subscribePattern": subscription(patterns)})
+        names = ("orders", "orders, eu", "a.b", "acb")
+        addresses = [Address(kind, name) for kind in Kind for name in names]
+        chosen = zip(addresses, Selection.of(options).allows(addresses), strict=True)
+        return [str(address) for address, allowed in chosen if allowed]
+
+    assert read("orders, eu") == ["orders, eu"]
+    assert read("a.b", "topic:orders*") == ["a.b", "topic:orders", "topic:orders, eu"]
+    assert read() == []
+
+
 def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
     of = table(
         expectations=(
@@ -321,6 +351,16 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
         last_quarantined=7,
         failed={"positive": 2, "small": 2, "known": 2, "even": 1, "inverse": 2},
     )
+
+
+def test_body_that_is_no_object_has_no_unknown_fields(spark: SparkSession) -> None:
+    """Without spark.sql.ansi.enabled, the size of NULL is -1."""
+    journal = Journal()
+    for body in (b'{"id": 1, "x": 1}', b"hello", b"[1]"):
+        journal.message(0, body, "json")
+    with configured(spark, LENIENT):
+        rows, _, _ = outcomes(spark, journal, table())
+        assert counted(rows, table()).unknown_fields == 1
 
 
 def test_failed_expectation_stops_the_batch(spark: SparkSession) -> None:

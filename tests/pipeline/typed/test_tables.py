@@ -87,18 +87,21 @@ def test_batch_that_overlaps_the_last_one_appends_the_rest(
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,), (4,)]
 
 
-def test_relocated_message_is_one_row(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("key", [(), ("id",)])
+def test_relocated_message_is_one_row(
+    spark: SparkSession, tmp_path: Path, key: tuple[str, ...]
+) -> None:
     lake = LakeDirectory(tmp_path)
     journal = Journal()
     for body in (order(1, 1), order(2, -2)):
         journal.message(0, body, "json")
-    write(spark, frame(spark, journal.rows), table(), lake)
+    write(spark, frame(spark, journal.rows), table(key=key), lake)
     again = Journal(first=50)
     for original, body in ((1, order(1, 1)), (2, order(2, -2)), (7, order(7, 7))):
         again.message(100, body, "json")
         again.rows[-1] |= {"event": Event.RELOCATED, "message_sequence": original}
     again.rows.append({**again.rows[-1], "sequence": 60})
-    write(spark, frame(spark, again.rows), table(), lake)
+    write(spark, frame(spark, again.rows), table(key=key), lake)
     assert lake.rows(spark, "silver.orders", "id", "_sequence") == [(1, 1), (7, 7)]
     assert lake.rows(spark, "silver.orders_quarantine", "sequence") == [(2,)]
 
@@ -245,6 +248,30 @@ def test_usual_and_other_fields_give_the_same_rows(
     assert counts.unknown_fields == 1 + 34 + 2 + 2 + 1
     assert len(rows) == 37
     assert [sequence for sequence, _ in bad] == [3, 4, 42, 43, 44, 5, 6]
+
+
+def test_counts_when_the_journal_is_read_again_for_another_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    lake = LakeDirectory(tmp_path)
+    bodies = [order(1, 1), order(2, -1), order(3, 3), order(4, 4)]
+    added = Definition(tables=(table(), table(name="copies", expectations=())))
+    process(spark, batch(spark, bodies[:2], 1), Definition(tables=(table(),)), lake)
+    process(spark, batch(spark, bodies[2:3], 3), Definition(tables=(table(),)), lake)
+    for _ in range(2):
+        process(spark, batch(spark, bodies[:1], 1), added, lake)
+    # the second of these batches has a new message, too
+    process(spark, batch(spark, bodies[1:], 2), added, lake)
+    columns = ("table", "last_sequence", "messages", "written", "quarantined")
+    assert lake.rows(spark, "gold.typed_counts", *columns) == [
+        ("copies", 1, 1, 1, 0),
+        ("copies", 4, 3, 3, 0),
+        ("orders", 2, 2, 1, 1),
+        ("orders", 3, 1, 1, 0),
+        ("orders", 4, 1, 1, 0),
+    ]
+    assert lake.rows(spark, "silver.orders", "id") == [(1,), (3,), (4,)]
+    assert lake.rows(spark, "silver.copies", "id") == [(1,), (2,), (3,), (4,)]
 
 
 def test_failing_batch_writes_nothing(spark: SparkSession, tmp_path: Path) -> None:

@@ -94,6 +94,22 @@ schema = "_a STRING, A INT, a INT"
 
 
 @pytest.mark.parametrize(
+    ("columns", "expected"),
+    [
+        ("`order id` BIGINT", "order id: the name 'order id' has a blank or one of ,;{}()=, which"),
+        ("tags ARRAY<STRUCT<`a=b`: INT>>", "tags: the name 'a=b' has a blank or one of"),
+        ("code VARCHAR(20)", "code: tables have no type VARCHAR(20)"),
+        ("code MAP<STRING, CHAR(3)>", "code: tables have no type CHAR(3)"),
+        ("id BIGINT NOT NULL", "id: NOT NULL is not checked: declare an expectation instead"),
+    ],
+)
+def test_columns_that_no_table_can_have(spark: SparkSession, columns: str, expected: str) -> None:
+    text = f'[[table]]\nname = "orders"\ndestination = "orders"\nschema = "{columns}"\n'
+    (problem,) = problems(spark, text)
+    assert problem.startswith(f"pipeline.toml:1: table 'orders': the column {expected}")
+
+
+@pytest.mark.parametrize(
     ("sql", "expected"),
     [
         ("SELECT customer FROM silver.orders GROUP BY customer HAVING sum(amount) > 1", "the form"),
@@ -104,6 +120,11 @@ schema = "_a STRING, A INT, a INT"
         (
             "SELECT customer, max(current_date()) AS d FROM silver.orders GROUP BY customer",
             "change",
+        ),
+        (
+            "SELECT customer, count(*) AS n FROM silver.orders "
+            "WHERE unix_timestamp(_time) > unix_timestamp() - 3600 GROUP BY customer",
+            "the result of unix_timestamp() changes",
         ),
         (
             "SELECT a.customer, count(*) AS n FROM silver.orders a JOIN silver.orders b USING (id) "
@@ -137,6 +158,13 @@ refresh = "incremental"
     (problem,) = problems(spark, text)
     assert problem.startswith("pipeline.toml:6: gold table 'turnover': ")
     assert expected in problem
+
+
+def test_incremental_query_without_groups(spark: SparkSession) -> None:
+    gold = '[[gold]]\nname = "n"\nsql = "SELECT count(*) AS n FROM silver.orders"\nkeys = []\n'
+    check(spark, parse_definition(TABLE + gold))
+    (problem,) = problems(spark, TABLE + gold + 'refresh = "incremental"\n')
+    assert problem.startswith("pipeline.toml:5: gold table 'n': an incremental query has GROUP BY")
 
 
 def test_query_over_other_tables_of_the_lake_is_checked_when_it_is_refreshed(

@@ -39,7 +39,7 @@ from datetime import timedelta
 from secrets import token_hex
 from typing import Any, Final
 
-from py4j.protocol import Py4JError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -55,8 +55,9 @@ from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import lag_of
 from sluicemq.pipeline.source.options import parse_options
 from sluicemq.pipeline.typed.definition import INFER, Definition
+from sluicemq.pipeline.typed.gold import refresh_gold
 from sluicemq.pipeline.typed.infer import infer_missing, read_published
-from sluicemq.pipeline.typed.rows import NEEDED
+from sluicemq.pipeline.typed.rows import NEEDED, subscription
 from sluicemq.pipeline.typed.tables import process
 from sluicemq.pipeline.typed.validation import check
 
@@ -86,6 +87,8 @@ _WORKER_VARIABLES: Final = (
 """Environment variables that Spark sets for a source's worker when a query starts."""
 _RAISED: Final = re.compile(r"sluicemq\.(?:\w+\.)+(\w+): (.*)")
 """Pattern of the project's errors in the text of an error from the JVM."""
+_CAUSE: Final = re.compile(r"^(?:Caused by)?: [\w.$]+: (.+)", re.MULTILINE)
+"""Pattern of an exception in the text of an error from the JVM; the last one is the cause."""
 _PREFACE: Final = "terminated with exception: "
 _PASSING: Final = frozenset({"", "ConnectionLost", "RequestTimeout"})
 """Transient errors; "" = a failure of Spark's workers, or a conflict with another commit to a
@@ -136,9 +139,9 @@ class BatchProgress:
 
 @dataclass
 class RunningQuery:
-    """Running query of QUERIES, or of the typed tables.
+    """Running query of QUERIES, or of the definition's tables.
 
-    names    its layers; empty for the typed tables
+    names    its layers; empty for the definition's tables
     rows     events written since the start
     written  batches that were written and are possibly not committed yet
     fault    error of its batch, because the JVM passes on only its text
@@ -172,7 +175,7 @@ class Supervisor:
         self._stop = stop or threading.Event()
         names = {name: [t for t in tables if t in job.tables] for name, tables in QUERIES.items()}
         self._queries = [RunningQuery(name, tables) for name, tables in names.items() if tables]
-        if job.definition.tables:
+        if job.definition.tables or job.definition.gold:
             self._queries.append(RunningQuery(_typed_name(job.definition), []))
 
     def run(self, interval: float | None = 1.0) -> int:
@@ -197,9 +200,12 @@ class Supervisor:
             before = sum(query.rows for query in self._queries)
             try:
                 self._attempt(interval)
+                if interval is None and not self._stop.is_set():
+                    # the other queries may have ended after the last batch of the typed tables
+                    refresh_gold(self._spark, self._job.definition, self._job.lake)
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
-                kind, fault = _explained(error)
+                kind, fault = explained(error)
                 written = sum(query.rows for query in self._queries)
                 tries = tries + 1 if written == before else 1
                 if kind not in _PASSING or tries > TRIES:
@@ -233,7 +239,7 @@ class Supervisor:
             options["columns"] = ",".join(NEEDS)
         elif not query.names:
             patterns = dict.fromkeys(table.destination for table in job.definition.tables)
-            options["destinations"] = ",".join(patterns)
+            options["subscribePattern"] = subscription(patterns)
             options["events"] = "published,relocated"
             options["columns"] = ",".join(NEEDED)
         if job.slot:
@@ -448,14 +454,17 @@ def _end(query: RunningQuery, deadline: float = 0.0) -> None:
         handle.stop()
 
 
-def _explained(error: Exception) -> tuple[str, SluiceError]:
-    """Return the cause of a query's error, after the name of its class; "" for a class of Spark."""
+def explained(error: Exception) -> tuple[str, SluiceError]:
+    """Return the cause of an error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
         return type(error).__name__, error
     found = _RAISED.search(str(error))
     if found:
         return found[1], SluiceError(found[2])
-    first = str(error).strip().partition("\n")[0]
+    text = str(error).strip()
+    if isinstance(error, Py4JJavaError) and (causes := _CAUSE.findall(text)):
+        text = causes[-1]
+    first = text.partition("\n")[0]
     kind = "" if isinstance(error, PySparkException | Py4JError) else type(error).__name__
     return kind, SluiceError(first.rpartition(_PREFACE)[2])
 

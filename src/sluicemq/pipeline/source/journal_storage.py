@@ -297,18 +297,22 @@ class DirectoryStorage(JournalStorage):
             if number in requested
         }
 
+    @property
+    def _slots(self) -> Slots:
+        return Slots(self.path, limit_bytes=0)  # only the broker knows its setting
+
     def hold(self, slot: str, position: int, limit_bytes: int | None) -> Slot:
-        slots = Slots(self.path)
+        slots = self._slots
         try:
             return slots.get(slot)
         except RecordNotFound:
             return slots.create(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        Slots(self.path).advance(slot, position, shared=True)
+        self._slots.advance(slot, position, shared=True)
 
     def claim(self, slot: str, holder: str, lease: int) -> None:
-        Slots(self.path).claim(slot, holder, BEYOND, lease)
+        self._slots.claim(slot, holder, BEYOND, lease)
 
 
 def local_path(text: str) -> Path:

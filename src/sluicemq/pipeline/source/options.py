@@ -152,7 +152,9 @@ class SourceOptions:
 
 # --- values -----------------------------------------------------------------------------------
 
-_Sequence = Annotated[int, msgspec.Meta(ge=0)]
+_MAX: Final = (1 << 63) - 1
+"""Largest number of Spark and of the journal."""
+_Sequence = Annotated[int, msgspec.Meta(ge=0, le=_MAX)]
 _NOT_EMPTY: Final = msgspec.Meta(min_length=1)
 
 
@@ -165,7 +167,7 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET)] = msgspec.field(name=str(PARTITION))
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(name=str(PARTITION))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -177,7 +179,7 @@ def _boolean(text: str) -> Any:
 
 
 def _positive(text: str) -> Any:
-    return _decoded(text, Annotated[int, msgspec.Meta(gt=0)], "no number above 0")
+    return _decoded(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "no number above 0")
 
 
 def _shape(text: str) -> Shape:

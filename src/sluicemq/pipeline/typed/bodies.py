@@ -21,6 +21,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
+    DataType,
     DoubleType,
     FloatType,
     MapType,
@@ -148,7 +149,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
     for names in reversed(usual):
         unknown = len(set(names) - set(known))
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
-    others = f.size(f.array_except("_keys", _literals(known)))
+    others = f.array_size(f.array_except("_keys", _literals(known)))
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     frame = frame.withColumns(
         {
@@ -293,11 +294,22 @@ def _literals(names: Sequence[str]) -> Column:
 def _infinite(fields: Iterable[StructField]) -> str:
     """Return the SQL condition that a number is beyond the range of its type, or NaN, which is
     greater than any number."""
-    kinds = (DoubleType, FloatType)
-    names = [quoted(field.name) for field in fields if isinstance(field.dataType, kinds)]
-    return " OR ".join(
-        ["false", *(f"coalesce(abs({name}) >= double('Infinity'), false)" for name in names)]
-    )
+    conditions = [_infinite_in(quoted(field.name), field.dataType) for field in fields]
+    return " OR ".join(["false", *filter(None, conditions)])
+
+
+def _infinite_in(value: str, kind: DataType) -> str:
+    """Return the condition for a value, or any value within it; "" if none can fulfil it."""
+    if isinstance(kind, (DoubleType, FloatType)):
+        return f"coalesce(abs({value}) >= double('Infinity'), false)"
+    if isinstance(kind, StructType):
+        parts = [_infinite_in(f"{value}.{quoted(part.name)}", part.dataType) for part in kind]
+        return " OR ".join(filter(None, parts))
+    if isinstance(kind, MapType):
+        return _infinite_in(f"map_values({value})", ArrayType(kind.valueType))
+    if isinstance(kind, ArrayType) and (inner := _infinite_in("each", kind.elementType)):
+        return f"coalesce(exists({value}, each -> {inner}), false)"
+    return ""
 
 
 def _utf8(columns: StructType) -> Column:
@@ -330,7 +342,7 @@ def _wrong_inside(field: StructField) -> Column:
     alone = StructType([field, StructField(_CORRUPT, StringType())])
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
-        f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull(),
+        f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull() | f.expr(_infinite([field])),
         f.lit(f"{field.name}: the value is no {kind}"),
     )
 

@@ -19,8 +19,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
+from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 
 from pyspark.errors import PySparkException
@@ -31,7 +32,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import quoted
-from sluicemq.pipeline.typed.definition import Definition, GoldTable, Refresh
+from sluicemq.pipeline.typed.definition import RESERVED_GOLD, Definition, GoldTable, Refresh
 
 _REFERENCES: Final = re.compile(
     r"""
@@ -44,25 +45,40 @@ _REFERENCES: Final = re.compile(
     re.VERBOSE | re.DOTALL | re.IGNORECASE,
 )
 _UNSTABLE: Final = re.compile(
-    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b", re.IGNORECASE
+    r"\b(current_\w+|curdate|now|localtimestamp|rand|randn|random|uuid)\b"
+    r"|\bunix_timestamp\s*\(\s*\)",
+    re.IGNORECASE,
 )
 _ROW_BY_ROW: Final = frozenset({"Project", "Filter", "SubqueryAlias", "View", "Generate"})
 """Operators below the aggregation that treat each row by itself."""
 _PRESENT: Final = "_present"
+_PIPELINES: Final = frozenset({"bronze.events", *(f"gold.{name}" for name in RESERVED_GOLD)})
+"""Tables besides silver's that the pipeline itself writes, perhaps after the first refresh."""
 
 _log: Final = logging.getLogger(__name__)
 
 
 def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> None:
-    """Bring all gold tables of the definition up to date.
+    """Bring all gold tables of the definition up to date, each after those that it reads.
 
     A table whose sources do not exist yet is left out. Raises ConfigurationError for a query that
-    Spark rejects.
+    Spark rejects, and for tables that read each other.
     """
-    for gold in definition.gold:
+    tables = {f"gold.{gold.name}": gold for gold in definition.gold}
+    read = {name: tables.keys() & {*references(gold.sql)} - {name} for name, gold in tables.items()}
+    try:
+        order = tuple(TopologicalSorter(read).static_order())
+    except CycleError as error:
+        raise ConfigurationError(
+            f"{definition.path}: gold tables read each other: {', '.join(error.args[1])}"
+        ) from None
+    for name in order:
+        gold = tables[name]
         try:
-            _GoldWriter(spark, gold, lake).refresh()
+            _GoldWriter(spark, gold, lake, {*_PIPELINES, *read[name]}).refresh()
         except PySparkException as error:
+            if not error.getCondition():
+                raise  # a conflict with another commit, after which the batch is repeated
             place = definition.place(gold.line)
             raise ConfigurationError(
                 f"{place}: gold table {gold.name!r}: {first_line(error)}"
@@ -104,6 +120,8 @@ def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
     `result` is the query's DataFrame.
     """
     advice = 'use refresh = "full"'
+    if not gold.keys:
+        return f"an incremental query has GROUP BY, and keys names its columns: {advice}"
     names = references(gold.sql)
     if len(names) != 1 or not names[0].startswith("silver."):
         return f"an incremental query reads exactly one table, silver.NAME: {advice}"
@@ -148,16 +166,18 @@ def _key_problem(gold: GoldTable, plan: Any) -> str | None:
 class _GoldWriter:
     """Refreshes one gold table."""
 
-    def __init__(self, spark: SparkSession, gold: GoldTable, lake: Lake) -> None:
+    def __init__(self, spark: SparkSession, gold: GoldTable, lake: Lake, awaited: Set[str]) -> None:
+        """`awaited` are tables, besides silver's, that the query waits for."""
         self._spark = spark
         self._gold = gold
         self._table = lake.table(f"gold.{gold.name}", keys=gold.keys)
         tables = {name: lake.table(name) for name in references(gold.sql)}
         self._sources = {name: table for name, table in tables.items() if table.exists(spark)}
-        self._missing = tables.keys() - self._sources
+        missing = tables.keys() - self._sources
+        self._waits = any(name.startswith("silver.") or name in awaited for name in missing)
 
     def refresh(self) -> None:
-        if any(name.startswith("silver.") for name in self._missing):
+        if self._waits:
             return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
         reached = sum(versions.values())

@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.typed.bodies import with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
-from sluicemq.pipeline.typed.rows import published
+from sluicemq.pipeline.typed.rows import published, subscription
 
 SAMPLE: Final = 10_000
 """Messages that a schema is inferred from."""
@@ -186,4 +186,5 @@ def read_published(spark: SparkSession, source: dict[str, str], destination: str
     """Return the published messages of a journal's destinations; `source` has the options that
     locate it."""
     reader = spark.read.format("sluicemq").options(**source)
-    return reader.option("destinations", destination).option("includeHeaders", "true").load()
+    reader = reader.option("subscribePattern", subscription([destination]))
+    return reader.option("includeHeaders", "true").load()

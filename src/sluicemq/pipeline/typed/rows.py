@@ -22,7 +22,7 @@ A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, cast
@@ -39,6 +39,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from sluicemq.model.access import matcher
 from sluicemq.model.dead_letters import REASON
 from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.schema import Event, quoted
@@ -134,6 +135,14 @@ class TableCounts:
 def declared_columns(table: TypedTable) -> StructType:
     """Return the table's declared columns; needs a Spark session."""
     return cast(StructType, StructType.fromDDL(table.schema))
+
+
+def subscription(destinations: Iterable[str]) -> str:
+    """Return the source's option subscribePattern for patterns of typed tables.
+
+    Its option destinations is a list, but a pattern may have commas and blanks."""
+    patterns = (f"(?s:{matcher(pattern).pattern})" for pattern in destinations)
+    return "|".join(patterns) or "(?!)"
 
 
 def published(events: DataFrame, table: TypedTable) -> DataFrame:

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 from pyspark.sql import DataFrame, Observation, Row, SparkSession
@@ -108,11 +109,25 @@ def process(
     Raises ExpectationFailed, and ConfigurationError.
     """
     found = overview(events, definition)
-    counts = write_typed(spark, events, definition, lake, found)
+    counted = _counted(spark, found["_first"], lake)
+    counts = write_typed(spark, events, definition, lake, found, counted)
     if counts:
         _record(spark, found["_last"], counts, lake)
     refresh_gold(spark, definition, lake)
     return counts
+
+
+def _counted(spark: SparkSession, first: int | None, lake: Lake) -> dict[str, int]:
+    """Return the last counted record of each table, if `first` is not after all of them.
+
+    That is so if the journal is read again: for a table that was added to the definition, or
+    because a checkpoint was lost."""
+    table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
+    if first is None or first > table.progress(spark).get(application(lake.broker, table), -1):
+        return {}
+    rows = table.read(spark).where(f.col("broker") == lake.broker)
+    ends = rows.groupBy("table").agg(f.max("last_sequence")).collect()
+    return {name: end for name, end in ends if lake.table(f"silver.{name}").exists(spark)}
 
 
 def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], lake: Lake) -> None:
@@ -129,18 +144,20 @@ def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], l
         )
         for name, count in counts.items()
     ]
-    tag = Tag(application(lake.broker, table), last)
+    tag: Tag | None = Tag(application(lake.broker, table), last)
+    if last <= table.progress(spark).get(application(lake.broker, table), -1):
+        tag = None  # for a table that has no counts yet: Delta would leave them out
     table.append(spark.createDataFrame(rows, COUNTS_COLUMNS), tag)
 
 
 def overview(events: DataFrame, definition: Definition) -> Row:
     """Return the properties of a batch that decide how it is written.
 
-    `_last` is the sequence number of its last record, and each table's name a row: the number of
-    its `messages`, of those that the broker moved forward in its journal (`relocated`), and of
-    those whose body perhaps only Python can read (`java`).
+    `_first` and `_last` are the sequence numbers of its first and last record, and each table's
+    name a row: the number of its `messages`, of those that the broker moved forward in its journal
+    (`relocated`), of those whose body perhaps only Python can read (`java`), and the `last` record.
     """
-    aggregates = [f.max("sequence").alias("_last")]
+    aggregates = [f.min("sequence").alias("_first"), f.max("sequence").alias("_last")]
     for table in definition.tables:
         selected = selects(table)
         conditions = {
@@ -149,7 +166,8 @@ def overview(events: DataFrame, definition: Definition) -> Row:
             "java": selected & f.expr(MAY_NEED_JAVA),
         }
         counts = [f.count_if(condition).alias(name) for name, condition in conditions.items()]
-        aggregates.append(f.struct(*counts).alias(table.name))
+        last = f.max(f.when(selected, f.col("sequence"))).alias("last")
+        aggregates.append(f.struct(*counts, last).alias(table.name))
     return events.agg(*aggregates).collect()[0]
 
 
@@ -159,21 +177,27 @@ def write_typed(
     definition: Definition,
     lake: Lake,
     found: Row,
+    counted: Mapping[str, int] = MappingProxyType({}),
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
     The batch has the columns rows.NEEDED and all events between its first and its last record; a
     repeated batch changes nothing. Tables without a message in it are left out. The batch is
-    scanned several times: cache it if that is expensive. `found` is its `overview`.
+    scanned several times: cache it if that is expensive. `found` is its `overview`, and `counted`
+    has the record up to which a table has been written and counted before.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
     counts: dict[str, TableCounts] = {}
     for table in definition.tables:
-        if found[table.name].messages:
+        end = counted.get(table.name, -1)
+        if found[table.name].messages and found[table.name].last > end:
             writer = _TableWriter(spark, definition, table, lake, found)
+            messages = published(batch, table)
+            if end >= 0:
+                messages = messages.where(f.col("sequence") > end)
             try:
-                counts[table.name] = writer.write(published(batch, table))
+                counts[table.name] = writer.write(messages)
             except Exception as error:
                 raise _failure(definition, table, error) from error
     return counts
@@ -224,7 +248,7 @@ class _TableWriter:
         self._rows.evolve(spark, f"{definition.place(table.line)}: table {table.name!r}")
 
     def write(self, messages: DataFrame) -> TableCounts:
-        if self._found.relocated and not self._table.key:
+        if self._found.relocated:
             messages = self._without_repeated(messages)
         large = self._found.messages >= LARGE_BATCH
         if large and self._table.format is Format.JSON and not self._found.java:

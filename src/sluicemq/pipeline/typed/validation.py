@@ -10,7 +10,20 @@ from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import ArrayType, BooleanType, MapType, StringType, StructType, VariantType
+from pyspark.sql.types import (
+    AnsiIntervalType,
+    ArrayType,
+    BooleanType,
+    CalendarIntervalType,
+    CharType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimeType,
+    VarcharType,
+    VariantType,
+)
 
 from sluicemq.pipeline.delta import configured
 from sluicemq.pipeline.typed.definition import (
@@ -28,6 +41,9 @@ from sluicemq.pipeline.typed.gold import first_line, incremental_problem, query,
 from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
+_UNSUPPORTED: Final = (AnsiIntervalType, CalendarIntervalType, CharType, TimeType, VarcharType)
+_FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
+"""Characters that Delta accepts in no name of a column or field."""
 
 
 def check(spark: SparkSession, definition: Definition) -> None:
@@ -78,6 +94,11 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
         problem('schema has one type and no columns: write it as "id BIGINT, name STRING"')
         return None
     lowered = [item.name.lower() for item in columns]
+    faults = [(item.name, fault) for item in columns for fault in _column_faults(item)]
+    for name, fault in faults:
+        problem(f"the column {name}: {fault}")
+    if faults:
+        return None  # Spark has no rows of some of these types
     for item in columns:
         if item.name.startswith("_"):
             problem(f"the column {item.name}: names that begin with _ are the pipeline's own")
@@ -89,6 +110,26 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
     if table.format is Format.TEXT and text != [True]:
         problem('format text has one column of type STRING, such as schema = "body STRING"')
     return columns
+
+
+def _column_faults(field: StructField) -> Iterator[str]:
+    """Yield what a table cannot have of a column, or of a field within it."""
+    kind = field.dataType
+    if not _FORBIDDEN.isdisjoint(field.name):
+        yield f"the name {field.name!r} has a blank or one of ,;{{}}()=, which Delta rejects"
+    if not field.nullable:
+        yield "NOT NULL is not checked: declare an expectation instead"
+    if isinstance(kind, _UNSUPPORTED):
+        yield f"tables have no type {kind.simpleString().upper()}"
+    inner: list[StructField] = []
+    if isinstance(kind, StructType):
+        inner = kind.fields
+    elif isinstance(kind, ArrayType):
+        inner = [StructField("element", kind.elementType)]
+    elif isinstance(kind, MapType):
+        inner = [StructField("key", kind.keyType), StructField("value", kind.valueType)]
+    for part in inner:
+        yield from _column_faults(part)
 
 
 def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
