@@ -197,10 +197,26 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
 
 
 @looped
+async def test_destinations_without_dead_letters_are_no_sources(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
+    for name, dead_letter in (("jobs", True), ("orders", False)):
+        queue(broker, name, dead_letter=dead_letter)
+        queue(broker, f"{name}.dlq")
+    queue(broker, "off", dead_letter_queue="graveyard")
+    queue(broker, "graveyard")
+    found = (await api_fixture.http_client(local=True).ask("GET", "/dead-letters")).json()
+    assert {each["name"]: each["sources"] for each in found["items"]} == {
+        "graveyard": [],
+        "jobs.dlq": ["jobs"],
+        "orders.dlq": [],
+    }
+
+
+@looped
 async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "theirs"):
-        queue(broker, name, dead_letter_queue="shared.dlq")
+        queue(broker, name, dead_letter=True, dead_letter_queue="shared.dlq")
     queue(broker, "shared.dlq")
     queue(broker, "hidden.dlq")
     topic(broker, "news.dlq")
