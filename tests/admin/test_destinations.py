@@ -290,6 +290,26 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     assert "purged" in api_fixture.audit_lines()[-1]
 
 
+@pytest.mark.parametrize(
+    ("name", "path", "audited"),
+    [
+        ("a\nb", "a%0Ab", r"/queue/a\nb/purge"),
+        ("caf\udce9", "caf%e9", r"/queue/caf\udce9/purge"),
+        ("orders", "~?name_base64=b3JkZXJz", "/queue/~/purge?name_base64=b3JkZXJz"),
+    ],
+)
+@looped
+async def test_the_audit_log_identifies_the_destination(
+    api_fixture: ApiFixture, name: str, path: str, audited: str
+) -> None:
+    queue(api_fixture.broker, name)
+    path, _, query = path.partition("?")
+    path = f"/destinations/queue/{path}/purge?{query}"
+    assert (await api_fixture.http_client(local=True).ask("POST", path, {})).status == 200
+    line = f"change: (local) POST /api/v1/destinations{audited} purged 0 done"
+    assert api_fixture.audit_lines()[-1] == line
+
+
 @looped
 async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker

@@ -12,6 +12,7 @@ from dataclasses import replace
 from time import perf_counter
 from types import NoneType
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -68,6 +69,7 @@ from sluicemq.management.users import (
     UserRequest,
 )
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
+from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -294,7 +296,10 @@ class Application:
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
-        what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
+        path = decode_name(unquote_to_bytes(call.request.scope["raw_path"]))
+        if encoded := call.query.get("name_base64"):
+            path += f"?name_base64={encoded}"
+        what = f"{call.request.method} {path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
