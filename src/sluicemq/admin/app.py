@@ -77,7 +77,7 @@ from sluicemq.model.errors import (
     JournalFailed,
 )
 from sluicemq.security.access import Credentials
-from sluicemq.security.records import TOKEN_PREFIX
+from sluicemq.security.passwords import TOKEN_PREFIX
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #

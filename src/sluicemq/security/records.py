@@ -47,7 +47,7 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost, digest_form
+from sluicemq.security.passwords import COSTS, TOKEN_PREFIX, UNKNOWN, bcrypt_cost, digest_form
 
 P = ParamSpec("P")
 
@@ -185,9 +185,6 @@ def _problems(database: Database) -> Iterator[str]:
 #
 # Tokens have 256 random bits, which cannot be guessed, so that a fast hash is sufficient.
 
-TOKEN_PREFIX: Final = "slq_"
-"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
-its password."""
 _RANDOM_BYTES: Final = 32
 
 
