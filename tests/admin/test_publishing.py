@@ -129,6 +129,8 @@ async def test_limits(api_fixture: ApiFixture) -> None:
     assert (answer.status, answer.code) == (413, "too-large")
     answer = await http_client.ask("POST", "/destinations/queue/sixsix/messages", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
+    answer = await http_client.ask("POST", POST, {"reply_to": {"kind": "queue", "name": "sixsix"}})
+    assert (answer.status, answer.code) == (400, "bad-body")
     queue(api_fixture.broker, max_messages=1)
     assert (await http_client.ask("POST", POST, {})).status == 201
     answer = await http_client.ask("POST", POST, {})

@@ -250,6 +250,10 @@ class BatchService(Service):
         """POST /batches"""
         if not query.writer.isprintable():
             raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
+        most = self._context.limits.name
+        if len(encode_name(query.dead_letter_queue)) > most:
+            message = f"the parameter dead_letter_queue has at most {most} bytes"
+            raise ApiError(400, "bad-parameter", message)
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
