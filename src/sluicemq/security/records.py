@@ -536,7 +536,8 @@ class UserStore:
     def change(self, change: Change, by: str) -> Database:
         """Apply a change and write it to disk. `by` is the author for the audit log.
 
-        Raises the errors of `change`, ConfigurationError if the file is damaged, OSError.
+        Raises the errors of `change`, AccessError if the file would become too large to be read
+        again, ConfigurationError if it is damaged, OSError.
         """
         busy = AccessError(
             f"another process has been changing {self.path} for {LOCK_SECONDS:g} s; try again"
@@ -548,7 +549,13 @@ class UserStore:
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            write_whole(self.path, encode(after), mode=0o600, owner_of=self.path.parent)
+            content = encode(after)
+            if len(content) > MAX_FILE:
+                raise AccessError(
+                    f"the user database would have more than {MAX_FILE} bytes; remove users, "
+                    "permissions or tokens that are not needed any more"
+                )
+            write_whole(self.path, content, mode=0o600, owner_of=self.path.parent)
             return after
 
 
