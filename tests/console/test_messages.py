@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
 from sluicemq.clients.jmq import Queue, Xid
 from sluicemq.model.rows import row
+from tests.faults.plan import SMALL_SEGMENTS
 from tests.support.console import ConsoleFixture, Visit
+from tests.support.polling import wait_until
 
 BODIES = (
     ("greeting", "hello"),
@@ -240,6 +243,22 @@ def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit
     dialog.get_by_role("button", name="Commit").click()
     browser_page.see("There are no transactions")
     assert console.item("orders")["ready"] == 1
+
+
+def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, visit: Visit) -> None:
+    with ConsoleFixture(tmp_path, SMALL_SEGMENTS) as console:
+        for _ in range(4):
+            console.publish("orders", body="x" * 700_000)
+        wait_until(lambda: len(console.ask("GET", "/journal")["segments"]) > 2, "segments")
+        console.ask("PUT", "/journal/slots/spark", {"position": 1})
+        page = visit(console).open("journal", "spark")
+        page.get_by_role("button", name="Delete spark").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        page.get_by_text("Slot spark deleted").wait_for()
+        page.get_by_text("No retention slots").wait_for()
+        segments = console.ask("GET", "/journal")["segments"]
+        names = page.get_by_role("table", name="Segments").locator("tbody th")
+        expect(names).to_have_text([str(each["first_sequence"]) for each in reversed(segments)])
 
 
 def _figure(page: Page, name: str) -> Locator:
