@@ -83,6 +83,13 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
     browser_page.see("No ready messages")
 
 
+def test_subscriptions_are_selected_by_the_names_that_clients_use(
+    furnished: ConsoleFixture, visit: Visit
+) -> None:
+    page = visit(furnished).open("topic/prices")
+    expect(page.get_by_label("Subscription").locator("option")).to_have_text(["desk, client desk"])
+
+
 def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "1 to 50 of 120")

@@ -95,7 +95,10 @@ class Messages {
   async choose(form) {
     const query = { ...this.place.filterQuery(), limit: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
-    const options = items.map(({ name, label }) => [name, label || name]);
+    const options = items.map(({ name, display_name: label, client_id: client }) => [
+      name,
+      client ? `${label}, client ${client}` : label,
+    ]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
     // without subscriptions a topic may keep messages for the first one
     if (!options.length) options.push(["", "none yet"]);
