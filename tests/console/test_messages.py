@@ -83,6 +83,24 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
     browser_page.see("No ready messages")
 
 
+def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Visit) -> None:
+    console.create("orders")
+    page = visit(console).open("queue/orders/publish")
+    page.get_by_label("Body type").select_option("json")
+    body = '{"id": 12345678901234567890, "b": 1.0}'
+    page.get_by_label("Body", exact=True).fill(body)
+    page.get_by_role("button", name="Add a property").click()
+    page.get_by_label("Name of the property").fill("n")
+    page.get_by_label("Type of the property").select_option("int")
+    page.get_by_label("Value of the property").fill("9007199254740993")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text("Published as message").wait_for()
+    [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    found = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
+    assert found["body"]["value"] == body
+    assert found["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
+
+
 def test_subscriptions_are_selected_by_the_names_that_clients_use(
     furnished: ConsoleFixture, visit: Visit
 ) -> None:
