@@ -157,7 +157,7 @@ class LoginService(Service):
 # --- The application ------------------------------------------------------------------------------
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the large JSON bodies being read at the same time."""
+"""Total size limit, in bytes, of the large JSON bodies being processed at the same time."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -289,10 +289,11 @@ class Application:
         if call.endpoint.operation.body is None:
             return await _respond(call)
         size = _size(call.request, call.endpoint.limit)
+        body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
         if size <= SMALL_BYTES:
-            return await _respond(call, await _read(call, size))
+            return await _respond(call, _decoded(call, body))
         async with self._budget.reserve(size):
-            return await _respond(call, await _read(call, size))
+            return await _respond(call, _decoded(call, body))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
@@ -314,9 +315,8 @@ def _size(request: Request, limit: int) -> int:
     return announced(request, limit, "nothing that is sent here needs more")
 
 
-async def _read(call: Call, size: int) -> Any:
-    """Return the decoded body of that size. Raises ApiError if it is invalid."""
-    body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
+def _decoded(call: Call, body: bytes) -> Any:
+    """Return the decoded body. Raises ApiError if it is invalid."""
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
