@@ -92,6 +92,8 @@ def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit
     pages = page.get_by_role("navigation", name="Pages", exact=True)
     assert not pages.get_by_role("link", name="Audit").count()
     assert not pages.get_by_role("link", name="Users").count()
+    pages.get_by_role("link", name="Transactions").click()
+    browser_page.see("There are no transactions")
     browser_page.open("destinations", "orders.eu")
     assert not page.get_by_text("private").count()
     create = page.get_by_role("button", name="Create")
