@@ -136,7 +136,8 @@ class LoginService(Service):
         return self._begin(call, call.identity, Credentials(name, requested.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
+        login_handle = call.caller.access.login_handle(credentials)
+        secret, session = self._context.sessions.begin(identity.name, login_handle)
         response = answer(self._view(identity, session))
         secure = self._secure(call)
         response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
