@@ -52,6 +52,8 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
     answer = (await http_client.ask("GET", "/destinations?kind=queue&limit=2")).json()
     assert (answer["total"], answer["next_cursor"]) == (25, "2")
     assert await names(http_client, "?offset=800") == []
+    answer = await http_client.ask("GET", f"/destinations?filter={'*a' * 513}")
+    assert (answer.status, answer.code) == (400, "bad-parameter")
     found, path = [], "/destinations?limit=10"
     while path:
         page = (await http_client.ask("GET", path)).json()

@@ -40,7 +40,11 @@ class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
         Literal["queue", "topic"] | None, Meta(description="Only destinations of this kind.")
     ] = None
     filter: Annotated[
-        str, Meta(description="Text anywhere in the name; with `*`, a pattern for the whole name.")
+        str,
+        Meta(
+            max_length=1024,
+            description="Text anywhere in the name; with `*`, a pattern for the whole name.",
+        ),
     ] = ""
     temporary: Annotated[
         bool | None, Meta(description="Only temporary destinations, or only others.")
