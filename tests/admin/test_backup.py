@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from sluicemq.admin.journal import _lines
+from sluicemq.admin.errors import ApiError
+from sluicemq.admin.journal import _create_directory, _lines
 from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
@@ -61,6 +62,12 @@ def back_up(client: Client, name: str, **more: object) -> list[dict[str, Any]]:
 def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
     answer = client.ask("POST", "/backups", json.dumps({"directory": name, **more}).encode())
     return answer.status, answer.code
+
+
+def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
+    with pytest.raises(ApiError, match=r"cannot create .*gone/one: No such file") as caught:
+        _create_directory(tmp_path / "gone" / "one")
+    assert (caught.value.status, caught.value.code) == (409, "no-backup-directory")
 
 
 def test_a_backup_that_ends_at_once_reports_its_progress() -> None:

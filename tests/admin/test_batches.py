@@ -308,7 +308,7 @@ WRONG: dict[str, tuple[object, ...]] = {
     "part": ("1.0", 1 << 32),
     "final": ("perhaps",),
     "bad_rows": ("ignore",),
-    "dead_letter_queue": ("",),
+    "dead_letter_queue": ("", "%C3%A9" * 1024),
     "colour": ("red",),
 }
 

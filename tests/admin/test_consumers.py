@@ -91,13 +91,34 @@ async def test_filters_and_orders(api_fixture: ApiFixture) -> None:
 
 @looped
 async def test_users_see_the_consumers_of_visible_destinations(api_fixture: ApiFixture) -> None:
-    api_fixture.add("anna", "a.*: consume")
+    api_fixture.add("anna", "a.*: list")
     for name in ("a.1", "b.1"):
         attach(api_fixture, api_fixture.broker.destinations.queue(name).queue)
     anna = api_fixture.http_client()
     await anna.login("anna")
     assert [item["destination"] for item in await listed(anna)] == ["a.1"]
     assert await listed(anna, "destination=b.1") == []
+
+
+@looped
+async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
+    api_fixture: ApiFixture,
+) -> None:
+    broker = api_fixture.broker
+    subscription = broker.subscribe(
+        broker.destinations.topic("t"), "s", durable=True, owner="owner"
+    )
+    consumer = attach(api_fixture, subscription)
+    for name, rights in (
+        ("owner", "t: consume"),
+        ("other", "t: consume browse"),
+        ("m", "t: manage"),
+    ):
+        api_fixture.add(name, rights)
+        http_client = api_fixture.http_client()
+        await http_client.login(name)
+        found = [item["id"] for item in await listed(http_client)]
+        assert found == ([] if name == "other" else [consumer.number]), name
 
 
 @looped

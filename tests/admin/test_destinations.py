@@ -52,6 +52,8 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
     answer = (await http_client.ask("GET", "/destinations?kind=queue&limit=2")).json()
     assert (answer["total"], answer["next_cursor"]) == (25, "2")
     assert await names(http_client, "?offset=800") == []
+    answer = await http_client.ask("GET", f"/destinations?filter={'*a' * 513}")
+    assert (answer.status, answer.code) == (400, "bad-parameter")
     found, path = [], "/destinations?limit=10"
     while path:
         page = (await http_client.ask("GET", path)).json()
@@ -288,6 +290,26 @@ async def test_purge(api_fixture: ApiFixture, unacked: bool) -> None:
     assert jobs.queue.delayed == {}
     assert broker.journal.stats().live == 0
     assert "purged" in api_fixture.audit_lines()[-1]
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "audited"),
+    [
+        ("a\nb", "a%0Ab", r"/queue/a\nb/purge"),
+        ("caf\udce9", "caf%e9", r"/queue/caf\udce9/purge"),
+        ("orders", "~?name_base64=b3JkZXJz", "/queue/~/purge?name_base64=b3JkZXJz"),
+    ],
+)
+@looped
+async def test_the_audit_log_identifies_the_destination(
+    api_fixture: ApiFixture, name: str, path: str, audited: str
+) -> None:
+    queue(api_fixture.broker, name)
+    path, _, query = path.partition("?")
+    path = f"/destinations/queue/{path}/purge?{query}"
+    assert (await api_fixture.http_client(local=True).ask("POST", path, {})).status == 200
+    line = f"change: (local) POST /api/v1/destinations{audited} purged 0 done"
+    assert api_fixture.audit_lines()[-1] == line
 
 
 @looped

@@ -9,9 +9,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
+
+import msgspec
 
 import sluicemq
+from sluicemq.management.broker import StatusView
+from sluicemq.management.journal import JournalView
+from sluicemq.management.messages import Action, PublishRequest
 from sluicemq.management.operation import ApiOperation, Need
 from sluicemq.model.access import Operation
 from tests.server.conftest import Start
@@ -20,6 +25,7 @@ from tests.support.http import HTTP, waiting
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "http.md").read_text(encoding="utf-8")
+MESSAGES = (ROOT / "docs" / "messages.md").read_text(encoding="utf-8")
 ADMIN = Path(sluicemq.__file__).parent / "admin"
 
 
@@ -63,11 +69,32 @@ def test_examples_work(start: Start, tmp_path: Path) -> None:
         run(commands)
 
 
+def test_examples_of_responses_have_the_fields_of_their_types() -> None:
+    for member, kind in (("pid", StatusView), ("segments", JournalView)):
+        [example] = [block for block in blocks("json") if f'"{member}"' in block]
+        assert json.loads(example) == msgspec.to_builtins(msgspec.json.decode(example, type=kind))
+
+
+def test_fields_and_actions_of_messages_are_documented_by_their_names() -> None:
+    published = {field.name for field in msgspec.structs.fields(PublishRequest)}
+    assert set(first_cells("Publishing")) == published
+    assert set(first_cells("Actions")) >= set(get_args(Action))
+
+
+def first_cells(heading: str) -> list[str]:
+    """Return the names in the first cells of the tables below a heading of docs/messages.md."""
+    text = MESSAGES.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+    return [name for cell in cells for name in re.findall(r"`(\w+)`", cell)]
+
+
 def test_every_error_code_is_documented() -> None:
     """In the source, every error has its status followed by its code."""
     code = "".join(path.read_text(encoding="utf-8") for path in sorted(ADMIN.rglob("*.py")))
     found = set(re.findall(r'\b[45]\d\d,\s+"([a-z-]+)"', code))
     assert len(found) > 20
+    table = PAGE.partition("| status | codes |")[2]
+    assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) <= found
     missing = {each for each in found if f"`{each}`" not in PAGE}
     assert missing == {"client-disconnected"}  # no client receives it
 

@@ -15,7 +15,9 @@ from starlette.responses import StreamingResponse
 
 from sluicemq.admin.overview import OverviewService
 from sluicemq.admin.routing import Call
+from sluicemq.management.settings import HttpSettings
 from sluicemq.server.config import BrokerSettings
+from tests.admin.test_http_session import STATUS, SessionFixture
 from tests.server.conftest import Start
 from tests.support.api import ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, TIMEOUT, Client
@@ -139,6 +141,24 @@ def test_a_head_request_ends_at_once(start: Start) -> None:
 # --- without a network ----------------------------------------------------------------------------
 
 
+def test_streams_requested_at_the_same_time_are_limited() -> None:
+    asyncio.run(request_streams_at_the_same_time())
+
+
+async def request_streams_at_the_same_time() -> None:
+    fixture = SessionFixture()
+    most = HttpSettings().max_event_streams
+    for _ in range(2):
+        transports = [fixture.connect() for _ in range(most + 8)]
+        for transport in transports:
+            transport.session.receive(STATUS.replace(b"/status", b"/events"))
+        await fixture.rest()
+        assert sum(each.written.startswith(b"HTTP/1.1 200 ") for each in transports) == most
+        for transport in transports:
+            transport.session.closed()
+        await fixture.rest()
+
+
 class Reader:
     """Receives events from the application, one at a time."""
 
@@ -169,6 +189,7 @@ async def sent_at_least(sent: list[Any], count: int) -> None:
 async def test_the_overview_is_limited_to_visible_destinations(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna", "q: browse")
     reader = Reader(api_fixture, api_fixture.http_client())
+    assert await reader.next() == b""
     assert await reader.next() == b"retry: 2000\n\n"
     overview = json.loads((await reader.next()).split(b"data: ")[1])
     assert overview["listeners"] == overview["alarms"] == []
@@ -189,6 +210,7 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
         if len(sent) == 3:
             await may_go.wait()
 
+    await reader.next()
     stream = StreamingResponse(reader.chunks)
     connected: Any = asyncio.Event()
     task = asyncio.ensure_future(stream({"type": "http"}, connected.wait, send))
@@ -212,6 +234,7 @@ async def test_the_stream_ends_with_the_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
     reader = Reader(api_fixture, api_fixture.http_client())
     await reader.next()
+    await reader.next()
     assert (await reader.next()).startswith(b"event: overview")
     reader.identity = None
     assert await reader.next() == b"event: logout\ndata: {}\n\n"
@@ -224,8 +247,8 @@ async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> N
     api_fixture.add("anna")
     http_client = api_fixture.http_client()
     reader = Reader(api_fixture, http_client)
-    await reader.next()
-    await reader.next()
+    for _ in range(3):
+        await reader.next()
     waiting = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
     http_client.caller.leaving.set()

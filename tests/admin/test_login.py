@@ -198,7 +198,7 @@ async def test_a_guest_needs_a_login_once_users_exist(api_fixture: ApiFixture) -
 def test_idle_and_absolute_timeouts() -> None:
     clock = ManualClock()
     sessions = BrowserSessions(clock, HttpSettings(session_idle_timeout=60, session_lifetime=200))
-    secret, session = sessions.begin(lambda: EVERYBODY)
+    secret, session = sessions.begin("", lambda: EVERYBODY)
     for _ in range(3):
         clock.advance(59_000)
         assert sessions.find(secret) is session
@@ -206,7 +206,7 @@ def test_idle_and_absolute_timeouts() -> None:
     assert sessions.current(session) is EVERYBODY
     clock.advance(1_000)  # 200 s, and used just now
     assert sessions.find(secret) is None
-    secret, session = sessions.begin(lambda: EVERYBODY)
+    secret, session = sessions.begin("", lambda: EVERYBODY)
     for _ in range(2):
         clock.advance(30_000)
         alive = sessions.current(session)  # reading the session does not count as use
@@ -217,7 +217,17 @@ def test_idle_and_absolute_timeouts() -> None:
 
 def test_too_many_sessions_end_the_least_recently_used() -> None:
     sessions = BrowserSessions(ManualClock(), HttpSettings(max_sessions=2))
-    first, second = (sessions.begin(lambda: EVERYBODY)[0] for _ in range(2))
+    first, second = (sessions.begin("", lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)
-    third, _ = sessions.begin(lambda: EVERYBODY)
+    third, _ = sessions.begin("", lambda: EVERYBODY)
     assert [bool(sessions.find(each)) for each in (first, second, third)] == [True, False, True]
+
+
+def test_a_user_cannot_end_the_sessions_of_others() -> None:
+    sessions = BrowserSessions(ManualClock(), HttpSettings(max_sessions=3))
+    secrets = [
+        sessions.begin(user, lambda: EVERYBODY)[0]
+        for user in ("root", "anna", "anna", "anna", "bert")
+    ]
+    found = [bool(sessions.find(each)) for each in secrets]
+    assert found == [True, False, False, True, True]

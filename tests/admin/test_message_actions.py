@@ -282,6 +282,7 @@ async def test_ambiguous_requests_are_rejected(api_fixture: ApiFixture) -> None:
         {"action": "move", "all": True},
         {"action": "delete", "all": True, "target": TARGET},
         {"action": "move", "all": True, "target": {"kind": "queue"}},
+        {"action": "move", "all": True, "target": {"kind": "queue", "name": "x" * 1025}},
         {"action": "explode", "all": True},
         {"action": "delete", "all": True, "cursor": "x"},
         {"action": "delete", "ids": ["1"] * 1001},

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import threading
+import zlib
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from sluicemq.admin.messages import view_of_body
+from sluicemq.admin import messages
+from sluicemq.admin.messages import PREVIEWED_BYTES, view_of_body
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import JournalDamaged
@@ -321,6 +324,38 @@ async def test_a_body_is_downloaded_and_never_rendered(api_fixture: ApiFixture) 
     assert answer.headers["content-disposition"].startswith("attachment;")
     assert answer.headers["x-content-type-options"] == "nosniff"
     assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+@looped
+async def test_large_compressed_bodies_do_not_delay_other_clients(
+    api_fixture: ApiFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list shows them as they are, and other threads decompress them for other requests."""
+    text = "x" * (PREVIEWED_BYTES + 1)
+    native = bytes(62) + b"\x04"  # the flag of a compressed body
+    compressed = message(zlib.compress(text.encode()), BodyKind.TEXT)
+    compressed.native = native
+    broker = api_fixture.broker
+    broker.publish(queue(broker), compressed)
+    broker.flush()
+    threads = []
+    for name in ("raw_body", "view_of_body"):
+        function = getattr(messages, name)
+
+        def noted(*arguments: Any, function: Any = function) -> Any:
+            threads.append(threading.current_thread())
+            return function(*arguments)
+
+        monkeypatch.setattr(messages, name, noted)
+    http_client = api_fixture.http_client(local=True)
+    [listed] = (await page(http_client, "?body=true"))["items"]
+    assert listed["body"]["encoding"] == "base64"
+    threads.clear()
+    path = f"{PAGES}/{listed['id']}"
+    assert (await page(http_client, path=path, query="?max_body_bytes=1"))["body"]["value"] == "x"
+    assert (await http_client.ask("GET", f"{path}/body")).body == text.encode()
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
 
 
 @looped

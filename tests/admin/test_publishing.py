@@ -129,6 +129,8 @@ async def test_limits(api_fixture: ApiFixture) -> None:
     assert (answer.status, answer.code) == (413, "too-large")
     answer = await http_client.ask("POST", "/destinations/queue/sixsix/messages", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
+    answer = await http_client.ask("POST", POST, {"reply_to": {"kind": "queue", "name": "sixsix"}})
+    assert (answer.status, answer.code) == (400, "bad-body")
     queue(api_fixture.broker, max_messages=1)
     assert (await http_client.ask("POST", POST, {})).status == 201
     answer = await http_client.ask("POST", POST, {})
@@ -197,10 +199,26 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
 
 
 @looped
+async def test_destinations_without_dead_letters_are_no_sources(api_fixture: ApiFixture) -> None:
+    broker = api_fixture.broker
+    for name, dead_letter in (("jobs", True), ("orders", False)):
+        queue(broker, name, dead_letter=dead_letter)
+        queue(broker, f"{name}.dlq")
+    queue(broker, "off", dead_letter_queue="graveyard")
+    queue(broker, "graveyard")
+    found = (await api_fixture.http_client(local=True).ask("GET", "/dead-letters")).json()
+    assert {each["name"]: each["sources"] for each in found["items"]} == {
+        "graveyard": [],
+        "jobs.dlq": ["jobs"],
+        "orders.dlq": [],
+    }
+
+
+@looped
 async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     for name in ("mine", "theirs"):
-        queue(broker, name, dead_letter_queue="shared.dlq")
+        queue(broker, name, dead_letter=True, dead_letter_queue="shared.dlq")
     queue(broker, "shared.dlq")
     queue(broker, "hidden.dlq")
     topic(broker, "news.dlq")

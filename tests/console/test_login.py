@@ -92,6 +92,8 @@ def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit
     pages = page.get_by_role("navigation", name="Pages", exact=True)
     assert not pages.get_by_role("link", name="Audit").count()
     assert not pages.get_by_role("link", name="Users").count()
+    pages.get_by_role("link", name="Transactions").click()
+    browser_page.see("There are no transactions")
     browser_page.open("destinations", "orders.eu")
     assert not page.get_by_text("private").count()
     create = page.get_by_role("button", name="Create")
@@ -104,7 +106,12 @@ def test_pages_and_buttons_follow_the_permissions(guarded: ConsoleFixture, visit
     page.keyboard.press("Enter")
     page.get_by_text("bert has no permission to manage here").first.wait_for()
     assert not page.get_by_role("dialog").count()
-    assert page.get_by_role("button", name="Delete all").get_attribute("aria-disabled") is None
+    move, delete = (page.get_by_role("button", name=f"{verb} all") for verb in ("Move", "Delete"))
+    assert move.get_attribute("aria-disabled") is None
+    assert delete.get_attribute("aria-disabled") == "true"
+    page.get_by_label("Selector").fill("TRUE")
+    page.get_by_role("button", name="Select").click()
+    expect(delete).not_to_have_attribute("aria-disabled", "true")
     assert not violations(page)
     browser_page.open("audit")
     page.get_by_role("alert").filter(has_text="superuser").wait_for()

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, Request, expect
 
 from sluicemq.clients.jmq import Queue, Xid
 from sluicemq.model.rows import row
+from tests.faults.plan import SMALL_SEGMENTS
 from tests.support.console import ConsoleFixture, Visit
+from tests.support.polling import wait_until
 
 BODIES = (
     ("greeting", "hello"),
@@ -78,6 +81,31 @@ def test_publish_select_move_and_delete(console: ConsoleFixture, visit: Visit) -
     dialog.get_by_role("button", name="Delete all messages").click()
     page.get_by_text("2 messages deleted").wait_for()
     browser_page.see("No ready messages")
+
+
+def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Visit) -> None:
+    console.create("orders")
+    page = visit(console).open("queue/orders/publish")
+    page.get_by_label("Body type").select_option("json")
+    body = '{"id": 12345678901234567890, "b": 1.0}'
+    page.get_by_label("Body", exact=True).fill(body)
+    page.get_by_role("button", name="Add a property").click()
+    page.get_by_label("Name of the property").fill("n")
+    page.get_by_label("Type of the property").select_option("int")
+    page.get_by_label("Value of the property").fill("9007199254740993")
+    page.get_by_role("button", name="Publish").click()
+    page.get_by_text("Published as message").wait_for()
+    [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
+    found = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
+    assert found["body"]["value"] == body
+    assert found["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
+
+
+def test_subscriptions_are_selected_by_the_names_that_clients_use(
+    furnished: ConsoleFixture, visit: Visit
+) -> None:
+    page = visit(furnished).open("topic/prices")
+    expect(page.get_by_label("Subscription").locator("option")).to_have_text(["desk, client desk"])
 
 
 def test_long_queue_is_browsed_by_page(furnished: ConsoleFixture, visit: Visit) -> None:
@@ -240,6 +268,22 @@ def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit
     dialog.get_by_role("button", name="Commit").click()
     browser_page.see("There are no transactions")
     assert console.item("orders")["ready"] == 1
+
+
+def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, visit: Visit) -> None:
+    with ConsoleFixture(tmp_path, SMALL_SEGMENTS) as console:
+        for _ in range(4):
+            console.publish("orders", body="x" * 700_000)
+        wait_until(lambda: len(console.ask("GET", "/journal")["segments"]) > 2, "segments")
+        console.ask("PUT", "/journal/slots/spark", {"position": 1})
+        page = visit(console).open("journal", "spark")
+        page.get_by_role("button", name="Delete spark").click()
+        page.get_by_role("dialog").get_by_role("button", name="Delete").click()
+        page.get_by_text("Slot spark deleted").wait_for()
+        page.get_by_text("No retention slots").wait_for()
+        segments = console.ask("GET", "/journal")["segments"]
+        names = page.get_by_role("table", name="Segments").locator("tbody th")
+        expect(names).to_have_text([str(each["first_sequence"]) for each in reversed(segments)])
 
 
 def _figure(page: Page, name: str) -> Locator:

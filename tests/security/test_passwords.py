@@ -12,6 +12,7 @@ from sluicemq.model.errors import AccessError, ConfigurationError
 from sluicemq.security.files import read_secret_file
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
+    TOKEN_PREFIX,
     UNKNOWN,
     digest_answer,
     digest_form,
@@ -19,7 +20,7 @@ from sluicemq.security.passwords import (
     page_digest_answer,
     verify,
 )
-from sluicemq.security.records import TOKEN_PREFIX, fingerprint, make_token
+from sluicemq.security.records import fingerprint, make_token
 
 
 def test_a_password_fits_its_hash_and_no_other() -> None:
@@ -40,7 +41,9 @@ def test_no_password_matches_the_hash_of_unknown_users() -> None:
     assert extract_parameters(UNKNOWN) == extract_parameters(hash_password("x"))
 
 
-@pytest.mark.parametrize("password", ["", "x" * (MAX_PASSWORD + 1), "é" * 513, "\udc80"])
+@pytest.mark.parametrize(
+    "password", ["", "x" * (MAX_PASSWORD + 1), "é" * 513, "\udc80", "slq_tiger"]
+)
 def test_invalid_passwords_are_refused(password: str) -> None:
     with pytest.raises(AccessError) as caught:
         hash_password(password)

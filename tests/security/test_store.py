@@ -223,3 +223,14 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 def test_the_structures_hold_no_plain_secret() -> None:
     fields = {field.name for field in msgspec.structs.fields(TokenRecord)}
     assert fields == {"id", "sha256", "label", "created", "expires"}
+
+
+def test_change_beyond_the_readable_size_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(records, "MAX_FILE", 500)
+    store = UserStore(tmp_path / "users.json")
+    store.change(lambda db: records.add_role(db, "writers"), "a test")
+    with pytest.raises(AccessError, match="more than 500 bytes"):
+        store.change(lambda db: records.add_role(db, "readers"), "x" * 500)
+    assert list(store.read().roles) == ["writers"]

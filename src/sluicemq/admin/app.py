@@ -12,6 +12,7 @@ from dataclasses import replace
 from time import perf_counter
 from types import NoneType
 from typing import Any, Final
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from starlette.requests import Request
@@ -68,6 +69,7 @@ from sluicemq.management.users import (
     UserRequest,
 )
 from sluicemq.model.access import ANONYMOUS, Identity, Operation
+from sluicemq.model.destination import decode_name
 from sluicemq.model.errors import (
     AccessDenied,
     AuthenticationFailed,
@@ -75,7 +77,7 @@ from sluicemq.model.errors import (
     JournalFailed,
 )
 from sluicemq.security.access import Credentials
-from sluicemq.security.records import TOKEN_PREFIX
+from sluicemq.security.passwords import TOKEN_PREFIX
 
 # --- Browser sessions -----------------------------------------------------------------------------
 #
@@ -134,7 +136,8 @@ class LoginService(Service):
         return self._begin(call, call.identity, Credentials(name, requested.new_password))
 
     def _begin(self, call: Call, identity: Identity, credentials: Credentials) -> Response:
-        secret, session = self._context.sessions.begin(call.caller.access.login_handle(credentials))
+        login_handle = call.caller.access.login_handle(credentials)
+        secret, session = self._context.sessions.begin(identity.name, login_handle)
         response = answer(self._view(identity, session))
         secure = self._secure(call)
         response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
@@ -155,7 +158,7 @@ class LoginService(Service):
 # --- The application ------------------------------------------------------------------------------
 
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the large JSON bodies being read at the same time."""
+"""Total size limit, in bytes, of the large JSON bodies being processed at the same time."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -287,14 +290,18 @@ class Application:
         if call.endpoint.operation.body is None:
             return await _respond(call)
         size = _size(call.request, call.endpoint.limit)
+        body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
         if size <= SMALL_BYTES:
-            return await _respond(call, await _read(call, size))
+            return await _respond(call, _decoded(call, body))
         async with self._budget.reserve(size):
-            return await _respond(call, await _read(call, size))
+            return await _respond(call, _decoded(call, body))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
-        what = f"{call.request.method} {call.request.url.path} {call.note}".rstrip()
+        path = decode_name(unquote_to_bytes(call.request.scope["raw_path"]))
+        if encoded := call.query.get("name_base64"):
+            path += f"?name_base64={encoded}"
+        what = f"{call.request.method} {path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
@@ -309,9 +316,8 @@ def _size(request: Request, limit: int) -> int:
     return announced(request, limit, "nothing that is sent here needs more")
 
 
-async def _read(call: Call, size: int) -> Any:
-    """Return the decoded body of that size. Raises ApiError if it is invalid."""
-    body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
+def _decoded(call: Call, body: bytes) -> Any:
+    """Return the decoded body. Raises ApiError if it is invalid."""
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:

@@ -225,7 +225,7 @@ _json: Final = msgspec.json.Decoder(msgspec.Raw)
 PART_ROWS: Final = 32_768
 """Maximum number of rows of a part. Writing a part blocks the event loop."""
 TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the bodies being read or written at the same time."""
+"""Total size limit, in bytes, of the bodies being decoded or written at the same time."""
 MAX_REPORTED: Final = 100
 """Maximum number of refused rows that a response lists."""
 
@@ -250,16 +250,20 @@ class BatchService(Service):
         """POST /batches"""
         if not query.writer.isprintable():
             raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
+        most = self._context.limits.name
+        if len(encode_name(query.dead_letter_queue)) > most:
+            message = f"the parameter dead_letter_queue has at most {most} bytes"
+            raise ApiError(400, "bad-parameter", message)
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
         size = announced(
             request, call.endpoint.limit, "send the partition's rows as several parts of a batch"
         )
+        body = bytearray()
+        async for chunk in read_chunks(request):
+            body += chunk
         async with self._budget.reserve(size):
-            body = bytearray()
-            async for chunk in read_chunks(request):
-                body += chunk
             rows = _count(body)
             part = BatchPart(
                 writer=query.writer,

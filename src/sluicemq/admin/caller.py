@@ -20,7 +20,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -56,6 +56,7 @@ class BrowserSession:
 
     key: bytes
     csrf: str
+    user: str
     login_handle: LoginHandle
     began: int
     used: int
@@ -77,16 +78,22 @@ class BrowserSessions:
     def __len__(self) -> int:
         return len(self._found)
 
-    def begin(self, login_handle: LoginHandle) -> tuple[str, BrowserSession]:
-        """Create a session; return its secret and the session. Removes the least recently used
-        sessions above the limit."""
+    def begin(self, user: str, login_handle: LoginHandle) -> tuple[str, BrowserSession]:
+        """Create a session; return its secret and the session.
+
+        Above the limit, the least recently used session of the user with the most sessions ends, so
+        that no user can end the sessions of others.
+        """
         secret = secrets.token_urlsafe(_RANDOM_BYTES)
         csrf, now = secrets.token_urlsafe(_RANDOM_BYTES), self._clock.steady
-        session = BrowserSession(_key(secret), csrf, login_handle, now, now)
+        session = BrowserSession(_key(secret), csrf, user, login_handle, now, now)
         self._found[session.key] = session
-        most = self._settings.max_sessions
-        while len(self._found) > most or self._over(next(iter(self._found.values()))):
+        while self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
+        if len(self._found) > self._settings.max_sessions:
+            users = Counter(each.user for each in self._found.values())
+            [(heaviest, _)] = users.most_common(1)
+            self.end(next(each for each in self._found.values() if each.user == heaviest))
         return secret, session
 
     def find(self, secret: str) -> BrowserSession | None:

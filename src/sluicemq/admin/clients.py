@@ -191,6 +191,7 @@ class SubscriptionService(Service):
             )
             if _selects_consumer(query, name, attached)
             and sees(call.identity, attached.consumer.subscription.destination)
+            and sees_subscription(call.identity, attached.consumer.subscription)
         ]
         found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
         return query.page(found)

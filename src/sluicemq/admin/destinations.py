@@ -345,6 +345,7 @@ FIRST: Final = 1000
 TOGETHER: Final = 10_000
 """Maximum number of messages scanned for one page, divided among its queues."""
 MOST_REASONS: Final = 20
+MOST_SOURCES: Final = 20
 REMEMBERED: Final = 2000
 """Maximum number of queues whose counts are cached."""
 SUFFIX: Final = ".dlq"
@@ -396,8 +397,12 @@ class DeadLetterService(Service):
         return query.page_with(items, len(names))
 
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
-        """Return the dead-letter queues that the caller may see, with the destinations that use
-        them."""
+        """Return the dead-letter queues that the caller may see, with the first destinations that
+        send their dead letters there.
+
+        A queue stays in the list while a destination names it, even if dead letters are disabled
+        there: it may still contain some.
+        """
         find = self._broker.destinations.find
         found: dict[Destination, list[str]] = {}
         async for destination in slices.over(list(self._broker.destinations.values()), 64):
@@ -406,9 +411,10 @@ class DeadLetterService(Service):
                 found.setdefault(destination, [])
             queue = find(destination.dead_letter_address)
             if queue is not None and queue is not destination and sees(identity, queue):
-                users = found.setdefault(queue, [])
-                if sees(identity, destination) and len(users) < MOST_REASONS:
-                    users.append(printable(str(destination.address)))
+                sources = found.setdefault(queue, [])
+                is_source = destination.dead_letters is not None and sees(identity, destination)
+                if is_source and len(sources) < MOST_SOURCES:
+                    sources.append(printable(str(destination.address)))
         return found
 
     async def _count(self, queue: Destination, most: int, slices: TimeSlices) -> CountedReasons:

@@ -472,6 +472,9 @@ def _create_directory(target: Path) -> None:
     except FileExistsError:
         message = f"there is a backup named {target.name} already"
         raise ApiError(409, "backup-exists", message) from None
+    except OSError as error:
+        message = f"the broker cannot create {target}: {error.strerror}"
+        raise ApiError(409, "no-backup-directory", message) from None
 
 
 def _make(copy: Callable[[], Manifest], target: Path, peer: str) -> dict[str, Any]:

@@ -86,11 +86,12 @@ _TYPES: Final[dict[str, Any]] = {
 }
 
 
-def address_of(target: MessageTarget) -> Address:
-    """Return the address of a destination in a request. Raises ApiError for a missing name."""
+def address_of(target: MessageTarget, most: int) -> Address:
+    """Return the address of a destination in a request. Raises ApiError for a missing name, or one
+    of more than `most` bytes."""
     name = named(target.name, "name_base64", target.name_base64)
-    if not name:
-        raise ApiError(400, "bad-body", "a destination has a name")
+    if not 0 < len(encode_name(name)) <= most:
+        raise ApiError(400, "bad-body", f"the name of a destination has 1 to {most} bytes")
     return Address(KINDS[target.kind], name)
 
 
@@ -129,12 +130,14 @@ class PublishingService(Service):
     def _message(self, address: Address, publication: PublishRequest) -> Message:
         """Return the message. Raises ApiError for an invalid request."""
         kind, body = _body(publication)
-        most = self._context.limits.publish
+        limits = self._context.limits
+        most = limits.publish
         if len(body) > most:
             raise ApiError(
                 413, "too-large", f"the body has more than {most} bytes", more={"limit": most}
             )
         wall = self._context.broker.clock.wall
+        reply_to = publication.reply_to
         return Message(
             address,
             body,
@@ -147,7 +150,7 @@ class PublishingService(Service):
             wall + publication.delay_ms if publication.delay_ms else 0,
             publication.message_id,
             publication.correlation_id,
-            address_of(publication.reply_to) if publication.reply_to is not None else None,
+            address_of(reply_to, limits.name) if reply_to is not None else None,
             publication.type,
             properties_of(publication.properties) or None,
         )
@@ -264,7 +267,8 @@ class ActionService(Service):
             raise ApiError(
                 400, "bad-body", "give one of ids, selector and all: with which messages?"
             )
-        target = None if body.target is None else address_of(body.target)
+        limit = self._context.limits.name
+        target = None if body.target is None else address_of(body.target, limit)
         self._permit(call, parameters, target)
         subscription = subscription_of(
             call, found(self._context, call, parameters.address), body.subscription

@@ -62,6 +62,7 @@ from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
 from sluicemq.model.message import BodyKind, Message, Origin
 from sluicemq.protocols.java import (
+    MAX_SIZE,
     Byte,
     Char,
     Float,
@@ -80,8 +81,6 @@ from sluicemq.protocols.transcoding import plain_body
 #
 # The encodings of values are those of `sluicemq.management.messages`.
 
-OFF_LOOP_BYTES: Final = 64 * 1024
-"""Size above which a body is decoded on another thread."""
 PROTOCOLS: Final = {
     Origin.INTERNAL: "http",
     Origin.PHPMQ: "phpmq",
@@ -125,26 +124,20 @@ def death_view(message: Message) -> DeadLetterView | None:
     )
 
 
-async def body_view(message: Message, most: int) -> BodyView:
-    """Return the view of the body, or of its first `most` bytes."""
-    if len(message.body) > OFF_LOOP_BYTES:
-        return await asyncio.to_thread(view_of_body, message, most)
-    return view_of_body(message, most)
-
-
-def view_of_body(message: Message, most: int) -> BodyView:
-    """Return the same as `body_view`, decoded on this thread."""
+def view_of_body(message: Message, most: int, limit: int = MAX_SIZE) -> BodyView:
+    """Return the view of the body, or of its first `most` bytes. A body that has more than `limit`
+    bytes is not decompressed."""
     kind = message.kind
     name = kind.name.lower()
     if kind in (BodyKind.MAP, BodyKind.STREAM):
         try:
-            body = expanded(message)
+            body = expanded(message, limit)
             if len(body) <= most:
                 return _decoded(kind, name, body)
         except ProtocolError:
             body = message.body
         return _in_base64(name, "base64", body, most)
-    plain, body = plain_body(message)
+    plain, body = plain_body(message, limit)
     if kind is BodyKind.OBJECT:
         view = _in_base64(name, "object", body, most)
         return msgspec.structs.replace(view, class_=class_named(body))
@@ -243,6 +236,8 @@ SKIP_BUDGET: Final = 20_000
 """Messages that one call of `Cursor.skip` may visit; takes a few ms."""
 PREVIEW_BYTES: Final = 4096
 """Maximum number of bytes of each body in a list."""
+PREVIEWED_BYTES: Final = 256 * 1024
+"""Maximum size of a compressed body that a list decompresses, because that delays other clients."""
 
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
@@ -350,7 +345,7 @@ class MessageService(Service):
             message = broker.read(delivery) if body else broker.glance(delivery)
         except JournalError:
             return damaged(self._broker, delivery, state, position)
-        preview = view_of_body(message, PREVIEW_BYTES) if body else None
+        preview = view_of_body(message, PREVIEW_BYTES, PREVIEWED_BYTES) if body else None
         return item(self._broker, delivery, message, state, position, preview)
 
     @handles(GET_MESSAGE)
@@ -360,7 +355,8 @@ class MessageService(Service):
         summary = item(self._broker, delivery, message, state_of(delivery), None)
         properties, dead = property_views(message), death_view(message)
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
-        fields["body"] = await body_view(message, parameters.max_body_bytes)
+        most = parameters.max_body_bytes
+        fields["body"] = await asyncio.to_thread(view_of_body, message, most)
         return MessageView(**fields, properties=properties, dead_letter=dead)
 
     @handles(GET_MESSAGE_BODY)
@@ -371,7 +367,8 @@ class MessageService(Service):
             "Content-Disposition": f'attachment; filename="message-{delivery.sequence}.bin"',
             "Content-Security-Policy": "default-src 'none'; sandbox",
         }
-        return Response(raw_body(message), 200, headers, "application/octet-stream")
+        content = await asyncio.to_thread(raw_body, message)
+        return Response(content, 200, headers, "application/octet-stream")
 
     def _one(self, call: Call, parameters: MessagePath) -> tuple[Delivery, Message]:
         """Return the message of the path and its delivery. Raises ApiError if it does not exist."""

@@ -228,14 +228,17 @@ class OverviewService(Service):
             )
         if call.request.method == "HEAD":
             return Response(media_type=EVENT_STREAM)
-        return StreamingResponse(self.events(call), media_type=EVENT_STREAM)
+        events = self.events(call)
+        await anext(events)  # before other requests are admitted
+        return StreamingResponse(events, media_type=EVENT_STREAM)
 
     async def events(self, call: Call) -> AsyncIterator[bytes]:
-        """Yield the events of a stream, which counts as open meanwhile, until the connection is
-        about to close or the login is no longer valid."""
+        """Yield nothing, then the events of a stream, until the connection is about to close or the
+        login is no longer valid. The stream counts as open from the first step on."""
         leaving = call.caller.leaving
         self.open += 1
         try:
+            yield b""
             yield b"retry: %d\n\n" % RETRY_MS
             while not leaving.is_set():
                 self._context.broker.wake()

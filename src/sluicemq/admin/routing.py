@@ -48,9 +48,10 @@ from sluicemq.security.access import demand
 #
 # Request bodies: of known length, within limits, and in total within a memory budget.
 #
-# Bodies require Content-Length. The broker can therefore reject one that is too large before it is
-# sent, and reserve memory for one that it accepts. A request that finds none waits, and its
-# connection is not read meanwhile.
+# Bodies require Content-Length, so that the broker can reject one that is too large before it is
+# sent. `broker.input_memory_limit` bounds the bodies that are being received. A complete large body
+# reserves memory for its processing; it waits if there is none. Reserving it before the body has
+# arrived would let slow clients block all others.
 
 SMALL_BYTES: Final = 64 * 1024
 """Default maximum size of a body in bytes."""
@@ -59,7 +60,7 @@ _MOST_DIGITS: Final = 15
 
 
 class BodyBudget:
-    """Memory in bytes that bodies may occupy in total; granted in order of the requests."""
+    """Memory in bytes that the bodies being processed may occupy in total; granted in order."""
 
     def __init__(self, size: int) -> None:
         self._free = self.size = size

@@ -24,7 +24,7 @@ from sluicemq.admin.metrics import (
     wants_openmetrics,
 )
 from sluicemq.admin.routing import Call, handles
-from sluicemq.admin.scrape_state import FRESH_SECONDS, OTHERS, add_process
+from sluicemq.admin.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.broker import COMPILED
 from sluicemq.journal import FileJournal, Slot
 from sluicemq.journal.liveness import LiveSegment
@@ -32,6 +32,7 @@ from sluicemq.journal.reader import records_after
 from sluicemq.journal.slots import wall
 from sluicemq.management.operation import ApiOperation, Need, NoParameters
 from sluicemq.model.access import Operation
+from sluicemq.model.errors import AccessDenied
 
 GET_METRICS: Final = ApiOperation(
     "getMetrics",
@@ -54,8 +55,11 @@ class MetricsPage(Service):
     async def show(self, call: Call, parameters: NoParameters) -> Response:
         """GET /metrics"""
         figures = self._context.figures
-        if not self._context.http.public_metrics:
-            call.demand(Operation.BROWSE, OTHERS)  # metrics cover all destinations
+        # metrics cover all destinations; only patterns that match every name match the empty one
+        if not (self._context.http.public_metrics or call.identity.may(Operation.BROWSE, "")):
+            call.denied("browse all destinations")
+            who = call.identity.name or "an anonymous client"
+            raise AccessDenied(f"{who} may not browse all destinations")
         asked = time.monotonic()
         async with figures.making:
             if asked - figures.made_at >= FRESH_SECONDS:

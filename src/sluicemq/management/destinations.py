@@ -40,7 +40,11 @@ class DestinationQuery(SortedPageQuery, kw_only=True, frozen=True):
         Literal["queue", "topic"] | None, Meta(description="Only destinations of this kind.")
     ] = None
     filter: Annotated[
-        str, Meta(description="Text anywhere in the name; with `*`, a pattern for the whole name.")
+        str,
+        Meta(
+            max_length=1024,
+            description="Text anywhere in the name; with `*`, a pattern for the whole name.",
+        ),
     ] = ""
     temporary: Annotated[
         bool | None, Meta(description="Only temporary destinations, or only others.")
@@ -204,7 +208,8 @@ class DeadLetterItem(AddressView, kw_only=True, frozen=True, omit_defaults=True)
     reasons    number of messages by reason, among at most the first thousand
     scanned    number of messages examined
     oldest_ms  age of the oldest message; null if the queue is empty
-    sources    destinations that use this dead-letter queue and are visible to the caller
+    sources    the first 20 destinations that send their dead letters there, because their
+               `dead_letter` is set; only those that are visible to the caller
     """
 
     ready: int

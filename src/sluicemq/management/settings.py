@@ -27,8 +27,8 @@ class HttpSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_sessions: Annotated[
         int,
         about(
-            "Maximum number of sessions; beyond it, the session that has been unused for the "
-            "longest time ends.",
+            "Maximum number of sessions; beyond it, the session of the user with the most "
+            "sessions that has been unused for the longest time ends.",
             ge=1,
         ),
     ] = 1000

@@ -606,8 +606,9 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
     return plain
 
 
-def expanded(message: Message) -> bytes:
-    """Return a message's body, decompressed if its JMQ client compressed it.
+def expanded(message: Message, limit: int = MAX_SIZE) -> bytes:
+    """Return a message's body, decompressed to at most `limit` bytes if its JMQ client compressed
+    it.
 
     Raises ProtocolError as `inflate`.
     """
@@ -615,4 +616,4 @@ def expanded(message: Message) -> bytes:
     if message.origin is not Origin.JMQ or not native or not native[_FLAGS_AT] & _COMPRESSED:
         return message.body
     size = (message.properties or {}).get(UNCOMPRESSED_SIZE)
-    return inflate(message.body, size if isinstance(size, int) else None, MAX_SIZE)
+    return inflate(message.body, size if isinstance(size, int) else None, limit)

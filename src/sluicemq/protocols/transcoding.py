@@ -27,7 +27,7 @@ from sluicemq.model.message import (
     Message,
     Origin,
 )
-from sluicemq.protocols.java import expanded, json_of_map, json_of_stream
+from sluicemq.protocols.java import MAX_SIZE, expanded, json_of_map, json_of_stream
 
 # In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
 _TEXT: Final = BodyKind.TEXT
@@ -46,13 +46,14 @@ _JSON_STRING: Final = re.compile(rb'[ \t\r\n]*"')
 # --- bodies --------------------------------------------------------------------------------------
 
 
-def plain_body(message: Message) -> tuple[BodyKind, bytes]:
+def plain_body(message: Message, limit: int = MAX_SIZE) -> tuple[BodyKind, bytes]:
     """Return the body for a protocol that distinguishes text from bytes.
 
     The kind is NONE, TEXT or JSON (UTF-8), BYTES, or OBJECT (bytes that only Java can read). BYTES
-    bodies that were published over PHPMQ or msglite are TEXT if they are valid UTF-8.
+    bodies that were published over PHPMQ or msglite are TEXT if they are valid UTF-8. A compressed
+    body that has more than `limit` bytes is OBJECT, and stays compressed.
     """
-    kind, body = _read(message)
+    kind, body = _read(message, limit)
     if kind is _TEXT or kind is _JSON:
         return (kind if _is_text(body) else _BYTES), body
     if kind is _BYTES and message.origin in _ORIGINS_WITHOUT_TEXT and _is_text(body):
@@ -82,11 +83,11 @@ def text_of_json(body: bytes) -> bytes:
     return body
 
 
-def _read(message: Message) -> tuple[BodyKind, bytes]:
+def _read(message: Message, limit: int = MAX_SIZE) -> tuple[BodyKind, bytes]:
     kind = message.kind
     body = message.body
     try:
-        body = expanded(message)
+        body = expanded(message, limit)
         if kind is BodyKind.MAP:
             return _JSON, json_of_map(body)
         if kind is BodyKind.STREAM:

@@ -54,11 +54,11 @@ from sluicemq.security.logins import (
     Verify,
 )
 from sluicemq.security.passwords import (
+    TOKEN_PREFIX,
     hash_password,
     verify,
 )
 from sluicemq.security.records import (
-    TOKEN_PREFIX,
     Database,
     Preparation,
     UserSnapshot,

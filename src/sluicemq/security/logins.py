@@ -46,6 +46,7 @@ from sluicemq.security.failures import FailureTable, address_of
 from sluicemq.security.passwords import (
     MAX_PASSWORD,
     NO_DIGEST,
+    TOKEN_PREFIX,
     UNKNOWN,
     bcrypt_cost,
     digest_answer,
@@ -55,7 +56,6 @@ from sluicemq.security.passwords import (
 )
 from sluicemq.security.records import (
     MOST_USERS,
-    TOKEN_PREFIX,
     Change,
     Preparation,
     UserSnapshot,

@@ -73,6 +73,9 @@ def equalise(stored: str, highest: int) -> None:
         bcrypt.hashpw(b"", f"$2b${more:02}${_SALT}".encode())
 
 
+TOKEN_PREFIX: Final = "slq_"
+"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
+its password."""
 MAX_PASSWORD: Final = 1024
 """Bytes in UTF-8."""
 MAX_JAVA_PASSWORD: Final = 57
@@ -112,6 +115,8 @@ def check_password(password: str, minimum: int = 0) -> None:
     """
     if not password:
         raise AccessError("a password cannot be empty")
+    if password.startswith(TOKEN_PREFIX):  # a login would take it for a token
+        raise AccessError(f"a password cannot begin with {TOKEN_PREFIX}, as tokens do")
     if len(password) < minimum:
         raise AccessError(
             f"the password has {len(password)} characters, and this broker requires {minimum} "

@@ -47,7 +47,7 @@ from sluicemq.model.errors import (
     UserExists,
     UserNotFound,
 )
-from sluicemq.security.passwords import COSTS, UNKNOWN, bcrypt_cost, digest_form
+from sluicemq.security.passwords import COSTS, TOKEN_PREFIX, UNKNOWN, bcrypt_cost, digest_form
 
 P = ParamSpec("P")
 
@@ -185,9 +185,6 @@ def _problems(database: Database) -> Iterator[str]:
 #
 # Tokens have 256 random bits, which cannot be guessed, so that a fast hash is sufficient.
 
-TOKEN_PREFIX: Final = "slq_"
-"""Prefix of every token. Secret scanners recognise it, and so does a login that receives a token as
-its password."""
 _RANDOM_BYTES: Final = 32
 
 
@@ -539,7 +536,8 @@ class UserStore:
     def change(self, change: Change, by: str) -> Database:
         """Apply a change and write it to disk. `by` is the author for the audit log.
 
-        Raises the errors of `change`, ConfigurationError if the file is damaged, OSError.
+        Raises the errors of `change`, AccessError if the file would become too large to be read
+        again, ConfigurationError if it is damaged, OSError.
         """
         busy = AccessError(
             f"another process has been changing {self.path} for {LOCK_SECONDS:g} s; try again"
@@ -551,7 +549,13 @@ class UserStore:
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            write_whole(self.path, encode(after), mode=0o600, owner_of=self.path.parent)
+            content = encode(after)
+            if len(content) > MAX_FILE:
+                raise AccessError(
+                    f"the user database would have more than {MAX_FILE} bytes; remove users, "
+                    "permissions or tokens that are not needed any more"
+                )
+            write_whole(self.path, content, mode=0o600, owner_of=self.path.parent)
             return after
 
 

@@ -27,7 +27,6 @@ export const PAGES = [
     step: "transactions",
     label: "Transactions",
     keys: "t",
-    superuser: true,
     load: () => import("./pages/transactions.js"),
   },
   {

@@ -70,16 +70,17 @@ function columns(onact) {
       number: true,
       same: ({ ready }) => String(ready > 0),
       show: (item) => {
-        const why = item.ready ? session.whyNot("consume", item.name) : "the queue is empty";
+        const why = (operation) =>
+          item.ready ? session.whyNot(operation, item.name) : "the queue is empty";
         return [
           button("Redrive all…", () => onact(item, returnMessages), {
             tone: "quiet small",
-            why,
+            why: why("consume"),
             name: `Redrive all of ${item.name}…`,
           }),
           button("Purge…", () => onact(item, purgeMessages), {
             tone: "quiet small",
-            why,
+            why: why("manage"),
             name: `Purge ${item.name}…`,
           }),
         ];

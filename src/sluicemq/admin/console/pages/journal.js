@@ -33,7 +33,7 @@ class JournalPage {
     this.slotsNone = h("div", { hidden: true }, noSlots());
     this.segments = new Table({
       caption: "Segments",
-      key: ({ first }) => first,
+      key: ({ first_sequence: first }) => first,
       columns: SEGMENTS,
     });
     this.pager = new Pager("Segments", (page) => {
@@ -168,7 +168,7 @@ function slotColumns(ondelete) {
       number: true,
       same: ({ name }) => name,
       show: (slot) =>
-        button("Delete…", () => ondrop(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
+        button("Delete…", () => ondelete(slot), { tone: "quiet small", name: `Delete ${slot.name}…` }),
     },
   ];
 }

@@ -95,7 +95,10 @@ class Messages {
   async choose(form) {
     const query = { ...this.place.filterQuery(), limit: 500 };
     const { items } = await get("subscriptions", query, this.signal).catch(() => ({ items: [] }));
-    const options = items.map(({ name, label }) => [name, label || name]);
+    const options = items.map(({ name, display_name: label, client_id: client }) => [
+      name,
+      client ? `${label}, client ${client}` : label,
+    ]);
     if (!options.some(([name]) => name === this.subscription)) this.subscription = "";
     // without subscriptions a topic may keep messages for the first one
     if (!options.length) options.push(["", "none yet"]);
@@ -245,8 +248,10 @@ class Messages {
     const inFlight = this.state === "unacked" && !this.chosen.size && "choose messages first";
     const consume = session.whyNot("consume", this.place.name);
     const browse = session.whyNot("browse", this.place.name);
+    const destroy =
+      this.chosen.size || this.selector ? consume : session.whyNot("manage", this.place.name);
     const dead = this.place.name.endsWith(".dlq");
-    const state = JSON.stringify([some, nothing, inFlight]);
+    const state = JSON.stringify([some, nothing, inFlight, destroy]);
     if (state === this.tooled) return;
     this.tooled = state;
     const doing = (action) => async () => {
@@ -263,7 +268,7 @@ class Messages {
       tool("Move", (place, ...rest) => transferMessages(place, "move", ...rest), consume),
       tool("Copy", (place, ...rest) => transferMessages(place, "copy", ...rest), browse),
       this.state !== "ready" && tool("Redeliver", redeliverMessages, consume),
-      tool("Delete", deleteMessages, consume, "danger"),
+      tool("Delete", deleteMessages, destroy, "danger"),
     ]);
   }
 

@@ -110,24 +110,14 @@ function property() {
 
 function typed(type, text) {
   if (type === "boolean") return { type, value: text.trim().toLowerCase() === "true" };
-  if (type === "int" || type === "float") {
-    const value = Number(text);
-    if (text.trim() === "" || !Number.isFinite(value))
-      throw new Refusal(0, "bad-value", `${text || "nothing"} is not a number`);
-    return { type, value };
-  }
-  return { type, value: text };
+  // numbers are sent as text: JavaScript would round large ones
+  return { type, value: type === "string" ? text : text.trim() };
 }
 
 function bodyOf(kind, text) {
   if (kind === "none") return { body_kind: kind };
   if (kind === "bytes") return { body_base64: text.replaceAll(/\s/g, ""), body_kind: kind };
-  if (kind === "text") return { body: text, body_kind: kind };
-  try {
-    return { body_json: JSON.parse(text), body_kind: kind };
-  } catch (error) {
-    throw new Refusal(0, "bad-json", `The body is not JSON: ${error.message}`);
-  }
+  return { body: text, body_kind: kind };
 }
 
 /** What the form says, as the API takes it. */
