@@ -207,6 +207,10 @@ def test_bodies_and_properties_cannot_control_the_terminal(ask: Run, name: str) 
     assert "[red]t" in ask("messages", "show", name, number).out
 
 
+def test_help_names_the_default_state(run: Run) -> None:
+    assert "default: ready" in run("messages", "list", "--help").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -61,7 +61,9 @@ SelectorOption = Annotated[
 StateOption = Annotated[
     str | None,
     typer.Option(
-        "--state", metavar="STATE", help=f"Messages in state {', '.join(STATES)}; default: waiting."
+        "--state",
+        metavar="STATE",
+        help=f"Messages in state {', '.join(STATES)}; default: {STATES[0]}.",
     ),
 ]
 AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
