@@ -570,8 +570,8 @@ def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
-    listing: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
-    for each in accounts.items(listing, AccountQuery()):
+    holders: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
+    for each in accounts.items(holders, AccountQuery()):
         if each.name == who and pattern not in {one.pattern for one in each.permissions}:
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
