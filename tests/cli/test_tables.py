@@ -164,4 +164,6 @@ def test_optional_columns_appear_if_the_width_permits(
 def test_times_have_their_zone_and_rates_their_unit() -> None:
     assert moment(TIME) == "2026-01-01 00:00:00Z"
     assert moment(0) == "-"
+    assert moment(2**53) == "9007199254740992 ms since 1970"
+    assert moment(-(2**63)) == "-9223372036854775808 ms since 1970"
     assert [rate(value) for value in (0, 12.34, 1234.5)] == ["0.0/s", "12.3/s", "1,234/s"]

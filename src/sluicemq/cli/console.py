@@ -301,10 +301,15 @@ def age(milliseconds: float) -> str:
 
 
 def moment(milliseconds: float) -> str:
-    """Format a time (ms since the epoch) in UTC; "-" for 0."""
+    """Format a time (ms since the epoch) in UTC; "-" for 0. A time outside the years 1 to 9999,
+    which clients may set, is given in ms."""
     if not milliseconds:
         return "-"
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError):
+        return f"{milliseconds:.0f} ms since 1970"
+    return time.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
