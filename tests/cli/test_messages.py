@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sluicemq.cli.message_options import parse_milliseconds
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run, RunningBroker
@@ -187,6 +188,13 @@ def test_scheduled_message_is_delivered_at_once(ask: Run, name: str) -> None:
     assert bodies(ask, name) == []
     assert ask("messages", "redeliver", name, "--all", "--state", "scheduled").code == 0
     assert bodies(ask, name) == ["later"]
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("30", 30_000), ("1.5", 1_500), ("1.5ms", 2), ("2min", 120_000)]
+)
+def test_time_without_a_unit_is_in_seconds(text: str, milliseconds: int) -> None:
+    assert parse_milliseconds("--ttl", text) == milliseconds
 
 
 def test_bodies_and_properties_cannot_control_the_terminal(ask: Run, name: str) -> None:

@@ -235,10 +235,8 @@ def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
 
 
 def parse_milliseconds(option: str, text: str | None) -> int | None:
-    """Parse a time such as 30s. Raises UsageError."""
-    if text is None:
-        return None
-    return round(quantity(option, text if not text.isdecimal() else f"{text}s", Unit.MILLISECONDS))
+    """Parse a time such as 30s, in seconds if it has no unit. Raises UsageError."""
+    return None if text is None else round(1000 * quantity(option, text, Unit.SECONDS))
 
 
 # --- Tables of messages ---------------------------------------------------------------------------
