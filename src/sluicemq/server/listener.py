@@ -16,7 +16,7 @@ import structlog
 from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.management.broker import InputItem, ListenerItem
 from sluicemq.management.clients import ConnectionItem
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
 from sluicemq.server.connection import Connection
 from sluicemq.server.limits import Admission, InputBudget
@@ -41,7 +41,8 @@ class OpenListener:
         """None without TLS, and before `open`."""
 
     async def open(self) -> None:
-        """Start to accept. Raises ConfigurationError if the address or certificate is unusable."""
+        """Start to accept. Raises ConfigurationError if the certificate or the path of the socket
+        is unusable, AddressUnavailable if the address is."""
         loop = self.admission.batch.loop
         if self.options.url.tls:
             self.tls = Tls(self.options)
@@ -101,7 +102,7 @@ class OpenListener:
 async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
     """Return the listening sockets, one for each address of the host name.
 
-    Raises ConfigurationError.
+    Raises ConfigurationError, AddressUnavailable.
     """
     url = options.url
     sockets: list[socket.socket] = []
@@ -133,7 +134,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
     except OSError as error:
         for each in sockets:
             each.close()
-        raise ConfigurationError(
+        raise AddressUnavailable(
             f"cannot listen on {url}: {error.strerror or error}; is another program using it?"
         ) from error
     return sockets
@@ -141,7 +142,8 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
 
 def is_stale(url: Url) -> bool:
     """Return whether the socket file of `url` is left over from a broker that was killed: it exists
-    and no process listens on it. Raises ConfigurationError if the path is used otherwise."""
+    and no process listens on it. Raises ConfigurationError if the path is no socket's,
+    AddressUnavailable if a process listens on it."""
     try:
         if not stat.S_ISSOCK(os.stat(url.path).st_mode):
             raise ConfigurationError(f"{url}: {url.path} exists and is not a socket")
@@ -155,7 +157,7 @@ def is_stale(url: Url) -> bool:
     except OSError as error:
         raise ConfigurationError(f"cannot use {url}: {error.strerror or error}") from error
     else:
-        raise ConfigurationError(f"cannot listen on {url}: another program does so already")
+        raise AddressUnavailable(f"cannot listen on {url}: another program does so already")
     finally:
         probe.close()
 
