@@ -76,6 +76,8 @@ def test_parse(text: str, expected: Url) -> None:
         ("phpmq://h/a#b", "%23"),
         ("phpmq://höst", "neither a host name"),
         ("phpmq://*:9100", "neither a host name"),
+        ("phpmq://a..b", "neither a host name"),
+        (f"phpmq://{'a' * 64}.example", "neither a host name"),
         ("vibemq://@h", "no user name"),
         ("vibemq://u:@h", "no password"),
         ("phpmq://h?tls", "name=value"),
