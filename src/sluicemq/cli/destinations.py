@@ -38,7 +38,7 @@ from sluicemq.cli.console import (
     size,
     sparkline,
 )
-from sluicemq.cli.location import BrokerLocation
+from sluicemq.cli.location import location_of, location_options
 from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
@@ -121,10 +121,8 @@ def filter_names(pattern: str) -> str:
 def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Complete the names of destinations of the kind that the command group is for, else of both
     kinds. Yields none if the request fails or would prompt for a password."""
-    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
-    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
-    if place.user is not None and place.password_file is None:
-        return
+    given = {name: ctx.params.get(name) for name in location_options()}
+    place = location_of(given)._replace(interactive=False)
     group = ctx.parent.info_name if ctx.parent is not None else ""
     kind = _GROUPS.get(group or "")
     query = DestinationQuery(kind=kind, filter=f"{incomplete.removeprefix('topic:')}*")
