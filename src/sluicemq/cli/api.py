@@ -121,11 +121,16 @@ class Api(HttpClient, OperationCaller):
         try:
             yield
         except UnicodeEncodeError as error:
-            raise UsageError(f"{error.object!a} is not UTF-8 text") from None
+            raise not_text(error) from None
         except SluiceError as error:
             if advice := _advice_for(error, self.target):
                 error.add_note(advice)
             raise
+
+
+def not_text(error: UnicodeEncodeError) -> UsageError:
+    """Return the error for an argument that is not UTF-8."""
+    return UsageError(f"{error.object!a} is not UTF-8 text")
 
 
 def _advice_for(error: SluiceError, target: HttpTarget) -> str:

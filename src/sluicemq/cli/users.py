@@ -30,6 +30,7 @@ from sluicemq.cli.api import (
     action_command,
     confirm,
     listing,
+    not_text,
     query_command,
 )
 from sluicemq.cli.console import Column, ItemTable, UsageError, err, moment, no_such, quantity
@@ -150,6 +151,8 @@ class FileAccounts(OperationCaller):
         except StopIteration as stop:
             answer: AnswerT = stop.value
             return answer
+        except UnicodeEncodeError as error:
+            raise not_text(error) from None
         raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
 
     @property

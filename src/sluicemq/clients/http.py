@@ -124,6 +124,8 @@ def authorization(user: str, password: str, token: str) -> str:
         if password:
             raise ConfigurationError("a password needs the option user")
         return ""
+    if not is_utf_8(f"{user}{password}"):
+        raise ConfigurationError("the user or the password is not UTF-8 text")
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
