@@ -183,6 +183,7 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
     result = run(*arguments)
     assert result.code == 2
     assert says in result.err
+    assert "sluicemq config show" not in result.err
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])

@@ -121,9 +121,6 @@ _HINTS: Final = {
     JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
-    UsageError: "",
-    ConfigurationError: "docs/configuration.md explains every setting, and so does: "
-    "sluicemq config show --explain",
 }
 
 

@@ -13,6 +13,8 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -75,10 +77,25 @@ def load_flags(
 ) -> LoadedConfig:
     """Load the configuration from these options, the environment and the file. Raises
     ConfigurationError."""
-    loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    if errors:
-        raise ConfigurationError("\n".join(errors))
-    return loaded
+    with configuration_advice():
+        flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
+        loaded, errors = examine_flags(*flags)
+        if errors:
+            raise ConfigurationError("\n".join(errors))
+        return loaded
+
+
+@contextmanager
+def configuration_advice() -> Iterator[None]:
+    """Add to errors of the configuration where its settings are explained."""
+    try:
+        yield
+    except ConfigurationError as error:
+        error.add_note(
+            "docs/configuration.md explains every setting, and so does: sluicemq config show "
+            "--explain"
+        )
+        raise
 
 
 def examine_flags(
