@@ -122,6 +122,14 @@ def test_a_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> 
     assert report["config"]["problems"] == []
 
 
+def test_any_path_of_a_socket_is_migrated(store: Store, migrate: Migrate) -> None:
+    file = configuration(store)
+    file.write_text(file.read_text().replace("/tmp/main", "/tmp/100% my?"))
+    report = migrate("phpmq", file)
+    assert "phpmq-maintenance+unix:///tmp/100%25%20my%3Ftenance.sock" in report["config"]["text"]
+    assert report["config"]["problems"] == []
+
+
 def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, path=":memory:"))
     assert left(report) == [("messages", "in memory")]
