@@ -130,6 +130,14 @@ def test_any_path_of_a_socket_is_migrated(store: Store, migrate: Migrate) -> Non
     assert report["config"]["problems"] == []
 
 
+def test_problems_name_the_line_of_the_new_configuration(store: Store, migrate: Migrate) -> None:
+    file = configuration(store)
+    file.write_text(file.read_text().replace("9100", "70000"))
+    (problem,) = migrate("phpmq", file)["config"]["problems"]
+    assert problem.startswith("sluicemq.toml:10: listeners[0]")
+    assert "70000" in problem
+
+
 def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store, path=":memory:"))
     assert left(report) == [("messages", "in memory")]
