@@ -7,6 +7,7 @@ directory or the journal in it; the default is the configured data directory.
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -527,7 +528,8 @@ def restore(
         )
     configuration = data_dir / CONFIGURATION_NAME
     if configuration.exists():
-        hints.append(f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}")
+        arguments = ["--config", str(configuration), "--data-dir", str(data_dir)]
+        hints.append(f"Start it: {shlex.join(['sluicemq', 'serve', *arguments])}")
     document = {
         "data_dir": str(data_dir),
         "broker_id": restored.identity,
