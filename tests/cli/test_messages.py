@@ -174,7 +174,11 @@ def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroke
         busy = ask("messages", "move", name, f"{name}.target", held["id"])
         assert busy.code == 1
         assert "redeliver requeues it" in busy.err
-        assert ask("messages", "redeliver", name, held["id"]).code == 0
+        unacked = ("--state", "unacked")
+        unnamed = ask("messages", "redeliver", name, "--all", *unacked)
+        assert unnamed.code == 2
+        assert "selected by their ids" in unnamed.err
+        assert ask("messages", "redeliver", name, held["id"], *unacked).code == 0
         # and redelivered to the same consumer
         assert client.receive(10).body == b"held"
         (again,) = items(ask, name, "--state", "unacked")

@@ -127,7 +127,9 @@ def run_action(
     The broker processes one batch per request so that clients are not blocked; the command repeats
     the request until all messages that were there at its start are processed.
     """
-    if state == "unacked":
+    if selection.ids is not None:
+        state = "ready"  # ids select messages of any state
+    elif state == "unacked":
         raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
     body = MessageActionRequest(
         action=action,
