@@ -194,6 +194,13 @@ def test_scheduled_message_is_delivered_at_once(ask: Run, name: str) -> None:
     assert bodies(ask, name) == ["later"]
 
 
+def test_messages_sent_before_an_error_are_reported(ask: Run, name: str) -> None:
+    ask("queues", "create", name, "max_messages=2", "overflow=reject-new")
+    result = ask("messages", "publish", name, "a", "b", "c")
+    assert result.code == 1
+    assert f"Sent before: {', '.join(each['id'] for each in items(ask, name))}." in result.err
+
+
 @pytest.mark.parametrize(
     ("text", "milliseconds"), [("30", 30_000), ("1.5", 1_500), ("1.5ms", 2), ("2min", 120_000)]
 )
