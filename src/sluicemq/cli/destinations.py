@@ -207,10 +207,10 @@ def marked(item: DestinationItem, name: str) -> Text | str:
 COLUMNS: Final[tuple[Column[DestinationItem], ...]] = (
     Column("Ready", lambda item: number(item.ready), right=True),
     Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Size", lambda item: size(item.bytes), right=True),
-    Column("Consumers", lambda item: number(item.consumers), right=True),
-    Column("Publish rate", lambda item: rate(item.publish_rate), right=True),
-    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True),
+    Column("Size", lambda item: size(item.bytes), right=True, optional=True),
+    Column("Consumers", lambda item: number(item.consumers), right=True, optional=True),
+    Column("Publish rate", lambda item: rate(item.publish_rate), right=True, optional=True),
+    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True, optional=True),
     Column("Oldest", oldest, right=True, optional=True),
 )
 

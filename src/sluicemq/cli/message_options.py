@@ -251,7 +251,7 @@ BODY_PREVIEW: Final = 60
 MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
     Column("ID", lambda item: str(item.id), right=True),
     Column("State", lambda item: _state(item)),
-    Column("Published", lambda item: moment(item.published), whole=True),
+    Column("Published", lambda item: moment(item.published), whole=True, optional=True),
     Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
     Column("Kind", lambda item: str(item.body_kind), whole=True),
     Column("Size", lambda item: size(item.size), right=True),
