@@ -30,6 +30,7 @@ from sluicemq.cli.console import (
 )
 from sluicemq.cli.destinations import Listing, address_of, complete_name
 from sluicemq.clients.http import HttpRefusal
+from sluicemq.journal.slots import wall
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
     COMMIT_TRANSACTION,
@@ -368,6 +369,8 @@ SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
 
 
 def _slot_state(item: SlotView) -> str:
+    if 0 < item.lease_until <= wall():
+        return "expired"
     return "lost (idle)" if item.idle_expired else "lost" if item.lost else "held"
 
 
