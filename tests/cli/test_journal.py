@@ -170,6 +170,18 @@ def test_slots(run: Run, data_dir: Path) -> None:
     assert run("journal", "slots", where, "--delete", "spark").code == 1
 
 
+def test_an_existing_slot_is_not_moved_by_creating_it_again(
+    run: Run, broker: RunningBroker
+) -> None:
+    assert run("slots", "create", "mine", *broker.where).code == 0
+    again = run("slots", "create", "mine", "--position", "1", *broker.where)
+    assert again.code == 1
+    assert "slots advance" in again.err
+    slot = run("slots", "show", "mine", "--json", *broker.where)
+    assert json.loads(slot.out)["position"] == 0
+    assert run("slots", "delete", "mine", "--yes", *broker.where).code == 0
+
+
 def test_slot_of_a_killed_backup_is_listed_as_expired(run: Run, broker: RunningBroker) -> None:
     """It holds no segments; the broker removes it at its next snapshot."""
     slots = Slots(broker.data_dir / "journal")

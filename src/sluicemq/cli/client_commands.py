@@ -68,6 +68,7 @@ from sluicemq.management.operation import (
     kind_name,
 )
 from sluicemq.model.destination import Kind
+from sluicemq.model.errors import RequestRefused
 from sluicemq.server.settings import Unit
 
 # --- `sluicemq connections …` ---------------------------------------------------------------------
@@ -410,7 +411,9 @@ def create_slot(
         ),
     ] = None,
 ) -> CommandResult:
-    """Create a slot: the journal is retained from its position on."""
+    """Create a slot: the journal is retained from its position on. Fails if it exists."""
+    if name in {slot.name for slot in api.items(LIST_SLOTS, PageQuery())}:
+        raise RequestRefused(f"there is a slot {name} already; slots advance moves it")
     body = SlotRequest(
         position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
     )
