@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -103,6 +104,21 @@ def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_p
     ):
         message = client.session().consumer("orders").receive(20)
         assert (message.redelivered, message.delivery_count) == (True, 2)
+
+
+def test_root_leaves_all_files_to_the_owner_of_the_data_directory(
+    store: Store, migrate: Migrate, run: Run, tmp_path: Path
+) -> None:
+    store.add(1, b"orders", b"x", 17_600_000_000_000)
+    data = tmp_path / "data"
+    data.mkdir()
+    if os.geteuid() == 0:  # others are the owner already
+        os.chown(data, 12345, 54321)
+    migrate("phpmq", configuration(store))
+    assert run("journal", "compact", str(data)).code == 0
+    directory = data.stat()
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in data.rglob("*")}
+    assert owners == {(directory.st_uid, directory.st_gid)}
 
 
 def test_configuration_is_migrated(store: Store, migrate: Migrate) -> None:

@@ -551,7 +551,7 @@ class UserStore:
             if after is before:
                 return before
             after = replace(after, version=VERSION, changed_by=by)
-            write_whole(self.path, encode(after), mode=0o600, owner_of=self.path.parent)
+            write_whole(self.path, encode(after), mode=0o600)
             return after
 
 
