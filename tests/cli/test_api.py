@@ -20,6 +20,7 @@ from sluicemq.management.broker import (
 )
 from sluicemq.management.journal import CREATE_BACKUP, BackupRequest
 from sluicemq.management.operation import Body, NoParameters
+from sluicemq.management.users import DELETE_USER, DeleteUser
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import (
     AccessDenied,
@@ -114,6 +115,16 @@ def test_lines_are_decoded_one_by_one(api: Api, stub: StubServer) -> None:
     stub.answers = [(200, b"<html>")]
     with pytest.raises(ConnectionLost, match="is not a broker's API"):
         list(api.lines(CREATE_BACKUP, BACKUP))
+
+
+@pytest.mark.parametrize("status", [200, 301, 302, 307])
+def test_another_server_does_not_confirm_a_change(api: Api, stub: StubServer, status: int) -> None:
+    """A proxy that redirects to https or to a login page has deleted nothing."""
+    stub.answers = [(status, b"<html>")]
+    with pytest.raises(ConnectionLost, match="is not a broker's API"):
+        api.call(DELETE_USER, DeleteUser(name="anna"))
+    stub.answers = [(204, b"")]
+    api.call(DELETE_USER, DeleteUser(name="anna"))
 
 
 def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:

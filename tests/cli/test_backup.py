@@ -49,7 +49,7 @@ def received(directory: Path) -> list[bytes]:
 def test_back_up_a_running_broker_and_restore_it(
     run: Run, broker: LocalBroker, tmp_path: Path
 ) -> None:
-    backup, new = tmp_path / "backup", tmp_path / "new"
+    backup, new = tmp_path / "backup", tmp_path / "new data"
     where = ("--data-dir", str(broker.directory))
     with broker:
         send(broker)
@@ -63,7 +63,7 @@ def test_back_up_a_running_broker_and_restore_it(
     assert "300 live. No damage." in verified.out
     restored = run("restore", str(backup), "--data-dir", str(new))
     assert restored.code == 0
-    assert f"--config {new}/configuration.toml" in restored.err
+    assert f"--config '{new}/configuration.toml' --data-dir '{new}'" in restored.err
     assert "new checkpoints" in restored.err
     assert received(new) == MESSAGES
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 import time
+from pathlib import Path
 
 import msgspec
 import pytest
 
 from sluicemq.cli import bench
 from sluicemq.cli.bench import Measurement, transfer
+from sluicemq.cli.local import LocalBroker
 from sluicemq.model.url import Url
 from tests.cli.conftest import Run as Call
 from tests.cli.conftest import RunningBroker
@@ -71,3 +74,20 @@ def test_unreachable_broker_is_an_error(run: Call) -> None:
     answer = run("bench", "--url", "msglite://127.0.0.1:1", *SHORT)
     assert (answer.code, answer.out) == (1, "")
     assert "127.0.0.1:1" in answer.err
+
+
+def test_interrupted_start_leaves_no_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0"])
+    pids: list[int] = []
+
+    def interrupt(_: LocalBroker) -> bool:
+        pids.append(broker.pid)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LocalBroker, "_serves", interrupt)
+    with pytest.raises(KeyboardInterrupt), broker:
+        pass
+    with pytest.raises(ProcessLookupError):
+        os.kill(pids[0], 0)

@@ -96,6 +96,7 @@ def test_credentials_of_requests(
         (BrokerLocation(HERE, password_file=Path("secret")), "--password-file goes with --user"),
         (BrokerLocation(HERE, "anna", token_file=Path("token")), "leave out --user"),
         (BrokerLocation("http://a:b@127.0.0.1", "anna"), "the URL contains the user"),
+        (BrokerLocation(HERE, "\udcff", Path("secret")), "is not UTF-8 text"),
         (BrokerLocation(HERE, ca=Path("ca")), "only with https"),
         (BrokerLocation("phpmq://127.0.0.1"), "names the HTTP listener"),
         (BrokerLocation(HERE, "anna", Path("none")), "none: the file cannot be read"),

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import getpass
+import sys
+
 import pytest
 
 from tests.cli.conftest import GuardedBroker, Run, RunningBroker
@@ -45,6 +48,24 @@ def test_names_that_a_shell_would_run_are_not_offered(
 ) -> None:
     assert run("queues", "create", name, *broker.where).code == 0
     assert not [word for word in offered("queues", "show", *broker.where, "ta") if "." not in word]
+
+
+def test_completion_does_not_ask_for_a_password(
+    run: Run, offered: Run, guarded: GuardedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def prompt(*_: object) -> str:
+        raise AssertionError("a prompt")
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(getpass, "getpass", prompt)
+    run("queues", "create", "tab.q", *guarded.where)
+    monkeypatch.setenv("SLUICEMQ_URL", guarded.url)
+    monkeypatch.setenv("SLUICEMQ_USER", "root")
+    assert offered("queues", "show", "tab.") == []
+    monkeypatch.setenv("SLUICEMQ_PASSWORD_FILE", str(guarded.secret))
+    assert offered("queues", "show", "tab.") == ["tab.q"]
+    assert offered("queues", "show", "--user", "root", "tab.") == ["tab.q"]
+    run("queues", "delete", "tab.q", "--yes", *guarded.where)
 
 
 def test_nothing_is_offered_without_a_broker_or_a_login(

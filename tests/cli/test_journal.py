@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.journal import Cause, FileJournal, JournalOptions, RecordType
 from sluicemq.journal.format import DEPTH, encode_completed, encode_redelivered
+from sluicemq.journal.slots import Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, RunningBroker
 
 ORDERS = Address(Kind.QUEUE, "orders")
 NEWS = Address(Kind.TOPIC, "news")
@@ -166,6 +168,29 @@ def test_slots(run: Run, data_dir: Path) -> None:
     assert "already" in again.err
     assert run("journal", "slots", where, "--delete", "spark").code == 0
     assert run("journal", "slots", where, "--delete", "spark").code == 1
+
+
+def test_an_existing_slot_is_not_moved_by_creating_it_again(
+    run: Run, broker: RunningBroker
+) -> None:
+    assert run("slots", "create", "mine", *broker.where).code == 0
+    again = run("slots", "create", "mine", "--position", "1", *broker.where)
+    assert again.code == 1
+    assert "slots advance" in again.err
+    slot = run("slots", "show", "mine", "--json", *broker.where)
+    assert json.loads(slot.out)["position"] == 0
+    assert run("slots", "delete", "mine", "--yes", *broker.where).code == 0
+
+
+def test_slot_of_a_killed_backup_is_listed_as_expired(run: Run, broker: RunningBroker) -> None:
+    """It holds no segments; the broker removes it at its next snapshot."""
+    slots = Slots(broker.data_dir / "journal")
+    slots.create("killed", lease=1)
+    time.sleep(0.002)
+    for command in (["slots", *broker.where], ["journal", "slots", str(broker.data_dir)]):
+        (line,) = [line for line in run(*command).out.splitlines() if line.startswith("killed")]
+        assert line.split()[-1] == "expired"
+    slots.drop("killed")
 
 
 def test_compact_keeps_live_records(run: Run, data_dir: Path) -> None:

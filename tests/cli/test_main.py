@@ -51,6 +51,7 @@ def test_serve_refuses_invalid_settings(run: Run, arguments: list[str], says: st
     result = run("serve", *arguments)
     assert result.code == 2
     assert says in result.err
+    assert "sluicemq config show --explain" in result.err
     assert result.out == ""
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from sluicemq.cli.message_options import parse_milliseconds
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from tests.cli.conftest import Run, RunningBroker
@@ -173,7 +174,11 @@ def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroke
         busy = ask("messages", "move", name, f"{name}.target", held["id"])
         assert busy.code == 1
         assert "redeliver requeues it" in busy.err
-        assert ask("messages", "redeliver", name, held["id"]).code == 0
+        unacked = ("--state", "unacked")
+        unnamed = ask("messages", "redeliver", name, "--all", *unacked)
+        assert unnamed.code == 2
+        assert "selected by their ids" in unnamed.err
+        assert ask("messages", "redeliver", name, held["id"], *unacked).code == 0
         # and redelivered to the same consumer
         assert client.receive(10).body == b"held"
         (again,) = items(ask, name, "--state", "unacked")
@@ -187,6 +192,20 @@ def test_scheduled_message_is_delivered_at_once(ask: Run, name: str) -> None:
     assert bodies(ask, name) == []
     assert ask("messages", "redeliver", name, "--all", "--state", "scheduled").code == 0
     assert bodies(ask, name) == ["later"]
+
+
+def test_messages_sent_before_an_error_are_reported(ask: Run, name: str) -> None:
+    ask("queues", "create", name, "max_messages=2", "overflow=reject-new")
+    result = ask("messages", "publish", name, "a", "b", "c")
+    assert result.code == 1
+    assert f"Sent before: {', '.join(each['id'] for each in items(ask, name))}." in result.err
+
+
+@pytest.mark.parametrize(
+    ("text", "milliseconds"), [("30", 30_000), ("1.5", 1_500), ("1.5ms", 2), ("2min", 120_000)]
+)
+def test_time_without_a_unit_is_in_seconds(text: str, milliseconds: int) -> None:
+    assert parse_milliseconds("--ttl", text) == milliseconds
 
 
 def test_bodies_and_properties_cannot_control_the_terminal(ask: Run, name: str) -> None:
@@ -205,6 +224,10 @@ def test_bodies_and_properties_cannot_control_the_terminal(ask: Run, name: str) 
             assert character not in result.out + result.err
     assert "\\x1b[2Jboo" in ask("messages", "show", name, number).out
     assert "[red]t" in ask("messages", "show", name, number).out
+
+
+def test_help_names_the_default_state(run: Run) -> None:
+    assert "default: ready" in run("messages", "list", "--help").out
 
 
 @pytest.mark.parametrize(

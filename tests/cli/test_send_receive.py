@@ -2,7 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import pty
+import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -54,6 +58,24 @@ def test_lines_are_messages(run: Run, url: str, monkeypatch: pytest.MonkeyPatch)
     assert json.loads(sent.out)["sent"] == 3
     records = [json.loads(line) for line in run("receive", url, "-n3", "--json").out.splitlines()]
     assert [record["body"] for record in records] == ["a", "\r", "last"]
+
+
+def test_typed_lines_are_not_erased_by_a_progress_bar(run: Run, broker: RunningBroker) -> None:
+    url = f"{broker.phpmq}?queue=typed"
+    here, there = pty.openpty()
+    command = [sys.executable, "-m", "sluicemq.cli", "send", url, "--lines"]
+    with subprocess.Popen(command, stdin=there, stdout=there, stderr=there) as process:
+        os.close(there)
+        os.write(here, b"one\n\x04")
+        screen = ""
+        with suppress(OSError):  # the terminal is closed
+            while data := os.read(here, 1000):
+                screen += data.decode()
+        assert process.wait(30) == 0
+    os.close(here)
+    assert "1 sent" in screen
+    assert "sending" not in screen
+    assert run("receive", url).out == "one\n"
 
 
 def test_files_are_messages_of_any_bytes(run: Run, url: str, tmp_path: Path) -> None:
@@ -183,6 +205,7 @@ def test_mistakes_are_usage_errors(run: Run, arguments: list[str], says: str) ->
     result = run(*arguments)
     assert result.code == 2
     assert says in result.err
+    assert "sluicemq config show" not in result.err
 
 
 @pytest.mark.parametrize("protocol", ["phpmq", "msglite", "vibemq", "jmq"])

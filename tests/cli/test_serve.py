@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import urllib.request
 from contextlib import suppress
@@ -54,3 +55,13 @@ def test_log_contains_the_url_of_the_console(tmp_path: Path) -> None:
 
 def test_invalid_configuration_has_its_own_exit_code(run: Run) -> None:
     assert run("serve", "--listen", "carrier-pigeon://").code == 2
+
+
+def test_address_in_use_is_no_error_of_the_configuration(run: Run, tmp_path: Path) -> None:
+    """systemd tries again: the address may be free a moment later."""
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        url = f"phpmq://127.0.0.1:{other.getsockname()[1]}"
+        result = run("serve", "--data-dir", str(tmp_path / "data"), "--listen", url)
+    assert result.code == 1
+    assert f"cannot listen on {url}" in result.err
+    assert "docs/configuration.md" not in result.err

@@ -140,6 +140,22 @@ def test_a_table_with_long_values_fits_80_columns(
     assert not cut or len(lines) <= 4  # two lines of titles, and one for each item
 
 
+@pytest.mark.parametrize(
+    ("named", "width"), [("destinations:COLUMNS", 40), ("message_options:MESSAGE_COLUMNS", 60)]
+)
+def test_lists_are_readable_in_narrow_terminals(
+    named: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    listed = columns(named)
+    if named == "destinations:COLUMNS":
+        listed = (Column("Name", lambda item: str(item.name)), *listed)
+    show(ItemTable(listed, [Values()]))
+    output = capsys.readouterr().out
+    assert "…" not in output
+    assert max(map(len, output.splitlines())) <= width
+
+
 def test_optional_columns_appear_if_the_width_permits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -164,4 +180,6 @@ def test_optional_columns_appear_if_the_width_permits(
 def test_times_have_their_zone_and_rates_their_unit() -> None:
     assert moment(TIME) == "2026-01-01 00:00:00Z"
     assert moment(0) == "-"
+    assert moment(2**53) == "9007199254740992 ms since 1970"
+    assert moment(-(2**63)) == "-9223372036854775808 ms since 1970"
     assert [rate(value) for value in (0, 12.34, 1234.5)] == ["0.0/s", "12.3/s", "1,234/s"]

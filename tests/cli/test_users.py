@@ -96,6 +96,8 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
         (["permissions", "grant", "bert", "*", "consume"], "", 1, "there is no user 'bert'"),
         (["permissions", "grant", "anna", "*", "consum"], "", 2, "did you mean consume?"),
         (["permissions", "grant", "anna", "", "consume"], "", 1, "1 to 256 characters"),
+        (["permissions", "grant", "anna", "\udcff", "consume"], "", 2, "is not UTF-8"),
+        (["users", "token", "add", "anna", "--label", "\udcff"], "", 2, "is not UTF-8"),
         (["permissions", "grant", "anna", "*", "all", "--role"], "", 1, "there is no role 'anna'"),
         (["permissions", "revoke", "anna", "x"], "", 1, "no permission for the pattern 'x'"),
         (["permissions", "revoke", "bert", "x"], "", 1, "there is no user 'bert'"),

@@ -51,10 +51,12 @@ class Handler(BaseHTTPRequestHandler):
         status, content = answer
         self.send_response(status)
         self.send_header("Content-Length", str(len(content)))
+        if 300 <= status < 400:
+            self.send_header("Location", "https://elsewhere/")
         self.end_headers()
         self.wfile.write(content)
 
-    do_GET = do_POST  # noqa: N815
+    do_GET = do_DELETE = do_POST  # noqa: N815
 
     def log_message(self, *_: object) -> None:
         """Log nothing."""
@@ -141,6 +143,15 @@ def test_another_server(stand: Stand) -> None:
     ):
         remote.request("GET", "/")
     assert len(str(raised.value)) < 1000
+
+
+def test_a_redirection_is_an_error(stand: Stand) -> None:
+    stand.answers = [(301, b"")]
+    with (
+        HttpClient(stand.target, patience=PATIENCE) as remote,
+        pytest.raises(ConnectionLost, match="it redirects to https://elsewhere/"),
+    ):
+        remote.request("DELETE", "/")
 
 
 def test_no_server(stand: Stand) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -105,6 +106,21 @@ def test_dispatched_message_is_redelivered(store: Store, migrate: Migrate, tmp_p
         assert (message.redelivered, message.delivery_count) == (True, 2)
 
 
+def test_root_leaves_all_files_to_the_owner_of_the_data_directory(
+    store: Store, migrate: Migrate, run: Run, tmp_path: Path
+) -> None:
+    store.add(1, b"orders", b"x", 17_600_000_000_000)
+    data = tmp_path / "data"
+    data.mkdir()
+    if os.geteuid() == 0:  # others are the owner already
+        os.chown(data, 12345, 54321)
+    migrate("phpmq", configuration(store))
+    assert run("journal", "compact", str(data)).code == 0
+    directory = data.stat()
+    owners = {(path.stat().st_uid, path.stat().st_gid) for path in data.rglob("*")}
+    assert owners == {(directory.st_uid, directory.st_gid)}
+
+
 def test_configuration_is_migrated(store: Store, migrate: Migrate) -> None:
     report = migrate("phpmq", configuration(store))
     text = report["config"]["text"]
@@ -120,6 +136,22 @@ def test_a_port_without_logins_is_not_opened(store: Store, migrate: Migrate) -> 
     assert left(report) == [("listener", "servers/messagequeue/network: 0.0.0.0:9100")]
     assert 'url = "phpmq://127.0.0.1:9100"' in report["config"]["text"]
     assert report["config"]["problems"] == []
+
+
+def test_any_path_of_a_socket_is_migrated(store: Store, migrate: Migrate) -> None:
+    file = configuration(store)
+    file.write_text(file.read_text().replace("/tmp/main", "/tmp/100% my?"))
+    report = migrate("phpmq", file)
+    assert "phpmq-maintenance+unix:///tmp/100%25%20my%3Ftenance.sock" in report["config"]["text"]
+    assert report["config"]["problems"] == []
+
+
+def test_problems_name_the_line_of_the_new_configuration(store: Store, migrate: Migrate) -> None:
+    file = configuration(store)
+    file.write_text(file.read_text().replace("9100", "70000"))
+    (problem,) = migrate("phpmq", file)["config"]["problems"]
+    assert problem.startswith("sluicemq.toml:10: listeners[0]")
+    assert "70000" in problem
 
 
 def test_store_in_memory_has_no_messages(store: Store, migrate: Migrate) -> None:

@@ -121,11 +121,16 @@ class Api(HttpClient, OperationCaller):
         try:
             yield
         except UnicodeEncodeError as error:
-            raise UsageError(f"{error.object!a} is not UTF-8 text") from None
+            raise not_text(error) from None
         except SluiceError as error:
             if advice := _advice_for(error, self.target):
                 error.add_note(advice)
             raise
+
+
+def not_text(error: UnicodeEncodeError) -> UsageError:
+    """Return the error for an argument that is not UTF-8."""
+    return UsageError(f"{error.object!a} is not UTF-8 text")
 
 
 def _advice_for(error: SluiceError, target: HttpTarget) -> str:
@@ -136,6 +141,8 @@ def _advice_for(error: SluiceError, target: HttpTarget) -> str:
             return _ADVICE.get(error.code, "")
         case AuthenticationMissing() | AuthenticationFailed():
             return "Log in with --user NAME (and --password-file FILE), or with --token-file FILE."
+        case AccessDenied() if str(error).endswith(": that takes a superuser"):
+            return "Log in as one with --user NAME."  # no permission grants it
         case AccessDenied() if " may not " in str(error):
             return "A superuser can permit it: sluicemq permissions grant USER PATTERN OPERATION..."
         case ConnectionLost() if isinstance(fault, ssl.SSLCertVerificationError):

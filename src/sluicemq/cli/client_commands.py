@@ -30,6 +30,7 @@ from sluicemq.cli.console import (
 )
 from sluicemq.cli.destinations import Listing, address_of, complete_name
 from sluicemq.clients.http import HttpRefusal
+from sluicemq.journal.slots import wall
 from sluicemq.management.clients import (
     CLOSE_CONNECTION,
     COMMIT_TRANSACTION,
@@ -67,6 +68,7 @@ from sluicemq.management.operation import (
     kind_name,
 )
 from sluicemq.model.destination import Kind
+from sluicemq.model.errors import RequestRefused
 from sluicemq.server.settings import Unit
 
 # --- `sluicemq connections …` ---------------------------------------------------------------------
@@ -368,6 +370,8 @@ SLOT_COLUMNS: Final[tuple[Column[SlotView], ...]] = (
 
 
 def _slot_state(item: SlotView) -> str:
+    if 0 < item.lease_until <= wall():
+        return "expired"
     return "lost (idle)" if item.idle_expired else "lost" if item.lost else "held"
 
 
@@ -407,7 +411,9 @@ def create_slot(
         ),
     ] = None,
 ) -> CommandResult:
-    """Create a slot: the journal is retained from its position on."""
+    """Create a slot: the journal is retained from its position on. Fails if it exists."""
+    if name in {slot.name for slot in api.items(LIST_SLOTS, PageQuery())}:
+        raise RequestRefused(f"there is a slot {name} already; slots advance moves it")
     body = SlotRequest(
         position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
     )

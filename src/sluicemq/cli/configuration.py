@@ -33,6 +33,7 @@ from sluicemq.cli.location import (
     TokenFileOption,
     UrlOption,
     UserOption,
+    configuration_advice,
     examine_flags,
     load_flags,
 )
@@ -65,7 +66,8 @@ def _serve(loaded: LoadedConfig) -> int:
     from sluicemq.server.run import serve as run_broker
 
     try:
-        return run_broker(loaded)
+        with configuration_advice():
+            return run_broker(loaded)
     except JournalDamaged as error:
         # same exit code as for a later failure: a supervisor must not retry it
         report(error)

@@ -121,9 +121,6 @@ _HINTS: Final = {
     JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
     ConnectionLost: "Is the broker running, and does it listen there? sluicemq serve starts one.",
-    UsageError: "",
-    ConfigurationError: "docs/configuration.md explains every setting, and so does: "
-    "sluicemq config show --explain",
 }
 
 
@@ -301,10 +298,15 @@ def age(milliseconds: float) -> str:
 
 
 def moment(milliseconds: float) -> str:
-    """Format a time (ms since the epoch) in UTC; "-" for 0."""
+    """Format a time (ms since the epoch) in UTC; "-" for 0. A time outside the years 1 to 9999,
+    which clients may set, is given in ms."""
     if not milliseconds:
         return "-"
-    return datetime.fromtimestamp(milliseconds / 1000, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    try:
+        time = datetime.fromtimestamp(milliseconds / 1000, UTC)
+    except (ValueError, OverflowError):
+        return f"{milliseconds:.0f} ms since 1970"
+    return time.strftime("%Y-%m-%d %H:%M:%SZ")
 
 
 def sparkline(values: Sequence[float], width: int) -> str:

@@ -38,7 +38,7 @@ from sluicemq.cli.console import (
     size,
     sparkline,
 )
-from sluicemq.cli.location import BrokerLocation
+from sluicemq.cli.location import location_of, location_options
 from sluicemq.management.broker import GET_HISTORY, HistoryQuery, HistoryView
 from sluicemq.management.destinations import (
     DELETE_DESTINATION,
@@ -121,10 +121,8 @@ def filter_names(pattern: str) -> str:
 def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Complete the names of destinations of the kind that the command group is for, else of both
     kinds. Yields none if the request fails or would prompt for a password."""
-    given = {name: ctx.params.get(name) for name in BrokerLocation._fields if name != "user"}
-    place = BrokerLocation(user=ctx.params.get("user_name"), **given)
-    if place.user is not None and place.password_file is None:
-        return
+    given = {name: ctx.params.get(name) for name in location_options()}
+    place = location_of(given)._replace(interactive=False)
     group = ctx.parent.info_name if ctx.parent is not None else ""
     kind = _GROUPS.get(group or "")
     query = DestinationQuery(kind=kind, filter=f"{incomplete.removeprefix('topic:')}*")
@@ -209,10 +207,10 @@ def marked(item: DestinationItem, name: str) -> Text | str:
 COLUMNS: Final[tuple[Column[DestinationItem], ...]] = (
     Column("Ready", lambda item: number(item.ready), right=True),
     Column("Unacked", lambda item: number(item.unacked), right=True),
-    Column("Size", lambda item: size(item.bytes), right=True),
-    Column("Consumers", lambda item: number(item.consumers), right=True),
-    Column("Publish rate", lambda item: rate(item.publish_rate), right=True),
-    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True),
+    Column("Size", lambda item: size(item.bytes), right=True, optional=True),
+    Column("Consumers", lambda item: number(item.consumers), right=True, optional=True),
+    Column("Publish rate", lambda item: rate(item.publish_rate), right=True, optional=True),
+    Column("Deliver rate", lambda item: rate(item.deliver_rate), right=True, optional=True),
     Column("Oldest", oldest, right=True, optional=True),
 )
 

@@ -7,6 +7,7 @@ directory or the journal in it; the default is the configured data directory.
 from __future__ import annotations
 
 import base64
+import shlex
 from collections.abc import Iterator
 from contextlib import nullcontext, suppress
 from datetime import UTC, datetime
@@ -49,7 +50,7 @@ from sluicemq.journal.inspect import check as check_journal
 from sluicemq.journal.inspect import dump as dump_journal
 from sluicemq.journal.log import compact as compact_journal
 from sluicemq.journal.segment import read_identity
-from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots
+from sluicemq.journal.slots import DEFAULT_SLOT_LIMIT, Slot, Slots, wall
 from sluicemq.journal.stored_backup import Manifest, catalogue, read_manifest
 from sluicemq.journal.stored_backup import restore as restore_backup
 from sluicemq.journal.stored_backup import verify as verify_backup
@@ -209,8 +210,12 @@ _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
     Column("Position", lambda item: str(item[1].position), right=True),
     Column("Limit", lambda item: size(item[1].limit_bytes), right=True),
     Column("Created", lambda item: moment(item[1].created), whole=True),
-    Column("State", lambda item: "lost" if item[1].lost else "held", whole=True),
+    Column("State", lambda item: _slot_state(item[1]), whole=True),
 )
+
+
+def _slot_state(slot: Slot) -> str:
+    return "expired" if slot.expired(wall()) else "lost" if slot.lost else "held"
 
 
 def locate(directory: Path | None) -> Path:
@@ -525,7 +530,8 @@ def restore(
         )
     configuration = data_dir / CONFIGURATION_NAME
     if configuration.exists():
-        hints.append(f"Start it: sluicemq serve --config {configuration} --data-dir {data_dir}")
+        arguments = ["--config", str(configuration), "--data-dir", str(data_dir)]
+        hints.append(f"Start it: {shlex.join(['sluicemq', 'serve', *arguments])}")
     document = {
         "data_dir": str(data_dir),
         "broker_id": restored.identity,

@@ -90,23 +90,19 @@ class LocalBroker:
 
     def start(self) -> Self:
         """Start the process and wait until it is ready. Raises ConnectionLost with the end of its
-        log."""
+        log. An error or Ctrl-C leaves no process behind."""
         before = time.monotonic()
         self.launch()
-        assert self._process is not None
-        while not self._serves():
-            if self._process.poll() is not None:
-                raise ConnectionLost(
-                    f"the broker ended with exit code {self._process.returncode}:\n"
-                    f"{self._log_tail()}"
-                )
-            if time.monotonic() - before > START_SECONDS:
+        try:
+            self._wait_until_ready(before + START_SECONDS)
+            self.started_in = time.monotonic() - before
+            with Api(self._target(), timeout=STATUS_SECONDS) as api:
+                listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
+        except BaseException:
+            assert self._process is not None
+            if self._process.poll() is None:  # `wait` returns the exit code of one that has ended
                 self.kill()
-                raise ConnectionLost(f"the broker did not start within {START_SECONDS:g} s")
-            time.sleep(0.01)
-        self.started_in = time.monotonic() - before
-        with Api(self._target(), timeout=STATUS_SECONDS) as api:
-            listeners = api.call(GET_OVERVIEW, OverviewQuery(fresh=True)).listeners
+            raise
         urls = [Url.parse(listener.url) for listener in reversed(listeners)]
         self._ports = {
             f"{url.protocol}+tls" if url.tls else url.protocol: url.port
@@ -114,6 +110,18 @@ class LocalBroker:
             if not url.path
         }
         return self
+
+    def _wait_until_ready(self, until: float) -> None:
+        assert self._process is not None
+        while not self._serves():
+            if self._process.poll() is not None:
+                raise ConnectionLost(
+                    f"the broker ended with exit code {self._process.returncode}:\n"
+                    f"{self._log_tail()}"
+                )
+            if time.monotonic() > until:
+                raise ConnectionLost(f"the broker did not start within {START_SECONDS:g} s")
+            time.sleep(0.01)
 
     def port(self, scheme: str) -> int:
         """Return the port of the first listener with that scheme (phpmq, phpmq+tls, ...)."""

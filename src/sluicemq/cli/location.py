@@ -13,6 +13,8 @@ from __future__ import annotations
 import getpass
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final, NamedTuple
 
@@ -75,10 +77,25 @@ def load_flags(
 ) -> LoadedConfig:
     """Load the configuration from these options, the environment and the file. Raises
     ConfigurationError."""
-    loaded, errors = examine_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    if errors:
-        raise ConfigurationError("\n".join(errors))
-    return loaded
+    with configuration_advice():
+        flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
+        loaded, errors = examine_flags(*flags)
+        if errors:
+            raise ConfigurationError("\n".join(errors))
+        return loaded
+
+
+@contextmanager
+def configuration_advice() -> Iterator[None]:
+    """Add to errors of the configuration where its settings are explained."""
+    try:
+        yield
+    except ConfigurationError as error:
+        error.add_note(
+            "docs/configuration.md explains every setting, and so does: sluicemq config show "
+            "--explain"
+        )
+        raise
 
 
 def examine_flags(
@@ -183,7 +200,8 @@ _CONFIG = Annotated[
 
 
 class BrokerLocation(NamedTuple):
-    """Values of the location options; those not given are None."""
+    """Values of the location options; those not given are None. If `interactive` is false, nothing
+    is printed: no prompt for a password and no warning."""
 
     url: str | None = None
     user: str | None = None
@@ -192,6 +210,7 @@ class BrokerLocation(NamedTuple):
     ca: Path | None = None
     config: Path | None = None
     data_dir: Path | None = None
+    interactive: bool = True
 
     def target(self) -> HttpTarget:
         """Return the broker's address and credentials; prompts for a missing password. Raises
@@ -234,7 +253,8 @@ class BrokerLocation(NamedTuple):
             found = found._replace(authorization=self._authorization(str(found)))
         elif self.user is not None or self.token_file is not None:
             raise UsageError("the URL contains the user; leave out --user and --token-file")
-        if found.authorization and not found.secure and not found.path and is_public(found.host):
+        unencrypted = found.authorization and not found.secure and not found.path
+        if unencrypted and self.interactive and is_public(found.host):
             err().print(
                 f"warning: the password is sent to {found.host} unencrypted; use https://",
                 style="yellow",
@@ -263,7 +283,7 @@ class BrokerLocation(NamedTuple):
             return read_secret_file(self.password_file)
         if password := _secret_variable("SLUICEMQ_PASSWORD", "SLUICEMQ_PASSWORD_FILE"):
             return password
-        if sys.stdin.isatty():
+        if self.interactive and sys.stdin.isatty():
             return getpass.getpass(f"Password of {user} at {where}: ", sys.stderr)
         raise UsageError(
             f"there is no terminal to ask for the password of {user}; give --password-file, or set "

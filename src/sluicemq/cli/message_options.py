@@ -61,7 +61,9 @@ SelectorOption = Annotated[
 StateOption = Annotated[
     str | None,
     typer.Option(
-        "--state", metavar="STATE", help=f"Messages in state {', '.join(STATES)}; default: waiting."
+        "--state",
+        metavar="STATE",
+        help=f"Messages in state {', '.join(STATES)}; default: {STATES[0]}.",
     ),
 ]
 AllFlag = Annotated[bool, typer.Option("--all", help="All messages.")]
@@ -125,7 +127,9 @@ def run_action(
     The broker processes one batch per request so that clients are not blocked; the command repeats
     the request until all messages that were there at its start are processed.
     """
-    if state == "unacked":
+    if selection.ids is not None:
+        state = "ready"  # ids select messages of any state
+    elif state == "unacked":
         raise UsageError("unacked messages are selected by their ids: sluicemq messages list")
     body = MessageActionRequest(
         action=action,
@@ -233,10 +237,8 @@ def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
 
 
 def parse_milliseconds(option: str, text: str | None) -> int | None:
-    """Parse a time such as 30s. Raises UsageError."""
-    if text is None:
-        return None
-    return round(quantity(option, text if not text.isdecimal() else f"{text}s", Unit.MILLISECONDS))
+    """Parse a time such as 30s, in seconds if it has no unit. Raises UsageError."""
+    return None if text is None else round(1000 * quantity(option, text, Unit.SECONDS))
 
 
 # --- Tables of messages ---------------------------------------------------------------------------
@@ -249,7 +251,7 @@ BODY_PREVIEW: Final = 60
 MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
     Column("ID", lambda item: str(item.id), right=True),
     Column("State", lambda item: _state(item)),
-    Column("Published", lambda item: moment(item.published), whole=True),
+    Column("Published", lambda item: moment(item.published), whole=True, optional=True),
     Column("Protocol", lambda item: str(item.protocol), whole=True, optional=True),
     Column("Kind", lambda item: str(item.body_kind), whole=True),
     Column("Size", lambda item: size(item.size), right=True),

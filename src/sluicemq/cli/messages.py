@@ -75,6 +75,7 @@ from sluicemq.management.messages import (
 )
 from sluicemq.management.operation import Page
 from sluicemq.model.destination import Address
+from sluicemq.model.errors import SluiceError
 
 PRIORITIES: Final = 9
 MAX_BODY: Final = 65_536
@@ -218,11 +219,16 @@ def publish(
         "durability": durability,
     }
     common = {field: value for field, value in common.items() if value not in (None, {})}
-    ids = []
+    ids: list[str] = []
     # all files are read before the first message is published
     for content in list(read_bodies(bodies or [], file or [])):
-        message = PublishRequest(**common, **_body(content, kind))
-        answer = api.call(PUBLISH_MESSAGE, DestinationBody(address=address, body=message))
+        try:
+            message = PublishRequest(**common, **_body(content, kind))
+            answer = api.call(PUBLISH_MESSAGE, DestinationBody(address=address, body=message))
+        except SluiceError as error:
+            if ids:
+                error.add_note(f"Sent before: {', '.join(ids)}.")
+            raise
         ids.append(answer.id)
     summary = f"Sent message {ids[0]}" if len(ids) == 1 else f"Sent {len(ids)} messages"
     return CommandResult(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import signal
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
@@ -380,7 +381,8 @@ def _run(
         outcome=outcome,
         dry_run=dry_run,
     )
-    following = "" if dry_run else f"Next: sluicemq serve --config {file}"
+    serve = shlex.join(["sluicemq", "serve", "--config", str(file)])
+    following = "" if dry_run else f"Next: {serve}"
     text_output = "\n".join(map(printable, as_text(report)))
     print_result(CommandResult(as_data(report), following, output=text_output), as_json)
 

@@ -354,7 +354,8 @@ def send(
     started = time.monotonic()
     with (
         connect(target, connect_timeout) as connection,
-        _progress("sending", total) as progress,
+        # an animation would erase the lines that are being typed
+        _progress("sending", total, quiet=lines and sys.stdin.isatty()) as progress,
     ):
         task = progress.tasks[0].id
         given_bodies = ([body] for body in read_bodies(bodies or [], file or []))

@@ -30,6 +30,7 @@ from sluicemq.cli.api import (
     action_command,
     confirm,
     listing,
+    not_text,
     query_command,
 )
 from sluicemq.cli.console import Column, ItemTable, UsageError, err, moment, no_such, quantity
@@ -150,6 +151,8 @@ class FileAccounts(OperationCaller):
         except StopIteration as stop:
             answer: AnswerT = stop.value
             return answer
+        except UnicodeEncodeError as error:
+            raise not_text(error) from None
         raise RuntimeError(f"{operation.operation_id} waited although the users are in a file")
 
     @property
@@ -570,8 +573,8 @@ def revoke(
     accounts: Accounts, who: WhoArgument, pattern: PatternArgument, role: RoleFlag = False
 ) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
-    listing: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
-    for each in accounts.items(listing, AccountQuery()):
+    holders: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
+    for each in accounts.items(holders, AccountQuery()):
         if each.name == who and pattern not in {one.pattern for one in each.permissions}:
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION

@@ -125,6 +125,8 @@ def authorization(user: str, password: str, token: str) -> str:
         if password:
             raise ConfigurationError("a password needs the option user")
         return ""
+    if not is_utf_8(f"{user}{password}"):
+        raise ConfigurationError("the user or the password is not UTF-8 text")
     return "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
 
 
@@ -182,7 +184,7 @@ class HttpClient:
 
         Raises ConnectionLost if the broker was unavailable for longer than `patience`,
         AuthenticationMissing or AuthenticationFailed (401), AccessDenied (403), and HttpRefusal for
-        other errors.
+        other errors. A redirection raises ConnectionLost: it is not followed.
         """
         self.send(method, path, body, headers)
         return self.receive()
@@ -235,7 +237,7 @@ class HttpClient:
             try:
                 answer = self._answer()
                 content = HttpResponse(answer.status, dict(answer.headers), answer.read())
-                if content.status < 400:
+                if content.status < 300:
                     return content
                 if content.status not in _PASSING or time.monotonic() + pause > until:
                     raise refused(self.target, content)
@@ -259,8 +261,8 @@ class HttpClient:
         without a repetition."""
         try:
             response = self._answer()
-            if response.status >= 400:
-                content = HttpResponse(response.status, {}, response.read())
+            if response.status >= 300:
+                content = HttpResponse(response.status, dict(response.headers), response.read())
                 raise refused(self.target, content)
             yield from response
         except _FAULTS as fault:
@@ -358,6 +360,8 @@ def answer_in(
 ) -> AnswerT:
     """Decode a response. Raises ConnectionLost if it is not that of a broker."""
     if operation.answer in (bytes, NoneType):
+        if operation.answer is NoneType and response.status != operation.status:
+            raise stranger(target)
         content: Any = response.body if operation.answer is bytes else None
         return content  # type: ignore[no-any-return]
     try:
@@ -393,8 +397,11 @@ def lost(target: HttpTarget, fault: Exception, patience: float | None) -> Connec
 
 
 def refused(target: HttpTarget, response: HttpResponse) -> SluiceError:
-    """Return the error for an error response."""
+    """Return the error for an error response, or for a redirection: brokers send none."""
     code, message = error_in(response)
+    if response.status < 400:
+        headers = {name.lower(): value for name, value in response.headers.items()}
+        message = f"it redirects to {headers.get('location', 'nowhere')}"
     text = f"{target}: {message}"
     if response.status == 401:
         missing = code == "authentication-required"

@@ -41,19 +41,16 @@ def sync_directory(directory: Path) -> None:
         os.close(fd)
 
 
-def write_whole(
-    path: Path, data: bytes, *, mode: int = 0o640, owner_of: Path | None = None
-) -> None:
+def write_whole(path: Path, data: bytes, *, mode: int = 0o640) -> None:
     """Replace a file atomically: after a crash it has either the old or the new content.
 
-    The file is handed over to the owner of the directory `owner_of`. Raises OSError with the file's
-    name; the temporary file is removed in that case.
+    The file is handed over to the owner of its directory. Raises OSError with the file's name; the
+    temporary file is removed in that case.
     """
     temporary = path.with_name(path.name + ".tmp")
     try:
-        with open(temporary, "wb", buffering=0, opener=partial(os.open, mode=mode)) as file:
-            if owner_of is not None:
-                hand_over(file.fileno(), owner_of)
+        fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, mode)
+        with open(fd, "wb", buffering=0) as file:
             write_at(file.fileno(), data, 0)
             os.fsync(file.fileno())
         os.rename(temporary, path)
@@ -71,7 +68,16 @@ def hand_over(file: Path | int, directory: Path) -> None:
     the broker's user must be able to read files that root creates."""
     if os.geteuid() == 0:
         status = directory.stat()
-        os.chown(file, status.st_uid, status.st_gid)
+        with suppress(OSError):  # a container may lack the capability or the user
+            os.chown(file, status.st_uid, status.st_gid)
+
+
+def open_own(path: Path, flags: int, mode: int) -> int:
+    """Open a file of a data directory and hand it over to the owner of its directory. A symbolic
+    link is refused: root must not change the owner of a file elsewhere."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
+    hand_over(fd, path.parent)
+    return fd
 
 
 @contextmanager
@@ -82,9 +88,8 @@ def locked(
 
     Waits for at most `seconds`, then raises `busy`.
     """
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, mode)
+    fd = open_own(path, os.O_RDWR | os.O_CREAT, mode)
     try:
-        hand_over(fd, path.parent)
         deadline = monotonic() + seconds
         while True:
             try:
@@ -124,9 +129,9 @@ def take_lock(directory: Path, *, create: bool = True) -> int:
     Without `create`, return -1 if the lock file does not exist; only a broker creates it. Raises
     JournalLocked.
     """
-    flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
+    flags = os.O_RDWR | (os.O_CREAT if create else 0)
     try:
-        fd = os.open(directory / LOCK_NAME, flags, 0o640)
+        fd = open_own(directory / LOCK_NAME, flags, 0o640)
     except FileNotFoundError:
         if create:
             raise
@@ -172,8 +177,7 @@ class DurableFile:
 
     def __init__(self, directory: Path, space: DiskSpace) -> None:
         path = directory / DURABLE_NAME
-        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
-        create = partial(os.open, path, flags, 0o640)
+        create = partial(open_own, path, os.O_RDWR | os.O_CREAT, 0o640)
         self._fd = space.with_space(create, ENTRY_BYTES, upkeep=True)
 
     def write(self, end: DurableEnd) -> None:

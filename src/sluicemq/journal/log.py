@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from sluicemq.journal.append import Appender, now
-from sluicemq.journal.files import DurableEnd, DurableFile, remove_temporary, take_lock
+from sluicemq.journal.files import (
+    DurableEnd,
+    DurableFile,
+    hand_over,
+    remove_temporary,
+    take_lock,
+)
 from sluicemq.journal.format import GROUP_START, Record, RecordType, decode_message
 from sluicemq.journal.liveness import SPAN_LIMIT, LiveSegment
 from sluicemq.journal.port import JournalOptions, JournalStats
@@ -208,7 +214,9 @@ class FileJournal(Appender):
         """
         options = options or JournalOptions()
         with naming_space(directory), ExitStack() as undo:
-            directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+            if not directory.is_dir():
+                directory.mkdir(parents=True, exist_ok=True, mode=0o750)
+                hand_over(directory, directory.parent)
             lock = take_lock(directory)
             undo.callback(os.close, lock)
             remove_temporary(directory)

@@ -258,7 +258,7 @@ class Slots:
 
     def _write(self, path: Path, slot: Slot) -> None:
         data = msgspec.json.encode(slot) + b"\n"
-        write_whole(path, data, owner_of=self._directory.parent)
+        write_whole(path, data)
 
 
 def wall() -> int:

@@ -21,7 +21,7 @@ from queue import Empty, SimpleQueue
 from typing import Final
 from zlib import crc32
 
-from sluicemq.journal.files import sync_directory, write_at
+from sluicemq.journal.files import open_own, sync_directory, write_at
 from sluicemq.journal.format import (
     GROUP_START,
     HEADER_BYTES,
@@ -232,8 +232,8 @@ class SegmentFile:
             self._append(parts, sync)
             return
         temporary = self._directory / f"{self.first:020d}.tmp"
-        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
-        create = partial(os.open, temporary, flags, 0o640)
+        flags = os.O_RDWR | os.O_CREAT | os.O_TRUNC
+        create = partial(open_own, temporary, flags, 0o640)
         self.fd = self._space.with_space(create, ENTRY_BYTES)
         self._put(encode_segment_header(self._header))
         self._append(parts, True)

@@ -233,7 +233,7 @@ def problems(plan: Plan) -> list[str]:
         try:
             return list(load(file).config.problems())
         except ConfigurationError as error:
-            return [str(error).removeprefix(f"{file}: ")]
+            return str(error).replace(str(file), file.name).splitlines()
 
 
 def add_users(users: list[NewUser], data_dir: Path) -> tuple[list[str], list[str]]:

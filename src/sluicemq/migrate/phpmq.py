@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
+from urllib.parse import quote
 from xml.parsers import expat
 
 from sluicemq.migrate.configuration import (
@@ -186,7 +187,8 @@ def _listen(settings: SourceSettings, server: str, sort: str) -> None:
     if scheme == "phpmq":
         ours["dispatch_version"] = 1  # its released clients support no other version
     if sort == "unix":
-        plan.listen(f"{scheme}+unix://{settings.take('path', str, '')}", where, **ours)
+        path = quote(settings.take("path", str, ""))
+        plan.listen(f"{scheme}+unix://{path}", where, **ours)
     elif sort in ("network", "tls"):
         host, port = settings.take("host", str, ""), settings.take("port", str, "")
         if not host.startswith("127."):

@@ -33,7 +33,6 @@ import os
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +46,7 @@ from sluicemq.broker import (
     recover,
 )
 from sluicemq.journal import FileJournal
-from sluicemq.journal.files import JOURNAL_NAME
+from sluicemq.journal.files import JOURNAL_NAME, open_own
 from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
@@ -424,8 +423,9 @@ class Ledger:
 
     def begin(self, journal: bytes) -> None:
         """Prepare for writing: truncate an incomplete last line."""
-        with self.path.open("ab") as file:
-            os.fchmod(file.fileno(), 0o600)
+        fd = open_own(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
+        with open(fd, "wb") as file:
+            os.fchmod(fd, 0o600)
             file.truncate(self._good)
         if not self._good:
             self._write(journal=journal.hex())
@@ -463,7 +463,8 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
         return None
     temporary = directory / f"set-aside-{plan.kind}.tmp"
     try:
-        with open(temporary, "wb", opener=partial(os.open, mode=0o600)) as file:
+        fd = open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(fd, "wb") as file:
             for row in plan.aside():
                 pause()
                 columns = {name: _encodable(value) for name, value in row.row.items()}

@@ -247,6 +247,10 @@ class ConfigurationError(SluiceError):
     """A setting is invalid or contradicts another; the text names the setting and its source."""
 
 
+class AddressUnavailable(SluiceError):
+    """An address cannot be listened on at present, such as one that another program uses."""
+
+
 class ClientError(SluiceError):
     """Root of the errors raised by the client libraries."""
 

@@ -31,9 +31,8 @@ MAX_SOCKET_PATH: Final = 107
 """Maximum length of a Unix socket's path in bytes on Linux (sun_path without NUL)."""
 
 _UNSAFE: Final = re.compile(r"[\x00-\x20\x7f]")
-_HOST_NAME: Final = re.compile(
-    r"(?=.{1,253}\Z)[A-Za-z0-9_][A-Za-z0-9_-]{0,62}(\.[A-Za-z0-9_-]{1,63})*\.?\Z"
-)
+_HOST_NAME: Final = re.compile(r"(?!-|.{254})[A-Za-z0-9_-]{1,63}(\.[A-Za-z0-9_-]{1,63})*\.?\Z")
+"""Labels of 1 to 63 characters: the resolver raises UnicodeError for others."""
 _PORT: Final = re.compile(r"[0-9]{1,5}\Z")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 _PASSWORD: Final = re.compile(r"(://[^:@/]*:).*@", re.DOTALL)

@@ -555,7 +555,7 @@ class UserStore:
                     f"the user database would have more than {MAX_FILE} bytes; remove users, "
                     "permissions or tokens that are not needed any more"
                 )
-            write_whole(self.path, content, mode=0o600, owner_of=self.path.parent)
+            write_whole(self.path, content, mode=0o600)
             return after
 
 

@@ -17,7 +17,7 @@ import structlog
 from sluicemq.admin.api_context import AttachedConsumer
 from sluicemq.management.broker import InputItem, ListenerItem
 from sluicemq.management.clients import ConnectionItem
-from sluicemq.model.errors import ConfigurationError
+from sluicemq.model.errors import AddressUnavailable, ConfigurationError
 from sluicemq.model.url import Url
 from sluicemq.server.connection import Connection
 from sluicemq.server.limits import Admission, InputBudget
@@ -45,7 +45,8 @@ class OpenListener:
         """None without TLS, and before `open`."""
 
     async def open(self) -> None:
-        """Start to accept. Raises ConfigurationError if the address or certificate is unusable."""
+        """Start to accept. Raises ConfigurationError if the certificate or the path of the socket
+        is unusable, AddressUnavailable if the address is."""
         loop = self.admission.batch.loop
         if self.options.url.tls:
             self.tls = Tls(self.options)
@@ -106,7 +107,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
     """Return the listening sockets, one for each address of the host name.
 
     An IPv6 address beside others is left out on a machine without it: in containers without IPv6,
-    `localhost` often has one. Raises ConfigurationError.
+    `localhost` often has one. Raises ConfigurationError, AddressUnavailable.
     """
     url = options.url
     sockets: list[socket.socket] = []
@@ -146,7 +147,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
         problem = f"cannot listen on {url}: {error.strerror or error}"
         if error.errno == errno.EADDRINUSE:
             problem += "; is another program using it?"
-        raise ConfigurationError(problem) from error
+        raise AddressUnavailable(problem) from error
     return sockets
 
 
@@ -165,7 +166,8 @@ def _bind_address(family: int, address: tuple[Any, ...]) -> socket.socket:
 
 def is_stale(url: Url) -> bool:
     """Return whether the socket file of `url` is left over from a broker that was killed: it exists
-    and no process listens on it. Raises ConfigurationError if the path is used otherwise."""
+    and no process listens on it. Raises ConfigurationError if the path is no socket's,
+    AddressUnavailable if a process listens on it."""
     try:
         if not stat.S_ISSOCK(os.stat(url.path).st_mode):
             raise ConfigurationError(f"{url}: {url.path} exists and is not a socket")
@@ -179,7 +181,7 @@ def is_stale(url: Url) -> bool:
     except OSError as error:
         raise ConfigurationError(f"cannot use {url}: {error.strerror or error}") from error
     else:
-        raise ConfigurationError(f"cannot listen on {url}: another program does so already")
+        raise AddressUnavailable(f"cannot listen on {url}: another program does so already")
     finally:
         probe.close()
 

@@ -66,7 +66,7 @@ def serve(loaded: LoadedConfig) -> int:
     """Run a broker until SIGTERM or SIGINT and return the exit code.
 
     Raises ConfigurationError if the configuration is invalid, JournalError if the journal
-    cannot be opened.
+    cannot be opened, AddressUnavailable if an address cannot be listened on.
     """
     loaded.check()
     configure(loaded.config.logging)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sluicemq.journal.files import JOURNAL_NAME, take_lock
-from sluicemq.model.errors import ConfigurationError, JournalLocked
+from sluicemq.model.errors import AddressUnavailable, ConfigurationError, JournalLocked
 from sluicemq.model.url import Url
 from sluicemq.server.config import Config
 from sluicemq.server.listener import bind, is_stale
@@ -84,7 +84,7 @@ def address_problem(listener: Listener, directory: Path) -> str:
             _try_socket(url, directory)
         else:
             asyncio.run(_bind_once(listener))
-    except ConfigurationError as error:
+    except (AddressUnavailable, ConfigurationError) as error:
         return str(error)
     except OSError as error:
         return f"cannot use {url}: {error.strerror or error}"
@@ -97,7 +97,8 @@ async def _bind_once(listener: Listener) -> None:
 
 
 def _try_socket(url: Url, directory: Path) -> None:
-    """Raise ConfigurationError if the path cannot be listened on. Leaves it as it is."""
+    """Raise ConfigurationError or AddressUnavailable if the path cannot be listened on. Leaves it
+    as it is."""
     is_stale(url)
     parent = Path(url.path).parent
     if not parent.is_dir():

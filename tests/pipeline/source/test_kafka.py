@@ -216,7 +216,10 @@ def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, lis
         ({"assign": '{"a":[false]}'}, r"\[false\].* of each destination must be \[0\]"),
         ({"startingoffsets": "-5"}, "startingOffsets: '-5' is neither earliest, latest"),
         ({"startingoffsets": "{}"}, "startingOffsets: '{}' is neither earliest, latest"),
-        ({"startingoffsets": '{"orders":{"0":9223372036854775808}}'}, "is neither earliest, latest"),
+        (
+            {"startingoffsets": '{"orders":{"0":9223372036854775808}}'},
+            "is neither earliest, latest",
+        ),
         ({"maxoffsetspertrigger": "9223372036854775808"}, "is no number above 0"),
         ({"startingoffsets": '{"a":{"1":5}}'}, '"1":5.*A destination has the partition 0 only'),
         ({"startingoffsets": '{"a":{"0":5,"1":5}}'}, "A destination has the partition 0 only"),

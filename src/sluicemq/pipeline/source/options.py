@@ -167,7 +167,9 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(name=str(PARTITION))
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(
+        name=str(PARTITION)
+    )
 
 
 def _list(text: str) -> tuple[str, ...]:
