@@ -334,6 +334,7 @@ def test_wrong_bodies(start: Start) -> None:
             (b"\xff\xff\xff\xff", 400, "bad-request"),
             (good[:-1], 400, "bad-request"),
             (good + b"\1\0\0\0\xc1", 400, "bad-request"),
+            (good + frame([]), 400, "bad-request"),
             (frame([["only a name", 5]]), 400, "bad-request"),
             (frame([row("q", priority=10)]), 400, "bad-request"),
             (frame([row("q", ttl=-1)]), 400, "bad-request"),

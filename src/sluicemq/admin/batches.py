@@ -458,15 +458,20 @@ def _later(refused: Mapping[int, str]) -> ApiError:
 
 def _count(body: bytearray) -> int:
     """Return the number of rows of a part. Raises ApiError for too many, ProtocolError for invalid
-    frames."""
-    rows = sum(announced_rows(frame) for frame in frames(memoryview(body)))
-    if rows > PART_ROWS:
-        raise ApiError(
-            413,
-            "too-many-rows",
-            f"the part has {rows} rows, and {PART_ROWS} are the most; send several parts",
-            more={"limit": PART_ROWS},
-        )
+    and empty frames, of which a part could have millions."""
+    rows = 0
+    for frame in frames(memoryview(body)):
+        count = announced_rows(frame)
+        if not count:
+            raise ProtocolError("a frame has no rows")
+        rows += count
+        if rows > PART_ROWS:
+            raise ApiError(
+                413,
+                "too-many-rows",
+                f"the part has more than {PART_ROWS} rows; send several parts",
+                more={"limit": PART_ROWS},
+            )
     return rows
 
 
