@@ -10,12 +10,18 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+import pytest
+
+from sluicemq.admin import batches
+from sluicemq.admin.batches import PartReader
 from sluicemq.cli.local import LocalBroker
 from sluicemq.journal import RecordType
 from sluicemq.journal.format import decode_address, decode_message
 from sluicemq.journal.reader import read_records
+from sluicemq.model.access import EVERYBODY
 from sluicemq.model.dead_letters import origin_of
 from sluicemq.model.destination import Address, Kind
+from sluicemq.model.errors import FrameTooLarge
 from sluicemq.model.message import BodyKind, Message
 from sluicemq.model.rows import FRAME_ROWS, RowValues, encode, frame, row
 from tests.faults.plan import SMALL_SEGMENTS, repeatable, size
@@ -311,6 +317,15 @@ WRONG: dict[str, tuple[object, ...]] = {
     "dead_letter_queue": ("", "%C3%A9" * 1024),
     "colour": ("red",),
 }
+
+
+def test_too_many_properties_end_the_decoding(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "MOST_PROPERTIES", 10)
+    reader = PartReader(EVERYBODY, 0, 64)
+    data = frame([row("q", properties=dict.fromkeys("abcdef", 1))] * 5)
+    with pytest.raises(FrameTooLarge):
+        reader.take(memoryview(data)[4:])
+    assert len(reader.messages) == 1
 
 
 def test_wrong_parameters(start: Start) -> None:

@@ -111,7 +111,7 @@ class PartReader:
                 except ProtocolError as error:
                     problem = str(error)
                 else:
-                    self._properties += len(properties or ())
+                    self._count_properties(properties or {})
             if not problem and row.body_kind != BodyKind.BYTES:
                 problem = body_problem(row.body_kind, row.body)
             if problem or isinstance(target, str):
@@ -119,6 +119,10 @@ class PartReader:
                 self._rejected[number] = row
             else:
                 messages[number] = target, self._message(row, target, properties)
+
+    def _count_properties(self, properties: Mapping[str, Property]) -> None:
+        """Count the properties of a row. Raises FrameTooLarge for too many in the part."""
+        self._properties += len(properties)
         if self._properties > MOST_PROPERTIES:
             raise FrameTooLarge(
                 f"the rows of the part have more than {MOST_PROPERTIES} properties; send several "
