@@ -23,6 +23,7 @@ from sluicemq.admin.routing import SMALL_BYTES, Endpoint
 from sluicemq.management.operation import Need
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind
+from sluicemq.model.rows import encode, row
 from tests.server.conftest import Start
 from tests.support.api import PASSWORD, ApiFixture, HttpClient, looped
 from tests.support.http import HTTP, PHPMQ, TIMEOUT, Answer, Client, talk
@@ -136,6 +137,18 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
         answer = await few.ask(method, path, body)
         assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
     assert api_fixture.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
+
+
+@looped
+async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> None:
+    api_fixture.add("anna")
+    http_client = api_fixture.http_client()
+    await http_client.login("anna")
+    body = b"".join(encode([row(f"q{number}") for number in range(3)]))
+    path = "/batches?writer=w&batch=0&partition=0&part=0"
+    assert (await http_client.ask("POST", path, body)).status == 409
+    denied = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
+    assert denied == ["denied: anna produce q0 and 2 others"]
 
 
 @looped

@@ -286,8 +286,9 @@ class BatchService(Service):
                 return await self._known(found, part.writer)
             reader = await self._read(call.identity, body)
             del body  # free the body during the wait for the disk; the messages suffice
-            for name in reader.forbidden:
-                call.denied(f"{Operation.PRODUCE} {name}")
+            if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
+                others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
+                call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
             return await self._write(call, query, part, reader)
 
     @handles(LIST_BATCH_WRITERS)
