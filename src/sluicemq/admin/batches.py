@@ -114,6 +114,9 @@ class PartReader:
                     self._count_properties(properties or {})
             if not problem and row.body_kind != BodyKind.BYTES:
                 problem = body_problem(row.body_kind, row.body)
+            if row.reply_to and len(encode_name(row.reply_to)) > self._max_name:
+                problem = problem or f"the reply address has more than {self._max_name} bytes"
+                row.reply_to = None  # it may become a dead letter
             if problem or isinstance(target, str):
                 self.refused[number] = problem
                 self._rejected[number] = row
