@@ -153,6 +153,18 @@ async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> No
     assert (await guest.ask("PUT", "/users/root", settings)).status == 401
 
 
+def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None:
+    async def change() -> None:
+        api_fixture = ApiFixture(tmp_path, required="never")
+        api_fixture.add("root", superuser=True)
+        refused = await api_fixture.http_client().ask("PUT", "/users/anna", {})
+        assert refused.code == "authentication-disabled"
+        assert "has no users" not in refused.json()["detail"]
+        api_fixture.authenticator.close()
+
+    asyncio.run(change())
+
+
 @looped
 async def test_invalid_users(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)

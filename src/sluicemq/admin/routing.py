@@ -195,8 +195,8 @@ class Call:
             raise ApiError(
                 409,
                 "authentication-disabled",
-                "this broker has no users and requires no login; add the first user on the "
-                "broker's machine: sluicemq users add NAME --superuser",
+                "this broker requires no login, so it does not know who changes its users; change "
+                "them on its machine, for example: sluicemq users add NAME --superuser",
             )
         return f"{self.identity.name} at {self.caller.peer}"
 
