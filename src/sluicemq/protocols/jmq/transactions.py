@@ -341,10 +341,8 @@ class Branches:
 
     def commit(self, branch: Branch, done: Callable[[], None]) -> None:
         """Commit; call `done` when it is complete. Raises BrokerError without any change."""
-        prepared = branch.state is State.PREPARED
         for destination in branch.transaction.destinations:
-            # raises for a deleted temporary destination, unless prepared: the engine drops those
-            if destination.removed and not (prepared and destination.temporary):
+            if destination.removed and not destination.temporary:
                 find_or_create(self._broker, destination.address, destination.creator)
         self._broker.transactions.commit(branch.transaction, done)
 
