@@ -631,13 +631,14 @@ class TransactionCommands:
     def _next(self, packet: Packet, branch: Branch, flags: int) -> State:
         """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
-        if branch.failure and request in (
-            PacketType.PREPARE_TRANSACTION,
-            PacketType.COMMIT_TRANSACTION,
-        ):
+        prepares = request is PacketType.PREPARE_TRANSACTION
+        if branch.state is State.FAILED and (prepares or request is PacketType.COMMIT_TRANSACTION):
+            why = branch.failure or "its client has ended it with TMFAIL"
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
-                f"the transaction has failed and can only be rolled back: {branch.failure}",
+                f"the transaction has failed and can only be rolled back: {why}",
+                # the Java client reports XAER_RMERR instead of XAER_RMFAIL, "unavailable"
+                {"JMQPrepareStateFAILED": True} if prepares else None,
             )
         return after(
             request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
