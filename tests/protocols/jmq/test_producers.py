@@ -340,6 +340,25 @@ def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
     peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
 
 
+def test_a_long_search_leaves_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+    sysid = encode_sysid(1, 1)
+    peer.send("q", "x", sysid=sysid)
+    peer.send("q", *map(str, range(30)))
+    harness.scan_time.limit = 4
+    for number, name, given in ((71, "q", sysid), (72, "q", encode_sysid(1, 2)), (73, "r", b"")):
+        data = peer.message(name, b"y", flags=P | A | I, consumer_id=number, sysid=given)
+        peer.session.receive(data)
+    flushes = 0
+    answers: list[tuple[int, object]] = []
+    while len(answers) < 3:
+        harness.broker.flush()
+        flushes += 1
+        answers += [(packet.consumer_id, status(packet)) for packet in peer.receive()]
+    assert sorted(answers) == [(71, 304), (72, 200), (73, 200)]
+    assert flushes > 5
+    assert harness.queue("q").waiting == 32
+
+
 def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
