@@ -397,6 +397,21 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "x.*")) is None
 
 
+def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+    other = harness.connect()
+    other.consume("a.b", other.session_of(), topic=True)
+    harness.scan_time.limit = 2
+    data = b"".join([peer.message("a.*", b"%d" % number, True, P) for number in range(9)])
+    peer.session.receive(data)
+    received: list[bytes] = []
+    for _ in range(9):
+        messages = other.delivered()
+        assert len(messages) <= 3
+        received += [message.body for message in messages]
+        harness.broker.flush()
+    assert received == [b"%d" % number for number in range(9)]
+
+
 def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:
     settings = DestinationSettings(max_message_bytes=1)
     harness.broker.destinations.declare(Address(Kind.TOPIC, "a.b"), settings)

@@ -27,7 +27,7 @@ from sluicemq.model.errors import BrokerError, JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending
+from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending, TimeUsedUp
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -170,7 +170,7 @@ class Producers:
 
     def send(self, packet: Packet) -> None:
         """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError,
-        SearchPending."""
+        SearchPending, TimeUsedUp."""
         flags = packet.flags
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
         header = packet.variable
@@ -185,6 +185,8 @@ class Producers:
         self._traffic.published += 1
         if taken and flags & (A | C | F):
             self.publisher.accepted.append(packet)
+        if destination is None and self._broker.scans.over():  # it went to all matching topics
+            raise TimeUsedUp
 
     def _take(
         self,

@@ -34,6 +34,7 @@ from sluicemq.protocols.jmq.connection import (
     SearchPending,
     SelectorPending,
     SessionOptions,
+    TimeUsedUp,
     answer_hello,
     encode_challenge,
     read_credentials,
@@ -402,6 +403,8 @@ class JmqSession:
             except SearchPending:
                 self._interrupt(packets[place:], size)
                 break
+            except TimeUsedUp:
+                self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if behind := packets[place + 1 :]:
                     channel.hold(list(behind), size)
