@@ -424,9 +424,8 @@ class Transactions:
             self._publisher.expect_space(*(message for _, message in transaction.sends))
         destinations = transaction.destinations
         for destination in destinations:
-            if destination.removed:
-                if transaction.record and destination.temporary:
-                    continue  # a late reply, which must not prevent the commit of the branch
+            # late replies to temporary destinations do not prevent the commit, and are dropped
+            if destination.removed and not destination.temporary:
                 destinations[destination] = self._destinations.resolve(
                     destination.address,
                     creator=destination.creator,

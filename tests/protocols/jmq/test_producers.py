@@ -340,6 +340,25 @@ def test_a_message_of_a_durable_subscription_is_there(harness: Harness) -> None:
     peer.send("t", "x", topic=True, sysid=sysid, flags=P | I, expect=Status.NOT_MODIFIED)
 
 
+def test_a_long_search_leaves_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+    sysid = encode_sysid(1, 1)
+    peer.send("q", "x", sysid=sysid)
+    peer.send("q", *map(str, range(30)))
+    harness.scan_time.limit = 4
+    for number, name, given in ((71, "q", sysid), (72, "q", encode_sysid(1, 2)), (73, "r", b"")):
+        data = peer.message(name, b"y", flags=P | A | I, consumer_id=number, sysid=given)
+        peer.session.receive(data)
+    flushes = 0
+    answers: list[tuple[int, object]] = []
+    while len(answers) < 3:
+        harness.broker.flush()
+        flushes += 1
+        answers += [(packet.consumer_id, status(packet)) for packet in peer.receive()]
+    assert sorted(answers) == [(71, 304), (72, 200), (73, 200)]
+    assert flushes > 5
+    assert harness.queue("q").waiting == 32
+
+
 def test_the_search_is_bounded(harness: Harness, peer: Peer) -> None:
     sysid = encode_sysid(1, 1)
     peer.send("q", "x", sysid=sysid)
@@ -376,6 +395,21 @@ def test_a_wildcard_reaches_every_topic_that_matches(harness: Harness, peer: Pee
     other.acknowledge(*messages)
     peer.send("x.*", "unreceived", topic=True)
     assert harness.broker.destinations.find(Address(Kind.TOPIC, "x.*")) is None
+
+
+def test_messages_to_wildcards_leave_time_for_other_clients(harness: Harness, peer: Peer) -> None:
+    other = harness.connect()
+    other.consume("a.b", other.session_of(), topic=True)
+    harness.scan_time.limit = 2
+    data = b"".join([peer.message("a.*", b"%d" % number, True, P) for number in range(9)])
+    peer.session.receive(data)
+    received: list[bytes] = []
+    for _ in range(9):
+        messages = other.delivered()
+        assert len(messages) <= 3
+        received += [message.body for message in messages]
+        harness.broker.flush()
+    assert received == [b"%d" % number for number in range(9)]
 
 
 def test_a_wildcard_and_a_full_topic(harness: Harness, peer: Peer) -> None:

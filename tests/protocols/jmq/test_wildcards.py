@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 
 import pytest
 from hypothesis import given
@@ -55,6 +56,14 @@ def test_as_a_regular_expression(pattern: str, name: str) -> None:
     )
     expected = re.fullmatch(expression, name + ".") is not None
     assert Pattern(pattern).matches(name) == expected
+
+
+def test_a_long_wildcard_takes_no_more_time_than_it_must() -> None:
+    pattern = Pattern("**." + "a." * 250 + "b")
+    start = time.process_time()
+    for _ in range(100):
+        assert not pattern.matches("a." * 510 + "a")
+    assert time.process_time() - start < 0.5
 
 
 @given(names)

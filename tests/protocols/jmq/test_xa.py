@@ -545,6 +545,7 @@ def test_a_branch_with_a_message_refused_without_an_answer_cannot_be_prepared(
         answer = step(peer, kind, flags=flags)
         assert status(answer) == Status.PRECONDITION_FAILED
         assert "mq.sys.dmq" in str(answer.properties["JMQReason"])
+        assert answer.properties.get("JMQPrepareStateFAILED") is (True if kind == PREPARE else None)
     number_of(step(peer, ROLLBACK))
     assert (harness.bodies("in"), harness.bodies("out")) == ([b"a"], [])
 

@@ -138,6 +138,17 @@ class SelectorPending(Exception):
     """
 
 
+class SearchPending(Exception):
+    """Raised if a message has to be searched for longer than this iteration allows.
+
+    The message is processed again in a later iteration, which continues the search.
+    """
+
+
+class TimeUsedUp(Exception):
+    """Raised after a message whose processing has used up the time for scans."""
+
+
 class Sender:
     """No-local token of a connection's messages. It equals itself and the connection's client id.
 

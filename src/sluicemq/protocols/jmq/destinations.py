@@ -71,43 +71,41 @@ def is_wildcard(name: str) -> bool:
 class Pattern:
     """Parsed wildcard. Raises ValueError if a wildcard is not a whole element: `a.b*`."""
 
-    __slots__ = ("_elements", "text")
+    __slots__ = ("_any", "_end", "_many", "_masks", "text")
 
     def __init__(self, text: str) -> None:
         self.text = text
-        self._elements: list[str] = []
+        signs: list[str] = []
         """Elements of the pattern; `*` matches one element, `>` zero or more."""
         open_ended = text.endswith(">")
         for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
             if element == "**":
-                self._elements += ("*", ">")
+                signs += ("*", ">")
             elif element == "*" or (element and not is_wildcard(element)):
-                self._elements.append(element)
+                signs.append(element)
             elif text != ">":
                 raise ValueError(f"{text[:80]!r} is no wildcard: {element!r} is no element")
         if open_ended:
-            self._elements += ("*", ">") if text.endswith("*>") else (">",)
+            signs += ("*", ">") if text.endswith("*>") else (">",)
+        # States of `matches`, in the bits of a number: bit n stands for the first n signs.
+        self._end = 1 << len(signs)
+        self._any = sum(1 << at for at, sign in enumerate(signs) if sign == "*")
+        self._many = sum(1 << at for at, sign in enumerate(signs) if sign == ">")
+        self._masks = {"": 0}
+        """States in which an element matches; others match in the states `_any`."""
+        for at, sign in enumerate(signs):
+            self._masks[sign] = self._masks.get(sign, self._any) | 1 << at
 
     def matches(self, name: str) -> bool:
         """Return whether the pattern matches a topic name. The name must not be a wildcard."""
-        elements = name.split(".")
-        pattern = self._elements
-        at = place = 0
-        many = taken = -1
-        while place < len(elements):
-            sign = pattern[at] if at < len(pattern) else ""
-            if sign == ">":
-                many, taken = at, place
-                at += 1
-            elif sign in ("*", elements[place]) and elements[place]:
-                at += 1
-                place += 1
-            elif many >= 0:  # backtrack: the last `>` consumes one more element
-                taken += 1
-                at, place = many + 1, taken
-            else:
+        many = self._many
+        states = 1 | (1 & many) << 1
+        for element in name.split("."):
+            states = (states & self._masks.get(element, self._any)) << 1 | states & many
+            if not states:
                 return False
-        return all(sign == ">" for sign in pattern[at:])
+            states |= (states & many) << 1  # `>` may match nothing
+        return states & self._end != 0
 
 
 DEAD_MESSAGES: Final = Address(Kind.QUEUE, "mq.sys.dmq")

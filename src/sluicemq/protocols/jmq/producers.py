@@ -15,17 +15,19 @@ requested reply wait for capacity even if their connection has closed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
-from sluicemq.broker import Destination
+from sluicemq.broker import Broker, Delivery, Destination, Subscription
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Kind, is_temporary
-from sluicemq.model.errors import BrokerError, RecordNotFound
+from sluicemq.model.errors import BrokerError, JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection
+from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending, TimeUsedUp
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -66,9 +68,11 @@ MOST_PARKED: Final = 10_000
 _MOST_SEARCHES: Final = 100
 """Maximum number of searches for re-sent messages per connection."""
 _MOST_SEARCHED: Final = 10_000
-"""Maximum number of messages examined per search."""
-_MOST_LISTED: Final = 100_000
-"""Maximum number of messages of a subscription that is searched: more take too long to list."""
+"""Maximum number of steps per search, most of which examine a message."""
+_EXAMINED: Final = 50
+"""Number of messages looked up together."""
+_WINDOW: Final = 10_000
+"""Numbers of the journal whose messages are examined in order, after those with later numbers."""
 _SEND_REPLY: Final = PacketType.SEND_REPLY.value
 _OK: Final = Status.OK.value
 _LARGEST_SEQUENCE: Final = (1 << 62) - 1
@@ -88,6 +92,7 @@ class Producers:
         "_persistent",
         "_producers",
         "_queues",
+        "_search",
         "_searches",
         "_topics",
         "_traffic",
@@ -109,6 +114,8 @@ class Producers:
         """Destinations to which this client may send, by variable header."""
         self._topics: dict[VariableHeader, Destination] = {}
         self._searches = 0
+        self._search: tuple[Packet, Iterator[bool]] | None = None
+        """Search in progress, and the message that waits for it."""
         self._copies: dict[Packet, tuple[int, BrokerError | None]] = {}
         """Messages to wildcards: the number of copies that wait for capacity, and the error of
         another copy. Each has one answer, after its last copy."""
@@ -162,7 +169,8 @@ class Producers:
     # --- sending -----------------------------------------------------------------------------
 
     def send(self, packet: Packet) -> None:
-        """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError."""
+        """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError,
+        SearchPending, TimeUsedUp."""
         flags = packet.flags
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
         header = packet.variable
@@ -177,20 +185,27 @@ class Producers:
         self._traffic.published += 1
         if taken and flags & (A | C | F):
             self.publisher.accepted.append(packet)
+        if destination is None and self._broker.scans.over():  # it went to all matching topics
+            raise TimeUsedUp
 
     def _take(
-        self, packet: Packet, header: VariableHeader, destination: Destination, message: Message
+        self,
+        packet: Packet,
+        header: VariableHeader,
+        destination: Destination,
+        message: Message,
+        is_copy: bool = False,
     ) -> bool:
         """Accept a message; False if its answers are not to be sent now.
 
-        Raises RejectedRequest, BrokerError.
+        Raises RejectedRequest, BrokerError; SearchPending unless it is a copy, whose id is new.
         """
         transaction = header.transaction_id or packet.transaction
         if transaction:
             branch = self._branches.active(transaction, self._connection)
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
-        if packet.flags & I and self._is_there(destination, message):
+        if packet.flags & I and not is_copy and self._is_there(packet, destination, message):
             raise RejectedRequest(Status.NOT_MODIFIED, "this message is there already")
         return self.publisher.publish(destination, message, packet)
 
@@ -220,7 +235,7 @@ class Producers:
             copy = self._addressed(packet, header, topic.name)
             message = message_of(copy, self._connection.sender, self._persistent, self._transient)
             try:
-                parked += not self._take(packet, header, topic, message)
+                parked += not self._take(packet, header, topic, message, True)
             except BrokerError as error:
                 problem = error
         if parked:
@@ -258,30 +273,40 @@ class Producers:
         [copy] = Decoder().feed(head + packet.body)
         return copy
 
-    def _is_there(self, destination: Destination, message: Message) -> bool:
+    def _is_there(self, packet: Packet, destination: Destination, message: Message) -> bool:
         """Return whether a message sent again after a connection loss was published before. The
-        search is limited."""
-        self._searches += 1
-        if self._searches > _MOST_SEARCHES:
-            return False
+        search is limited, and uses the time for scans. Raises SearchPending."""
+        if self._search is None or self._search[0] is not packet:
+            self._searches += 1
+            if self._searches > _MOST_SEARCHES:
+                return False
+            self._search = (packet, islice(self._examine(destination, message), _MOST_SEARCHED))
+        for found in self._search[1]:
+            if found:
+                self._search = None
+                return True
+            if self._broker.scans.over():
+                raise SearchPending
+        self._search = None
+        return False
+
+    def _examine(self, destination: Destination, message: Message) -> Iterator[bool]:
+        """Yield whether each message examined has the id of this one, roughly the latest first."""
         broker = self._broker
         identity = broker.identity
         sysid = sysid_of(message, identity)
-        latest_first = (
-            delivery
-            for subscription in (destination.queue, *destination.subscriptions.values())
-            if subscription.waiting + subscription.unacked <= _MOST_LISTED
-            for delivery in reversed(list(subscription.browse()))
-            if not delivery.scheduled
-        )
-        for delivery in islice(latest_first, _MOST_SEARCHED):
-            try:
-                found = broker.read(delivery)
-            except RecordNotFound:
-                continue
-            if found.origin is Origin.JMQ and sysid_of(found, identity) == sysid:
-                return True
-        return False
+        priority = destination.priority(message.priority)
+        for subscription in (destination.queue, *destination.subscriptions.values()):
+            for delivery in _latest_first(broker, subscription, priority):
+                found = None
+                if delivery is not None:
+                    with suppress(RecordNotFound, JournalDamaged):
+                        found = broker.read(delivery)
+                yield (
+                    found is not None
+                    and found.origin is Origin.JMQ
+                    and sysid_of(found, identity) == sysid
+                )
 
     # --- flow --------------------------------------------------------------------------------
 
@@ -341,3 +366,18 @@ class Producers:
     def end(self) -> None:
         """Withdraw messages that wait for capacity and whose sender waits for a reply."""
         self.publisher.end(lambda packet: not packet.flags & A)
+
+
+def _latest_first(
+    broker: Broker, subscription: Subscription, priority: int
+) -> Iterator[Delivery | None]:
+    """Yield the unacked messages of a subscription, then windows of its ready messages of one
+    priority, the latest window first; None for an empty window."""
+    for consumer in subscription.holders:
+        for delivery in reversed(list(consumer.unacked.values())):
+            if not delivery.ended:
+                yield delivery
+    for end in range(broker.journal.next_sequence(), 0, -_WINDOW):
+        cursor = subscription.cursor(end, priority, max(0, end - _WINDOW))
+        while cursor.priority == priority:
+            yield from cursor.look(_EXAMINED) or (None,)

@@ -31,8 +31,10 @@ from sluicemq.protocols.jmq.connection import (
     MISSED_PINGS,
     Compiled,
     JmqConnection,
+    SearchPending,
     SelectorPending,
     SessionOptions,
+    TimeUsedUp,
     answer_hello,
     encode_challenge,
     read_credentials,
@@ -398,6 +400,11 @@ class JmqSession:
             except SelectorPending as pending:
                 self._compile(str(pending), packets[place:], size)
                 break
+            except SearchPending:
+                self._interrupt(packets[place:], size)
+                break
+            except TimeUsedUp:
+                self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if behind := packets[place + 1 :]:
                     channel.hold(list(behind), size)
@@ -430,11 +437,14 @@ class JmqSession:
         """Process a packet; if the time for scans is used up then, the packets behind it are
         processed in a later iteration."""
         handler(packet)
-        scans = self._connection.broker.scans
-        if scans.over():
-            self._channel.hold([], 0)
-            self._interrupted = True
-            scans.schedule(self._go_on)
+        if self._connection.broker.scans.over():
+            self._interrupt((), 0)
+
+    def _interrupt(self, packets: Packets, size: int) -> None:
+        """Process packets of `size` bytes, and those behind them, in a later iteration."""
+        self._channel.hold(list(packets), size)
+        self._interrupted = True
+        self._connection.broker.scans.schedule(self._go_on)
 
     def _go_on(self) -> None:
         """Process the packets behind an interruption, unless the client does not read."""

@@ -341,10 +341,8 @@ class Branches:
 
     def commit(self, branch: Branch, done: Callable[[], None]) -> None:
         """Commit; call `done` when it is complete. Raises BrokerError without any change."""
-        prepared = branch.state is State.PREPARED
         for destination in branch.transaction.destinations:
-            # raises for a deleted temporary destination, unless prepared: the engine drops those
-            if destination.removed and not (prepared and destination.temporary):
+            if destination.removed and not destination.temporary:
                 find_or_create(self._broker, destination.address, destination.creator)
         self._broker.transactions.commit(branch.transaction, done)
 
@@ -633,13 +631,14 @@ class TransactionCommands:
     def _next(self, packet: Packet, branch: Branch, flags: int) -> State:
         """Return the state after the request. Raises RejectedRequest."""
         request = PacketType(packet.type)
-        if branch.failure and request in (
-            PacketType.PREPARE_TRANSACTION,
-            PacketType.COMMIT_TRANSACTION,
-        ):
+        prepares = request is PacketType.PREPARE_TRANSACTION
+        if branch.state is State.FAILED and (prepares or request is PacketType.COMMIT_TRANSACTION):
+            why = branch.failure or "its client has ended it with TMFAIL"
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
-                f"the transaction has failed and can only be rolled back: {branch.failure}",
+                f"the transaction has failed and can only be rolled back: {why}",
+                # the Java client reports XAER_RMERR instead of XAER_RMFAIL, "unavailable"
+                {"JMQPrepareStateFAILED": True} if prepares else None,
             )
         return after(
             request, flags if branch.xid else LOCAL, branch.state, again=packet.flags & I != 0
