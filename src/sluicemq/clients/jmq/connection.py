@@ -51,9 +51,8 @@ _ROUNDS: Final = 8
 """Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
 
-def choose(services: list[Service], target: Target) -> Service:
-    """Return the service that the target selects. Raises ConnectionLost if there is none."""
-    name = target.service or ("ssljms" if target.tls else "jms")
+def choose(services: list[Service], name: str) -> Service:
+    """Return the service of this name. Raises ConnectionLost if there is none."""
     for each in services:
         if each.name == name and each.type == "NORMAL":
             if not 0 < each.port < 65_536:
@@ -157,6 +156,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         super().__init__(target, reconnect, outstanding, prefetch)
         self._limits = limits
         self._context = ssl_context
+        self._encrypted = target.tls or ssl_context is not None
+        """The service must use TLS."""
         if target.tls or target.ca or target.certificate:
             self._tls()
         self._level = Level.HIGHEST
@@ -400,10 +401,11 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
     async def _attempt(self, host: str, port: int) -> RequestChannel:
         """Connect to the host, log in and recreate the sessions."""
         target = self.target
-        encrypted = target.tls
+        encrypted = self._encrypted
         if not target.direct:
-            service = choose(await self._ask(host, port), target)
-            port, encrypted = service.port, target.tls or service.protocol == "tls"
+            name = target.service or ("ssljms" if encrypted else "jms")
+            service = choose(await self._ask(host, port), name)
+            port, encrypted = service.port, encrypted or service.protocol == "tls"
         channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
         await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:
