@@ -322,38 +322,37 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         return time.monotonic() - begun
 
     async def close(self) -> None:
-        """Close all sessions, send GOODBYE and wait for the reply.
+        """Close all sessions, send GOODBYE and wait for the reply (section 5.5).
 
-        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError and ConnectionLost for a message sent without waiting.
         """
-        channel = self._connection
-        if self._end is not None or channel is None or channel.lost is not None:
-            self._finish(ConnectionLost("the client is closed"))
-            return
+        channel = self._connection if self._end is None else None
+        failure: ClientError | None = None
+        parts: list[Requests | Session] = [*self._sessions]
+        if self._requests is not None:
+            parts.insert(0, self._requests)
         try:
-            with suppress(ConnectionLost):
-                await self._take_leave(channel)
+            if channel is not None:
+                with suppress(ConnectionLost):
+                    await channel.request(PacketType.STOP)
+            for part in parts:
+                try:
+                    await part.close()
+                except ClientError as error:
+                    failure = failure or error
+            if channel is not None:
+                goodbye = {
+                    "JMQBlock": bool(self.target.client_id),
+                    "JMQConnectionID": Long(channel.id),
+                }
+                with suppress(ConnectionLost):
+                    await channel.request(PacketType.GOODBYE, goodbye)
+            if failure is not None:
+                raise failure
         finally:
             self._finish(ConnectionLost("the client is closed"))
-            await channel.close()
-
-    async def _take_leave(self, channel: RequestChannel) -> None:
-        """In the order of the Java client (section 5.5)."""
-        await channel.request(PacketType.STOP)
-        failure: ClientError | None = None
-        if self._requests is not None:
-            await self._requests.close()
-        for session in [*self._sessions]:
-            try:
-                await session.close()
-            except ClientError as error:
-                failure = failure or error
-        await channel.request(
-            PacketType.GOODBYE,
-            {"JMQBlock": bool(self.target.client_id), "JMQConnectionID": Long(channel.id)},
-        )
-        if failure is not None:
-            raise failure
+            if channel is not None:
+                await channel.close()
 
     # --- connections
 
