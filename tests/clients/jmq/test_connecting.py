@@ -12,7 +12,6 @@ import trustme
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.jmq.connection import choose
-from sluicemq.clients.jmq.target import Target
 from sluicemq.model.errors import ConfigurationError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.jmq.wire import Service, read_services
 from tests.clients.jmq.script import Script
@@ -34,13 +33,12 @@ jms tcp NORMAL 1
 def test_services() -> None:
     services = read_services(ANSWER)
     assert len(services) == 6
-    assert choose(services, Target()) == Service("jms", "tcp", "NORMAL", 43973)
-    assert choose(services, Target(tls=True)).port == 43974
-    assert choose(services, Target(service="ssljms")).protocol == "tls"
+    assert choose(services, "jms") == Service("jms", "tcp", "NORMAL", 43973)
+    assert choose(services, "ssljms") == Service("ssljms", "tls", "NORMAL", 43974)
     with pytest.raises(ConnectionLost, match="no service admin; it has jms, ssljms, paused"):
-        choose(services, Target(service="admin"))
+        choose(services, "admin")
     with pytest.raises(ConnectionLost, match="paused"):
-        choose(services, Target(service="paused"))
+        choose(services, "paused")
     assert [len(read_services(ANSWER[:cut])) for cut in (3, 14, 40, 60)] == [0, 0, 0, 1]
     for strange in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
         with pytest.raises(ConnectionLost, match="no port mapper"):
@@ -118,6 +116,15 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
                         client.session().producer("q").send("x")
 
                 await asyncio.to_thread(blocking)
+            trusted = ssl.create_default_context(cafile=str(ca))
+            for connecting in (
+                JmqClient.connect("localhost", port, direct=True, ssl_context=trusted),
+                JmqClient.connect("localhost", mapped, ssl_context=trusted),
+            ):
+                async with await connecting as client:
+                    assert client._connection is not None
+                    assert client._connection._transport is not None
+                    assert client._connection._transport.get_extra_info("ssl_object")
             with pytest.raises(ConnectionLost, match="certificate"):
                 await JmqClient.open(f"jmq+tls://localhost:{port}?direct=true")
             plain, plain_port = await serve(Harness())

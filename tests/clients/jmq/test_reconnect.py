@@ -231,6 +231,31 @@ def test_an_acknowledgement_whose_fate_is_unknown_does_not_hide_its_message() ->
     script(scenario, hang_up, reconnect=SOON)
 
 
+@pytest.mark.parametrize("reconnect", [None, Backoff(60)])
+@pytest.mark.parametrize("status", [0, Status.FORBIDDEN])
+def test_closing_reports_unconfirmed_messages_of_a_lost_connection(
+    reconnect: Backoff | None, status: int
+) -> None:
+    def answer(packet: Packet) -> bytes | None:
+        if not packet.is_message:
+            return None
+        return encode_reply(PacketType.SEND_REPLY, packet.consumer_id, status) if status else b""
+
+    async def scenario(broker: Script, client: JmqClient) -> None:
+        session, transacted = await client.session(), await client.session(transacted=True)
+        for sender in (session, transacted):
+            await (await sender.producer("q")).send("x", wait=False)
+        await client.ping()
+        drop(broker)
+        while client._connection is not None:
+            await asyncio.sleep(0.001)
+        with pytest.raises(StatusError if status else ConnectionLost):
+            await client.close()
+        await client.close()
+
+    script(scenario, answer, reconnect=reconnect)
+
+
 def test_a_goodbye_of_a_broker_that_comes_again() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         consumer = await (await client.session()).consumer("q")

@@ -813,6 +813,17 @@ def test_a_user_with_too_many_connections_may_not_log_in(harness: Harness) -> No
     assert harness.find("q") is None
 
 
+def test_a_login_as_a_user_with_too_many_connections_leaves_the_client_logged_in(
+    harness: Harness,
+) -> None:
+    peer = harness.connect()
+    peer.transport.user_limit_reached = True
+    assert peer.error(wire.CONNECT) == "CONNECTION_LIMIT"
+    harness.turn(1000)
+    assert peer.transport.open
+    assert peer.subscribe("q") == []
+
+
 def packed(count: int) -> bytes:
     """Frames of some bytes each that unpack to 250 kB each."""
     payload = b'"%b"' % (b"x" * 250_000)

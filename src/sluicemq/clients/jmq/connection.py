@@ -51,9 +51,8 @@ _ROUNDS: Final = 8
 """Maximum number of AUTHENTICATE_REQUESTs accepted from a broker."""
 
 
-def choose(services: list[Service], target: Target) -> Service:
-    """Return the service that the target selects. Raises ConnectionLost if there is none."""
-    name = target.service or ("ssljms" if target.tls else "jms")
+def choose(services: list[Service], name: str) -> Service:
+    """Return the service of this name. Raises ConnectionLost if there is none."""
     for each in services:
         if each.name == name and each.type == "NORMAL":
             if not 0 < each.port < 65_536:
@@ -157,6 +156,8 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         super().__init__(target, reconnect, outstanding, prefetch)
         self._limits = limits
         self._context = ssl_context
+        self._encrypted = target.tls or ssl_context is not None
+        """The service must use TLS."""
         if target.tls or target.ca or target.certificate:
             self._tls()
         self._level = Level.HIGHEST
@@ -321,38 +322,37 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         return time.monotonic() - begun
 
     async def close(self) -> None:
-        """Close all sessions, send GOODBYE and wait for the reply.
+        """Close all sessions, send GOODBYE and wait for the reply (section 5.5).
 
-        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError and ConnectionLost for a message sent without waiting.
         """
-        channel = self._connection
-        if self._end is not None or channel is None or channel.lost is not None:
-            self._finish(ConnectionLost("the client is closed"))
-            return
+        channel = self._connection if self._end is None else None
+        failure: ClientError | None = None
+        parts: list[Requests | Session] = [*self._sessions]
+        if self._requests is not None:
+            parts.insert(0, self._requests)
         try:
-            with suppress(ConnectionLost):
-                await self._take_leave(channel)
+            if channel is not None:
+                with suppress(ConnectionLost):
+                    await channel.request(PacketType.STOP)
+            for part in parts:
+                try:
+                    await part.close()
+                except ClientError as error:
+                    failure = failure or error
+            if channel is not None:
+                goodbye = {
+                    "JMQBlock": bool(self.target.client_id),
+                    "JMQConnectionID": Long(channel.id),
+                }
+                with suppress(ConnectionLost):
+                    await channel.request(PacketType.GOODBYE, goodbye)
+            if failure is not None:
+                raise failure
         finally:
             self._finish(ConnectionLost("the client is closed"))
-            await channel.close()
-
-    async def _take_leave(self, channel: RequestChannel) -> None:
-        """In the order of the Java client (section 5.5)."""
-        await channel.request(PacketType.STOP)
-        failure: ClientError | None = None
-        if self._requests is not None:
-            await self._requests.close()
-        for session in [*self._sessions]:
-            try:
-                await session.close()
-            except ClientError as error:
-                failure = failure or error
-        await channel.request(
-            PacketType.GOODBYE,
-            {"JMQBlock": bool(self.target.client_id), "JMQConnectionID": Long(channel.id)},
-        )
-        if failure is not None:
-            raise failure
+            if channel is not None:
+                await channel.close()
 
     # --- connections
 
@@ -400,10 +400,11 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
     async def _attempt(self, host: str, port: int) -> RequestChannel:
         """Connect to the host, log in and recreate the sessions."""
         target = self.target
-        encrypted = target.tls
+        encrypted = self._encrypted
         if not target.direct:
-            service = choose(await self._ask(host, port), target)
-            port, encrypted = service.port, target.tls or service.protocol == "tls"
+            name = target.service or ("ssljms" if encrypted else "jms")
+            service = choose(await self._ask(host, port), name)
+            port, encrypted = service.port, encrypted or service.protocol == "tls"
         channel = RequestChannel(self._limits, target.timeout, target.flow, self.lost)
         await channel.dial(host, port, target.path or None, self._tls() if encrypted else None)
         try:

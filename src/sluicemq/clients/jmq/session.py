@@ -432,23 +432,24 @@ class Session(SessionState, AsyncClient):
     async def close(self) -> None:
         """Close the session; the broker requeues messages not acknowledged or committed.
 
-        Raises RequestTimeout; StatusError if the broker refused a message sent without waiting.
+        Raises RequestTimeout; StatusError and ConnectionLost for a message sent without waiting,
+        unless the session is transacted.
         """
-        if self.closed:
-            return
+        channel, ended = self._channel, self.closed
         self.closed = True
-        channel = self._channel
         try:
-            if channel is not None and channel.lost is None:
+            if channel is not None and channel.lost is None and not ended:
                 with suppress(ConnectionLost):
                     await self._end(channel)
+            if not self.transacted:
+                self.confirmations.check()
         finally:
             self.finish(ConnectionLost("the session is closed"))
 
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.wait_for_all()
+            await self.confirmations.wait_for_capacity(1)
         finally:
             if self.transaction:
                 channel.notify(

@@ -405,7 +405,7 @@ class VibemqSession:
         self._connection.refuse(request.id, code, why)
         self._failures += 1
         again = self._failures < self._options.login_failures
-        if again and not isinstance(result, TooManyConnections):
+        if again and (self._login.logged_in or not isinstance(result, TooManyConnections)):
             return
         self._stop()
         self._login.close_later(str(result))
