@@ -809,7 +809,7 @@ class Core:
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
         self.event_recorder = EventRecorder(journal, clock)
-        self.clock_log = ClockLog(journal, clock)
+        self.clock_log = ClockLog(journal, clock, self.event_recorder)
         self.timers = Timers()
         self.wheel: ExpiryWheel[Delivery] = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}
