@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from sluicemq.broker import Broker, ManualClock
-from sluicemq.broker.records import MAX_STEPS, ClockLog
+from sluicemq.broker import Broker, ManualClock, Window
+from sluicemq.broker.records import MAX_STEPS, ClockLog, EventRecorder
 from sluicemq.broker.recovery import recover, snapshot
 from sluicemq.journal import FileJournal
 from sluicemq.journal.port import MemoryJournal
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
+from tests.support.broker import Reader
 
 QUEUE = Address(Kind.QUEUE, "q")
 HOUR = 3_600_000
@@ -131,6 +132,16 @@ def test_a_life_is_not_prolonged_by_a_clock_that_was_set_back(broker: Restartabl
     assert broker.ready() == []
 
 
+def test_a_delivery_before_a_step_back_does_not_count_as_another_step(broker: Restartable) -> None:
+    broker.send("mortal", ttl=HOUR)
+    broker.broker.attach(broker.queue, Reader(broker.broker), Window(1, True))
+    broker.broker.flush()
+    broker.set_wall(-DAY)
+    broker.restart()
+    broker.wait(200)
+    assert broker.ready() == ["mortal"]
+
+
 def test_a_message_from_after_the_step_uses_the_new_clock(broker: Restartable) -> None:
     broker.send("old")
     broker.restart(back=365 * DAY)
@@ -155,7 +166,8 @@ def test_a_moved_message_keeps_its_delay_after_the_clock_was_set_back(broker: Re
 
 def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
     clock = ManualClock()
-    log = ClockLog(MemoryJournal(), clock)
+    journal = MemoryJournal()
+    log = ClockLog(journal, clock, EventRecorder(journal, clock))
     for _ in range(MAX_STEPS + 10):
         clock.wall += 2000
         log.look()
@@ -169,7 +181,8 @@ def test_steps_are_bounded_and_unneeded_ones_are_dropped() -> None:
 
 def test_a_small_difference_is_no_step() -> None:
     clock = ManualClock()
-    log = ClockLog(MemoryJournal(), clock)
+    journal = MemoryJournal()
+    log = ClockLog(journal, clock, EventRecorder(journal, clock))
     clock.wall += 999
     log.look()
     assert log.steps == []

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import gc
 
+import pytest
+
 from sluicemq.broker import Delivery, Destination
 from sluicemq.broker.scheduler import FEW_ENDED
 from sluicemq.model.message import Durability
-from tests.support.broker import DAY, BrokerFixture, OfType, purge
+from tests.support.broker import DAY, BrokerFixture, OfType, Reader, purge
 
 MANY = 4000
 
@@ -43,6 +45,23 @@ def test_scheduled_messages_that_expire_or_are_purged_are_released() -> None:
     fixture.send(queue, *["a"] * MANY, deliver_at=tomorrow)
     assert purge(fixture.broker, queue) == MANY
     assert remembered(queue) <= 2 * FEW_ENDED
+
+
+@pytest.mark.parametrize("way", ["detached", "retired", "retired while unacked"])
+def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(ack_timeout=DAY)
+    for _ in range(MANY):
+        [sequence] = fixture.send(queue, "a")
+        reader = fixture.read(queue, 1)
+        if way == "retired while unacked":
+            fixture.broker.retire(reader.consumer, [sequence])
+        reader.settle()
+        if way == "retired":
+            fixture.broker.retire(reader.consumer)
+        reader.detach()
+    gc.collect()
+    assert sum(isinstance(thing, Reader) for thing in gc.get_objects()) <= 2 * FEW_ENDED
 
 
 def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:

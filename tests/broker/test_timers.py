@@ -20,7 +20,7 @@ def expiring(expires: int) -> Delivery:
 
 
 def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
-    timers = Timers()
+    timers = Timers(bool)
     made: list[str] = []
     timers.add(30, made.append, "last")
     timers.add(10, made.append, "first")
@@ -37,7 +37,7 @@ def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
 
 
 def test_a_call_may_add_another_that_is_due_at_once() -> None:
-    timers = Timers()
+    timers = Timers(bool)
     made: list[str] = []
     timers.add(10, lambda _: timers.add(10, made.append, "inner"), None)
     timers.run(10)

@@ -462,6 +462,21 @@ def test_an_interrupted_restore_leaves_no_journal_and_can_be_repeated(
     assert not check(target / "journal").problems
 
 
+def test_a_restore_interrupted_among_the_other_files_can_be_repeated(
+    tmp_path: Path, journal: FileJournal
+) -> None:
+    backup = back_up(tmp_path, extras={"users.json": b"{}", "configuration.toml": b"x"})
+    journal.close()
+    (backup / "configuration.toml").write_bytes(b"y")
+    with pytest.raises(JournalDamaged, match="checksum differs"):
+        restore(backup, tmp_path / "target")
+    (backup / "configuration.toml").write_bytes(b"x")
+    restore(backup, tmp_path / "target")
+    assert (tmp_path / "target" / "configuration.toml").read_bytes() == b"x"
+    with pytest.raises(JournalError, match="not empty"):
+        restore(backup, tmp_path / "target")
+
+
 def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
     segment = next(backup.glob("journal/*.segment"))
     data = bytearray(segment.read_bytes())

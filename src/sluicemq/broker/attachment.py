@@ -23,7 +23,7 @@ from sluicemq.broker.routing import Selector
 from sluicemq.broker.selector_rescan import SelectorRescan
 from sluicemq.broker.selectors.equality import Equality
 from sluicemq.broker.state import Consumer, Delivery, Destination, Sink, Subscription, Window
-from sluicemq.broker.subscription import dead_letter, enter_line
+from sluicemq.broker.subscription import dead_letter, enter_line, unwatch
 from sluicemq.model.dead_letters import is_dead_letter
 from sluicemq.model.errors import DestinationPrivate, LimitExceeded, SubscriptionInUse
 from sluicemq.model.message import Message
@@ -77,6 +77,7 @@ def detach(consumer: Consumer) -> None:
     if consumer in consumer.subscription.consumers:
         _leave(consumer)
         release(consumer)
+        unwatch(consumer)
         _left(consumer.subscription)
     elif consumer.retired:
         release(consumer)
@@ -95,6 +96,8 @@ def retire(consumer: Consumer, kept: Iterable[int], attempted: bool) -> None:
     consumer.window = Window(0, False)
     if consumer.unacked:
         subscription.retired[consumer] = None
+    else:
+        unwatch(consumer)
     _left(subscription)
 
 

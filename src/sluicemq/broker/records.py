@@ -135,9 +135,10 @@ class ClockLog:
     steps  (sequence number of the CLOCK record, ms), ascending
     """
 
-    def __init__(self, journal: Journal, clock: Clock) -> None:
+    def __init__(self, journal: Journal, clock: Clock, event_recorder: EventRecorder) -> None:
         self.steps: list[tuple[int, int]] = []
         self._journal = journal
+        self._event_recorder = event_recorder
         self._clock = clock
         self._epoch = clock.epoch
         self._noted = 0
@@ -184,6 +185,7 @@ class ClockLog:
 
     def _record(self, step: int) -> None:
         clock = self._clock
+        self._event_recorder.write()  # the buffered records have times from before the step
         payload = CLOCK_STEP.pack(step)
         sequence = self._journal.append_entry(RecordType.CLOCK_STEP, payload, clock.wall)
         self._noted = clock.steady

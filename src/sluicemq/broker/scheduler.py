@@ -22,7 +22,7 @@ from heapq import heapify, heappop, heappush
 from itertools import count
 from typing import Any, Final, Generic
 
-from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry, Entry
+from sluicemq.broker.pending.entry import DELAYED, READY, AnyEntry
 
 
 class Clock:
@@ -74,29 +74,27 @@ class Timers:
     exists.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, is_needed: Callable[[object], bool]) -> None:
+        """Create an empty schedule; `is_needed` tells whether a call with that argument has a
+        reason.
+        """
         self._heap: list[tuple[int, int, Callable[[Any], None], Any]] = []
         self._number = count()
+        self._is_needed = is_needed
         self._ended = 0
-        """Number of calls for deliveries whose delay has ended early."""
+        """Number of calls whose reason has ended early."""
 
     def add(self, when: int, call: Callable[[Any], None], argument: object) -> None:
         """Call `call(argument)` once the steady clock shows `when` ms."""
         heappush(self._heap, (when, next(self._number), call, argument))
 
     def note_ended(self) -> None:
-        """Note that a delay has ended early, and remove the calls of such deliveries if they
-        prevail.
-        """
+        """Note that the reason for a call has ended, and remove such calls if they prevail."""
         self._ended += 1
         heap = self._heap
         if self._ended > len(heap) // 2 + FEW_ENDED:
             self._ended = 0
-            heap[:] = [
-                timer
-                for timer in heap
-                if not isinstance(timer[3], Entry) or timer[3].state == DELAYED
-            ]
+            heap[:] = [timer for timer in heap if self._is_needed(timer[3])]
             heapify(heap)
 
     def deadline(self) -> int:

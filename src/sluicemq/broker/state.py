@@ -809,8 +809,8 @@ class Core:
         self.dead_letter_queues: dict[Address, dict[Destination, None]] = {}
         self.dropping_dead_letter_queues: set[Address] = set()
         self.event_recorder = EventRecorder(journal, clock)
-        self.clock_log = ClockLog(journal, clock)
-        self.timers = Timers()
+        self.clock_log = ClockLog(journal, clock, self.event_recorder)
+        self.timers = Timers(_needs_timer)
         self.wheel: ExpiryWheel[Delivery] = ExpiryWheel()
         self.dirty: dict[Subscription, None] = {}
         self.again: dict[Subscription, None] = {}
@@ -860,3 +860,10 @@ class Core:
         if len(self.requeued) > self.requeued_limit:
             self.requeued = {key: d for key, d in self.requeued.items() if d.state != GONE}
             self.requeued_limit = 2 * len(self.requeued) + REQUEUED_LIMIT
+
+
+def _needs_timer(argument: object) -> bool:
+    """Return False for a delivery that is not delayed, and for a consumer that is not watched."""
+    if isinstance(argument, Delivery):
+        return argument.state == DELAYED
+    return not isinstance(argument, Consumer) or argument.watched

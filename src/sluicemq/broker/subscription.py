@@ -203,6 +203,14 @@ def let_go(consumer: Consumer) -> None:
     """Forget a retired consumer once it holds no more deliveries."""
     if consumer.retired and not consumer.unacked:
         consumer.subscription.retired.pop(consumer, None)
+        unwatch(consumer)
+
+
+def unwatch(consumer: Consumer) -> None:
+    """End the acknowledgement timer of a consumer that will not receive any more deliveries."""
+    if consumer.watched:
+        consumer.watched = False
+        consumer.subscription.core.timers.note_ended()
 
 
 def enter_line(consumer: Consumer) -> None:

@@ -279,7 +279,10 @@ def restore(
     """
     manifest = read_manifest(backup)
     data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if others := sorted(path.name for path in data_dir.iterdir() if path.name not in ALLOWED):
+    names = {path.name for path in data_dir.iterdir()} - ALLOWED
+    if (data_dir / PARTIAL).exists():
+        names -= {file.path for file in manifest.files}  # written by the interrupted restore
+    if others := sorted(names):
         raise JournalError(
             f"{data_dir} is not empty ({others[0]}): a backup is restored into a directory of its "
             "own. Move what is there out of the way first"
