@@ -229,6 +229,19 @@ def test_xml(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
 
 
+def test_long_bodies_take_linear_time(spark: SparkSession) -> None:
+    """Each of the first three took minutes, and the last one overflowed the stack."""
+    xml = {
+        b"<?a?>" * 200: "the body is not one XML document",
+        b"<!--a-->" * 200: "the body is not one XML document",
+        b"<!--a-->" * 20_000 + b"<r><id>1</id></r>": None,
+    }
+    csv = {b"1,2,a" + b"\n" * 1_000_000 + b"x": "the body has more than one line"}
+    for format, expected in ((Format.XML, xml), (Format.CSV, csv)):
+        found = reasons(spark, [*expected], table(format=format))
+        assert dict(zip(expected, found, strict=True)) == expected
+
+
 def test_attributes_and_elements_of_xml_are_columns(spark: SparkSession) -> None:
     journal = Journal()
     journal.message(0, b'<o id="7"><customer>a</customer></o>', "text")
