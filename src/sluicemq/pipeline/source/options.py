@@ -167,11 +167,21 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(name=str(PARTITION))
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(
+        name=str(PARTITION)
+    )
 
 
 def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _listed(text: str, what: str) -> tuple[str, ...]:
+    """Return the names in a list that has one at least. Raises ValueError."""
+    names = _list(text)
+    if not names:
+        raise ValueError(f"it names no {what}")
+    return names
 
 
 def _boolean(text: str) -> Any:
@@ -189,7 +199,7 @@ def _shape(text: str) -> Shape:
 
 
 def _globs(text: str) -> tuple[re.Pattern[str], ...]:
-    patterns = _list(text)
+    patterns = _listed(text, "destination, such as orders,topic:n")
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
             raise ValueError(f"{pattern!r} is no pattern")
@@ -197,7 +207,7 @@ def _globs(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def _events(text: str) -> tuple[Event, ...]:
-    names = _list(text.lower())
+    names = _listed(text.lower(), "event, such as published,acknowledged")
     if "*" in names:
         return tuple(Event)
     for event in names:
@@ -240,9 +250,7 @@ def _timestamp(text: str) -> int:
 
 def _subscribed(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas. Raises ValueError."""
-    names = tuple(dict.fromkeys(_list(text)))
-    if not names:
-        raise ValueError("it names no destination, such as orders,topic:n")
+    names = tuple(dict.fromkeys(_listed(text, "destination, such as orders,topic:n")))
     for destination in names:
         if "*" in destination:
             raise ValueError(
