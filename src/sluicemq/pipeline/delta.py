@@ -38,6 +38,7 @@ That is half of the processor time of computing a table's state (with 8,000 file
 a third of that of the tasks of a merge of a few hundred rows. With 8,000 rows a merge takes as long
 without it, and with 50,000 an eighth longer."""
 _FEED: Final = {"delta.enableChangeDataFeed": "true"}
+_ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
 _SEARCHED: Final = "delta.dataSkippingStatsColumns"
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
@@ -83,6 +84,7 @@ class LakeTable:
     schema      columns that `append` and `merge` write
     keys        columns that identify a row; () = rows are only appended
     partitions  columns by whose values the files are divided
+    any_values  True if the values of `partitions` may be anything, so they name no directories
     feed        True if the table keeps the rows that `changes` returns
     catalog     Spark catalog that has the table as CATALOG.NAME; "" = none
     searched    columns whose smallest and greatest values Delta keeps for each file; () = the first
@@ -97,13 +99,15 @@ class LakeTable:
     feed: bool = False
     catalog: str = ""
     searched: Sequence[str] = ()
+    any_values: bool = False
 
     def exists(self, spark: SparkSession) -> bool:
         return DeltaTable.isDeltaTable(spark, self.location)
 
     def _properties(self) -> dict[str, str]:
         searched = {_SEARCHED: ",".join(self.searched)} if self.searched else {}
-        return {**PROPERTIES, **(_FEED if self.feed else {}), **searched}
+        values = _ANY_VALUES if self.any_values else {}
+        return {**PROPERTIES, **(_FEED if self.feed else {}), **searched, **values}
 
     def register(self, spark: SparkSession) -> None:
         """Add the table to its catalog, if it exists and is not there yet.

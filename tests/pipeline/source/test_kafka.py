@@ -206,6 +206,8 @@ def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, lis
             "startingOffsets and startingTimestamp: they contradict",
         ),
         ({"subscribe": " , "}, "subscribe: it names no destination"),
+        ({"destinations": ","}, "destinations: it names no destination"),
+        ({"events": " "}, "events: it names no event"),
         ({"subscribe": "orders.*"}, "is a pattern, but here are names"),
         ({"subscribepattern": "("}, "subscribePattern: '\\(' is no regular expression"),
         ({"subscribepattern": ""}, "subscribePattern: it is empty"),

@@ -229,6 +229,19 @@ def test_xml(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
 
 
+def test_long_bodies_take_linear_time(spark: SparkSession) -> None:
+    """Each of the first three took minutes, and the last one overflowed the stack."""
+    xml = {
+        b"<?a?>" * 200: "the body is not one XML document",
+        b"<!--a-->" * 200: "the body is not one XML document",
+        b"<!--a-->" * 20_000 + b"<r><id>1</id></r>": None,
+    }
+    csv = {b"1,2,a" + b"\n" * 1_000_000 + b"x": "the body has more than one line"}
+    for format, expected in ((Format.XML, xml), (Format.CSV, csv)):
+        found = reasons(spark, [*expected], table(format=format))
+        assert dict(zip(expected, found, strict=True)) == expected
+
+
 def test_attributes_and_elements_of_xml_are_columns(spark: SparkSession) -> None:
     journal = Journal()
     journal.message(0, b'<o id="7"><customer>a</customer></o>', "text")
@@ -378,6 +391,10 @@ def test_null_key_is_quarantined(spark: SparkSession) -> None:
     assert reasons(
         spark, [b'{"id": 1, "customer": "a"}', b'{"customer": "a"}', b'{"id": 1}'], of
     ) == [None, "the key column id is null", "the key column customer is null"]
+    # Delta stores an empty text in a column of partition_by as NULL, which no later key equals
+    of = table(key=("customer", "id"), partition_by=("customer", "id"))
+    bodies = [b'{"id": 1, "customer": ""}', b'{"id": 1, "customer": "a"}']
+    assert reasons(spark, bodies, of) == ["the key column customer is null", None]
 
 
 def test_newest_message_of_a_key_and_its_deletion(spark: SparkSession) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +249,15 @@ def test_usual_and_other_fields_give_the_same_rows(
     assert counts.unknown_fields == 1 + 34 + 2 + 2 + 1
     assert len(rows) == 37
     assert [sequence for sequence, _ in bad] == [3, 4, 42, 43, 44, 5, 6]
+
+
+def test_any_text_may_be_the_value_of_a_partition(spark: SparkSession, tmp_path: Path) -> None:
+    lake = LakeDirectory(tmp_path)
+    customers = ["x" * 300, "a/b=c", "NUL: \0", "é"]
+    bodies = [json.dumps({"id": 1, "amount": 1, "customer": each}).encode() for each in customers]
+    write(spark, batch(spark, bodies, 1), table(partition_by=("customer",)), lake)
+    found = lake.rows(spark, "silver.orders", "customer")
+    assert found == sorted((each,) for each in customers)
 
 
 def test_counts_when_the_journal_is_read_again_for_another_table(

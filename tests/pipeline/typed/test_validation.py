@@ -93,6 +93,12 @@ schema = "_a STRING, A INT, a INT"
         assert problem.startswith(start)
 
 
+def test_partitions_are_of_no_binary_column(spark: SparkSession) -> None:
+    text = '[[table]]\nname = "a"\ndestination = "a"\nschema = "id BINARY"\npartition_by = ["id"]\n'
+    (problem,) = problems(spark, text)
+    assert problem.startswith("pipeline.toml:1: table 'a': partition_by 'id' is BINARY")
+
+
 @pytest.mark.parametrize(
     ("columns", "expected"),
     [

@@ -176,6 +176,14 @@ def _list(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
+def _listed(text: str, what: str) -> tuple[str, ...]:
+    """Return the names in a list that has one at least. Raises ValueError."""
+    names = _list(text)
+    if not names:
+        raise ValueError(f"it names no {what}")
+    return names
+
+
 def _boolean(text: str) -> Any:
     return _decoded(text.lower(), bool, "neither true nor false")
 
@@ -191,7 +199,7 @@ def _shape(text: str) -> Shape:
 
 
 def _globs(text: str) -> tuple[re.Pattern[str], ...]:
-    patterns = _list(text)
+    patterns = _listed(text, "destination, such as orders,topic:n")
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
             raise ValueError(f"{pattern!r} is no pattern")
@@ -199,7 +207,7 @@ def _globs(text: str) -> tuple[re.Pattern[str], ...]:
 
 
 def _events(text: str) -> tuple[Event, ...]:
-    names = _list(text.lower())
+    names = _listed(text.lower(), "event, such as published,acknowledged")
     if "*" in names:
         return tuple(Event)
     for event in names:
@@ -242,9 +250,7 @@ def _timestamp(text: str) -> int:
 
 def _subscribed(text: str) -> tuple[str, ...]:
     """Return the names in a list with commas. Raises ValueError."""
-    names = tuple(dict.fromkeys(_list(text)))
-    if not names:
-        raise ValueError("it names no destination, such as orders,topic:n")
+    names = tuple(dict.fromkeys(_listed(text, "destination, such as orders,topic:n")))
     for destination in names:
         if "*" in destination:
             raise ValueError(

@@ -75,9 +75,12 @@ _NOT_UTF8: Final = "the body is not UTF-8"
 _REPLACED: Final = "�"
 """Character that decoding puts where bytes are not UTF-8."""
 _XML_END: Final = (
-    r"^(?s)\\s*(?:<\\?.*?\\?>\\s*|<!--.*?-->\\s*)*<([^\\s/>]+).*(?:</\\1\\s*>|/>)\\s*$"
+    r"^(?s)\\s*+(?:(?:<\\?.*?\\?>|<!--.*?-->)\\s*+)*+<([^\\s/>]++).*(?:</\\1\\s*>|/>)\\s*$"
 )
-"""An XML document ends with the end tag of its first element, or with an empty element."""
+"""An XML document ends with the end tag of its first element, or with an empty element.
+
+Possessive (`+`): Java's search would take time exponential in the number of comments otherwise, or
+overflow its stack."""
 
 
 def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
@@ -203,7 +206,7 @@ def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
     # before the text is changed, which decodes it
     utf8 = f.when(~f.is_valid_utf8("_text"), f.lit(_NOT_UTF8))
     frame = frame.withColumn("_error", f.coalesce("_error", utf8))
-    frame = frame.withColumn("_text", f.regexp_replace("_text", r"[\r\n]+$", ""))
+    frame = frame.withColumn("_text", f.rtrim("_text", f.lit("\r\n")))
     lines = "instr(_text, '\"') = 0 AND _text RLIKE '[\\r\\n]'"
     quotes = "(length(_text) - length(replace(_text, '\"', ''))) % 2 = 1"
     return _strings(

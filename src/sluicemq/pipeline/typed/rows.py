@@ -197,6 +197,8 @@ def _with_key_reason(frame: DataFrame, table: TypedTable) -> DataFrame:
     good, reason = f.col("_good"), f.col("_reason")
     for name in table.key:
         null = f.col(quoted(name)).isNull()
+        if name in table.partition_by:
+            null = null | (f.col(quoted(name)).cast("string") == "")  # which Delta stores as NULL
         good = good & ~null
         reason = f.coalesce(reason, f.when(null, f.lit(f"the key column {name} is null")))
     return frame.withColumns({"_good": good, "_reason": reason})

@@ -16,6 +16,7 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
@@ -240,7 +241,8 @@ class _TableWriter:
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
-        self._rows = lake.table(name, columns, table.key, table.partition_by, feed=True)
+        rows = lake.table(name, columns, table.key, table.partition_by, feed=True)
+        self._rows = replace(rows, any_values=True)
         self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]

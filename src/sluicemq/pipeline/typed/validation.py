@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     AnsiIntervalType,
     ArrayType,
+    BinaryType,
     BooleanType,
     CalendarIntervalType,
     CharType,
@@ -141,6 +142,8 @@ def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
                 yield f"{title} {name!r} is no column of {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
                 yield f"{title} {name!r} is nested, which cannot be compared"
+            elif title == "partition_by" and isinstance(kinds[name], BinaryType):
+                yield f"partition_by {name!r} is BINARY, of which Delta keeps valid UTF-8 only"
 
 
 def _condition_faults(
