@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
@@ -19,7 +21,8 @@ from sluicemq.model.errors import ConfigurationError, ConnectionLost
 from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.auto import detect_protocol
-from sluicemq.server.listener import bind
+from sluicemq.server.limits import Admission
+from sluicemq.server.listener import OpenListener, bind
 from sluicemq.server.listener_settings import Listener
 from tests.server.conftest import Start
 
@@ -165,6 +168,24 @@ def test_unix_sockets_have_a_mode_and_go_with_the_broker(start: Start, tmp_path:
         assert client.receive(30).body == b"x"
     assert broker.stop() == 0
     assert not path.exists()
+
+
+def test_many_clients_may_connect_while_the_broker_is_busy(tmp_path: Path) -> None:
+    async def connect_at_once() -> None:
+        options = Listener(url=Url.parse(f"phpmq+unix://{tmp_path}/p.sock"))
+        batch: Any = SimpleNamespace(loop=asyncio.get_running_loop())
+        nothing: Any = None
+        listener = OpenListener(Admission(options, nothing, batch, nothing))
+        await listener.open()
+        with ExitStack() as stack:
+            clients = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(500)]
+            for client in clients:
+                client.setblocking(False)
+            refused = sum(client.connect_ex(options.url.path) != 0 for client in clients)
+            await listener.stop_accepting()
+        assert refused == 0
+
+    uvloop.run(connect_at_once())
 
 
 def test_a_socket_in_use_and_a_file_that_is_no_socket_are_left_alone(

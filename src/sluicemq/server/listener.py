@@ -25,6 +25,7 @@ from sluicemq.server.listener_settings import Listener
 from sluicemq.server.tls import Tls, TlsAcceptor
 
 BACKLOG: Final = 1024
+"""Connections that the kernel holds until the event loop accepts them."""
 
 _NO_IPV6: Final = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 """Errors of a machine that does not have an IPv6 address, or IPv6."""
@@ -57,10 +58,14 @@ class OpenListener:
         if self.tls is not None:
             self._tls_acceptor = TlsAcceptor(self.admission, self._connect, self.tls, sockets)
         elif self.url.path:
-            self._servers.append(await loop.create_unix_server(self._connect, sock=sockets[0]))
+            self._servers.append(
+                await loop.create_unix_server(self._connect, sock=sockets[0], backlog=BACKLOG)
+            )
         else:
             for each in sockets:
-                self._servers.append(await loop.create_server(self._connect, sock=each))
+                self._servers.append(
+                    await loop.create_server(self._connect, sock=each, backlog=BACKLOG)
+                )
         log.info("listening", url=str(self.url))
 
     @property

@@ -8,6 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from sluicemq.broker import EngineSettings
+from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.errors import FrameTooLarge
 from sluicemq.model.message import BodyKind
 from sluicemq.protocols.msglite import wire
@@ -353,6 +354,28 @@ def test_responses_to_a_disconnected_client_are_dropped(
     client.drop()
     worker.answer(OK, b"body", b"")
     assert harness.find(worker.reply.decode()) is None
+
+
+def test_a_blocked_request_is_withdrawn_with_its_client(
+    harness: Harness, client: Peer, worker: Worker
+) -> None:
+    harness.limit(ADDRESS, DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    client.put(GET)
+    for _ in range(3):
+        gone = harness.request()
+        gone.put(GET)
+        gone.drop()
+    destination = harness.find(ADDRESS)
+    assert destination is not None
+    assert not destination.parked
+    waiting = harness.request()
+    waiting.put(GET)
+    worker.take()
+    worker.answer(OK, b"first", b"")
+    worker.take()
+    worker.answer(OK, b"second", b"")
+    assert client.got().endswith(b"first")
+    assert waiting.got().endswith(b"second")
 
 
 def test_a_reply_address_that_is_removed(harness: Harness, client: Peer, worker: Worker) -> None:

@@ -61,6 +61,22 @@ def test_probe_is_answered_only_when_the_sends_before_it_are_stored(harness: Har
     assert harness.bodies("jobs") == [b"one"]
 
 
+def test_all_probes_behind_waiting_sends_are_answered(harness: Harness) -> None:
+    harness.limit("jobs", DestinationSettings(max_messages=1, overflow=Overflow.BLOCK))
+    peer, consumer = harness.connect(), harness.connect()
+    set_level(harness, SpaceLevel.LOW)
+    peer.send(b"jobs", b"one", b"two")
+    for number in b"1", b"2":
+        peer.send(PROBE + number, b"")
+    set_level(harness, SpaceLevel.ENOUGH)
+    assert peer.frames() == []
+    consumer.consume(b"jobs", 2)
+    assert consumer.bodies() == [b"one", b"two"]
+    assert [frame[1] for frame in peer.frames()] == [PROBE + b"1", PROBE + b"2"]
+    assert peer.session.buffered == 0
+    assert not peer.transport.paused
+
+
 def test_sends_without_content_count_while_they_wait(harness: Harness) -> None:
     peer = harness.connect()
     set_level(harness, SpaceLevel.LOW)

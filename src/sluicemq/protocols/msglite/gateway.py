@@ -64,6 +64,7 @@ class GatewaySession:
         "_broker",
         "_channel",
         "_owned",
+        "_parked",
         "_reader",
         "_replies",
         "_sent",
@@ -95,6 +96,8 @@ class GatewaySession:
         self._state = _State.READING
         self._owned: list[Destination] = []
         """Temporary queues R and B."""
+        self._parked: tuple[Destination, Message] | None = None
+        """Message that waits for room in the queue of the requests."""
         self._sent = SentDeliveries(broker, refill=True)
         self._alarm = Alarm(transport)
         self._put_off()
@@ -149,10 +152,13 @@ class GatewaySession:
         """Do nothing: `flushed` follows."""
 
     def closed(self) -> None:
-        """Delete the temporary queues; later messages to them are dropped."""
+        """Delete the temporary queues; later messages to them are dropped. Withdraw the request if
+        it still waits for room."""
         self._state = _State.CLOSED
         self._alarm.cancel()
         self._sent.unsent.clear()
+        if self._parked is not None:
+            self._broker.publisher.withdraw(*self._parked)
         owned, self._owned = self._owned, []
         for destination in owned:
             if not destination.removed:
@@ -213,7 +219,8 @@ class GatewaySession:
         self._put_off()
         broker.attach(reply.queue, self, Window(_WINDOW, True), owner=self)
         broker.publish(content, self._message(content, request.body))
-        broker.publish(target, head, _nothing)
+        if not broker.publish(target, head, _nothing):
+            self._parked = target, head
         self._channel.traffic.published += 2
         self._reader.discard()
 

@@ -108,7 +108,7 @@ class PhpmqSession:
         "_unsent",
         "_waiting",
         "_waiting_bytes",
-        "_waiting_probe",
+        "_waiting_probes",
     )
 
     def __init__(
@@ -146,8 +146,8 @@ class PhpmqSession:
         self._waiting: deque[tuple[Destination, Message]] = deque()
         """Sends that wait for disk space, and sends behind them."""
         self._waiting_bytes = 0
-        self._waiting_probe = b""
-        """Queue of the probe to answer once they are durable; b"" if there is none."""
+        self._waiting_probes: list[bytes] = []
+        """Queues of the probes to answer once they are durable."""
         self._unsent = False
         """Dispatches are written that are not sent yet."""
 
@@ -364,7 +364,8 @@ class PhpmqSession:
         """
         if queue.startswith(PROBE):
             if self._waiting:
-                self._waiting_probe = queue
+                self._waiting_probes.append(queue)
+                self._count_waiting(len(queue))
             else:
                 self._answer_probe(queue)
             return None, ""
@@ -432,7 +433,7 @@ class PhpmqSession:
 
     def _go_on(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
-        if self._waiting and not self._send_waiting():
+        if (self._waiting or self._waiting_probes) and not self._send_waiting():
             if self._publisher.parked:
                 self._channel.hold(frames, _size(frames))
             elif not self._channel.closed:
@@ -452,7 +453,10 @@ class PhpmqSession:
         if not self._waiting:
             self._broker.publisher.when_space(self, self._space_returned)
         self._waiting.append((destination, message))
-        self._waiting_bytes += len(message.body) + WAITING_OVERHEAD
+        self._count_waiting(len(message.body))
+
+    def _count_waiting(self, size: int) -> None:
+        self._waiting_bytes += size + WAITING_OVERHEAD
         if self._waiting_bytes > MOST_WAITING:
             self._pause_reading()
 
@@ -478,8 +482,9 @@ class PhpmqSession:
             if not accepted:
                 self._hold_frames([])
                 return False
-        if self._waiting_probe:
-            probe, self._waiting_probe = self._waiting_probe, b""
+        self._waiting_bytes = 0
+        probes, self._waiting_probes = self._waiting_probes, []
+        for probe in probes:
             self._answer_probe(probe)
         return True
 
@@ -487,6 +492,7 @@ class PhpmqSession:
         if self._waiting:
             self._broker.publisher.forget_waiter(self)
             self._waiting.clear()
+            self._waiting_probes.clear()
             self._waiting_bytes = 0
 
     def _close_when_durable(self) -> None:
