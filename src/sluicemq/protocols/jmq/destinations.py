@@ -85,8 +85,10 @@ class Pattern:
                 signs.append(element)
             elif text != ">":
                 raise ValueError(f"{text[:80]!r} is no wildcard: {element!r} is no element")
-        if open_ended:
-            signs += ("*", ">") if text.endswith("*>") else (">",)
+        if text.endswith("*>"):
+            signs += ("*", ">")
+        elif open_ended and signs[-1:] != [">"]:  # `**.>` is `**`; `matches` expects one `>`
+            signs.append(">")
         # States of `matches`, in the bits of a number: bit n stands for the first n signs.
         self._end = 1 << len(signs)
         self._any = sum(1 << at for at, sign in enumerate(signs) if sign == "*")
