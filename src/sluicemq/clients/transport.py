@@ -315,12 +315,15 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         """True once there has been a connection."""
         self._up = asyncio.Event()
         self._end: ClientError | None = None
+        self._failure = ""
+        """Text of the error of the lost connection, or of the latest attempt to connect again."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._up.is_set():
-            async with time_limit(self.timeout, f"no connection in {self.timeout} s"):
+            what = f"no connection in {self.timeout} s: {self._failure}"
+            async with time_limit(self.timeout, what):
                 await self._up.wait()
         if self._end is not None:
             raise again(self._end)
@@ -345,7 +348,8 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             self._finish(reason)
             return
         self._up.clear()
-        self._run(self._reconnect(self._backoff, reason))
+        self._failure = str(reason)
+        self._run(self._reconnect(self._backoff))
 
     @abstractmethod
     async def _open(self, host: str, port: int) -> ConnectionT:
@@ -392,9 +396,8 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         else:
             self._up.set()
 
-    async def _reconnect(self, backoff: Backoff, reason: ClientError) -> None:
-        """Connect again after the connection has broken for `reason`; end the client after the last
-        attempt."""
+    async def _reconnect(self, backoff: Backoff) -> None:
+        """Connect again; end the client after the last attempt."""
         attempt = 0
         while not backoff.attempts or attempt < backoff.attempts:
             attempt += 1
@@ -402,11 +405,11 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             try:
                 connection = await self._connect()
             except ClientError as error:
-                reason = error
+                self._failure = str(error)
             else:
                 self._adopt(connection)
                 return
-        self._finish(ConnectionLost(f"given up after {attempt} attempts: {reason}"))
+        self._finish(ConnectionLost(f"given up after {attempt} attempts: {self._failure}"))
 
     async def _ping_regularly(self) -> None:
         while True:

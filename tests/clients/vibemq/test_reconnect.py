@@ -15,7 +15,7 @@ from sluicemq.clients.vibemq import (
     Subscription,
     VibeMQClient,
 )
-from sluicemq.model.errors import ConnectionLost
+from sluicemq.model.errors import ConnectionLost, RequestTimeout
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.clients.vibemq.script import SOON, Script, acknowledge, saying, script
@@ -156,6 +156,26 @@ def test_a_refused_login_is_tried_again_after_a_break() -> None:
         broker.connections[-1].close()
         await broker.hears(lambda: broker.types().count(wire.CONNECT) == 4)
         await client.ping()
+        await client.close()
+
+    script(scenario, answer)
+
+
+def test_a_request_while_disconnected_reports_why_there_is_no_connection() -> None:
+    def answer(frame: Frame) -> list[Frame]:
+        if frame.type == wire.CONNECT and len(brokers[0].connections) > 1:
+            return [Frame(wire.ERROR, frame.id, error_code="AUTH_FAILED")]
+        return acknowledge(frame)
+
+    brokers: list[Script] = []
+
+    async def scenario(broker: Script, port: int) -> None:
+        brokers.append(broker)
+        client = await VibeMQClient.connect(port=port, reconnect=SOON, timeout=0.2)
+        broker.connections[-1].close()
+        await broker.hears(lambda: broker.types().count(wire.CONNECT) == 3)
+        with pytest.raises(RequestTimeout, match=r"no connection in 0\.2 s: AUTH_FAILED"):
+            await client.ping()
         await client.close()
 
     script(scenario, answer)
