@@ -563,7 +563,7 @@ def _permission(
     granted = set()
     for each in operations if isinstance(operations, list) else [operations]:
         spelling = each.lower() if isinstance(each, str) else each
-        if isinstance(spelling, bool) or spelling not in _OPERATIONS:
+        if type(spelling) not in (str, int) or spelling not in _OPERATIONS:
             plan.leave(
                 "permission", f"{each!r} of {user} on {pattern}", "no operation has that name"
             )
