@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,7 @@ import sluicemq
 from sluicemq.broker import broker
 from sluicemq.cli import console, main
 from sluicemq.model.errors import ConnectionLost
-from tests.cli.conftest import Run
+from tests.cli.conftest import Run, RunningBroker
 
 
 def test_version(run: Run) -> None:
@@ -84,3 +87,14 @@ def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.Mon
     assert result.code == 1
     assert result.err.startswith("error: gone\n")
     assert "sluicemq serve" in result.err
+
+
+def test_characters_that_the_locale_lacks_are_escaped(run: Run, broker: RunningBroker) -> None:
+    run("messages", "publish", "prices", "3 €", *broker.where)
+    command = [sys.executable, "-m", "sluicemq.cli", "messages", "list", "prices", "--body"]
+    environment = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    result = subprocess.run(
+        [*command, *broker.where], env=environment, capture_output=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"3 \\u20ac" in result.stdout

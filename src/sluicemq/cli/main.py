@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from io import TextIOWrapper
 from typing import Annotated, Any, Final
 
 import typer
@@ -142,6 +143,9 @@ def run_app(app: typer.Typer, name: str, arguments: Sequence[str] | None = None)
 
 def run() -> None:
     """Entry point of the installed program."""
+    if isinstance(sys.stdout, TextIOWrapper):
+        # names, bodies and bars may have characters that the encoding of the locale lacks
+        sys.stdout.reconfigure(errors="backslashreplace")
     sys.exit(main())
 
 
