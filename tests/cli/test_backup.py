@@ -106,6 +106,20 @@ def test_broker_creates_the_backup_itself(run: Run, broker: LocalBroker, tmp_pat
     assert run("backup", "verify", f"{home}/two", "--json").code == 0
 
 
+def test_users_are_backed_up_from_any_working_directory(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The path of the user database is relative to the working directory of the broker."""
+    users = tmp_path / "own.json"
+    environment = {"SLUICEMQ_AUTH__USERS_FILE": "own.json"}
+    with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0"], environment=environment):
+        where = ("--data-dir", str(tmp_path / "data"))
+        assert run("users", "add", "root", "--superuser", "--no-password", *where).code == 0
+        monkeypatch.chdir("/")
+        assert run("backup", "create", str(tmp_path / "backup"), *where).code == 0
+    assert (tmp_path / "backup" / "users.json").read_bytes() == users.read_bytes()
+
+
 def test_list_contains_unfinished_backups_but_no_data_directories(
     run: Run, broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -404,7 +404,7 @@ class BackupService(Service):
         return BackupList(
             directory=None if directory is None else str(directory),
             running=_running.locked(),
-            users_file=str(configuration.users_file),
+            users_file=str(configuration.users_file.absolute()),
             configuration=configuration.configuration,
             items=page.items,
             total=page.total,
