@@ -78,6 +78,11 @@ def test_output_cannot_control_the_terminal(run: Run) -> None:
     assert console.printable("a\x1b\udcffb\u202e") == "a\\x1b\\udcffb\\x202e"
 
 
+def test_errors_are_printed_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    console.complain("sluicemq.toml:100: [x] :key:", "[y] :key:")
+    assert capsys.readouterr().err == "error: sluicemq.toml:100: [x] :key:\n[y] :key:\n"
+
+
 def test_lost_connection_error_contains_advice(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def lose(**_: object) -> None:
         raise ConnectionLost("gone")

@@ -57,12 +57,12 @@ JsonFlag = Annotated[bool, typer.Option("--json", help="Print JSON, for scripts.
 def out(width: int | None = None) -> Console:
     """Return a new console on standard output: one per call, because tests and shells redirect
     it."""
-    return Console(highlight=False, soft_wrap=True, width=width)
+    return Console(highlight=False, emoji=False, soft_wrap=True, width=width)
 
 
 def err() -> Console:
     """Return a console on standard error."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, emoji=False, soft_wrap=True)
 
 
 def print_json(value: Any) -> None:
