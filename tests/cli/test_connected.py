@@ -94,11 +94,18 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
     which = ["--subscription", found[0]["name"]]
     (message,) = listed(ask, "messages", "list", "topic:subscribed", *which)["items"]
     assert message["subscription"] == found[0]["name"]
+    board = ("--subscription", "board")
+    unclear = ask("messages", "list", "topic:subscribed", *board)
+    assert unclear.code == 2
+    assert found[1]["name"] in unclear.err
     delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
     several = ask(*delete)
     assert several.code == 2
     assert "--client-id" in several.err
     assert ask(*delete, "--client-id", "first").code == 0
+    assert len(listed(ask, "messages", "list", "topic:subscribed", *board)["items"]) == 1
+    assert ask("messages", "delete", "topic:subscribed", "--all", *board, "--yes").code == 0
+    assert listed(ask, "messages", "list", "topic:subscribed", *board)["items"] == []
     assert ask(*delete).code == 0
     assert listed(ask, "subscriptions", "--topic", "subscribed") == []
     gone = ask(*delete)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -206,8 +207,8 @@ def delete(
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
     found = [
         item.name
-        for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=destination))
-        if name in (item.display_name, item.name) and client_id in (None, item.client_id)
+        for item in subscriptions_called(api, destination, name)
+        if client_id in (None, item.client_id)
     ]
     if len(found) > 1:
         raise UsageError(f"several clients have a subscription {name}: say which with --client-id")
@@ -220,6 +221,13 @@ def delete(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",
     )
+
+
+def subscriptions_called(api: Api, topic: str, name: str) -> Iterator[SubscriptionItem]:
+    """Yield the subscriptions of a topic that have a name, as listed or as in the API."""
+    for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=topic)):
+        if name in (item.display_name, item.name):
+            yield item
 
 
 def _topic(text: str) -> str:

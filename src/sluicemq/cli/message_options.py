@@ -43,7 +43,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.model.destination import Address
+from sluicemq.model.destination import Address, Kind
 from sluicemq.server.settings import Unit
 
 STATES: Final[tuple[MessageState, ...]] = ("ready", "unacked", "scheduled")
@@ -101,6 +101,22 @@ def check_state(state: str | None) -> MessageState:
     raise no_such("--state", "state", state or "", STATES)
 
 
+def subscription_name(api: Api, address: Address, listed: str | None) -> str:
+    """Return the name in the API of a topic's subscription; "" for none. Raises UsageError if
+    several clients have a subscription that is listed by that name."""
+    if listed is None or address.kind is not Kind.TOPIC:
+        return listed or ""
+    # imported here because it takes a while, and `send` imports this module
+    from sluicemq.cli.client_commands import subscriptions_called
+
+    found = [item.name for item in subscriptions_called(api, address.name, listed)]
+    if len(found) > 1:
+        raise UsageError(
+            f"several clients have a subscription {listed}: name one of {', '.join(found)}"
+        )
+    return found[0] if found else listed
+
+
 def describe(selection: Selection) -> str:
     """Return the selection as part of a sentence."""
     if selection.ids is not None:
@@ -135,7 +151,7 @@ def run_action(
         action=action,
         **selection._asdict(),
         target=MessageTarget.of(target) if target is not None else None,
-        subscription=subscription or "",
+        subscription=subscription_name(api, address, subscription),
         state=state,
     )
     done = 0

@@ -115,7 +115,7 @@ def list_messages(
         address=address,
         selector=selector or "",
         state=message_options.check_state(state),
-        subscription=subscription or "",
+        subscription=message_options.subscription_name(api, address, subscription),
         limit=limit,
         offset=offset,
         cursor=after or "",
