@@ -112,6 +112,17 @@ def test_contradictory_options_are_refused(
         place.target()
 
 
+def test_errors_name_the_environment_only_if_it_is_their_cause(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SLUICEMQ_CA", "ca.pem")
+    assert BrokerLocation(HERE).target().ca == ""
+    assert BrokerLocation("https://localhost").target().ca == "ca.pem"
+    monkeypatch.setenv("SLUICEMQ_URL", "phpmq://localhost")
+    with pytest.raises(ConfigurationError, match=r"^SLUICEMQ_URL: "):
+        BrokerLocation().target()
+
+
 def test_credentials_over_plain_http_print_a_warning(
     capfd: pytest.CaptureFixture[str],
 ) -> None:

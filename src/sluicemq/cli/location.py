@@ -215,13 +215,13 @@ class BrokerLocation(NamedTuple):
     def target(self) -> HttpTarget:
         """Return the broker's address and credentials; prompts for a missing password. Raises
         UsageError."""
-        url = self.url
+        url, source = self.url, "--url"
         if url is not None and self.data_dir is not None:
             raise UsageError("give either --url or --data-dir, not both")
         if url is None and self.data_dir is None and self.config is None:
-            url = os.environ.get("SLUICEMQ_URL") or None
+            url, source = os.environ.get("SLUICEMQ_URL") or None, "SLUICEMQ_URL"
         if url is not None:
-            return self._by_url(url)
+            return self._by_url(url, source)
         for option in ("user", "password_file", "token_file", "ca"):
             if getattr(self, option) is not None:
                 raise UsageError(
@@ -240,14 +240,14 @@ class BrokerLocation(NamedTuple):
         """Return the path of the admin socket in the broker's data directory."""
         return load_flags(self.config, self.data_dir).config.admin_socket
 
-    def _by_url(self, url: str) -> HttpTarget:
+    def _by_url(self, url: str, source: str) -> HttpTarget:
         try:
             found = target({"url": url})
         except ConfigurationError as error:
-            raise UsageError(f"--url: {error}") from None
-        if ca := self.ca or os.environ.get("SLUICEMQ_CA"):
-            if not found.secure:
-                raise UsageError("--ca has a meaning only with https://")
+            raise UsageError(f"{source}: {error}") from None
+        if self.ca is not None and not found.secure:
+            raise UsageError("--ca has a meaning only with https://")
+        if found.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
             found = found._replace(ca=str(ca))
         if not found.authorization:
             found = found._replace(authorization=self._authorization(str(found)))
