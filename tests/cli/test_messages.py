@@ -241,6 +241,7 @@ def test_help_names_the_default_state(run: Run) -> None:
         (["publish", "q", "x", "-p", "n:int=three"], "'three' is no int"),
         (["publish", "q", "x", "-p", "n:complex=3"], "there is no type 'complex'"),
         (["publish", "q", "{", "--kind", "json"], "the body is no JSON"),
+        (["publish", "q", "[" * 5000, "--kind", "json"], "the body is no JSON"),
         (["publish", "q", "x", "--ttl", "soon"], "--ttl"),
         (["publish", "q", "x", "--correlation-id", "\udcff"], "is not UTF-8"),
     ],
