@@ -49,6 +49,7 @@ VALUES: dict[str, Any] = {
     "xid": XidView(1, "ab" * 64, "cd" * 64),
     "state": "prepared",
     "description": LONG,
+    "lease_until": 0,
     "unit": "",
 }
 """Long values of fields; every other field has a long name."""
