@@ -15,7 +15,7 @@ from sluicemq.protocols.java import dumps_map
 from tests.pipeline.jobs.events import Journal, frame
 
 JSON = (
-    b'{"id": 1, "amount": 2.5, "at": "2026-01-02T03:04:05Z", "tags": ["x"], "a b": true,'
+    b'{"id": 1, "amount": 2.5, "at": "2026-01-02T03:04:05Z", "tags": ["x"], "a-b": true,'
     b' "prices": [1.25, 100]}',
     b'{"id": 2, "amount": 10, "nothing": null, "inner": {"n": 1, "s": "t"}, "none": []}',
 )
@@ -36,7 +36,7 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
     check(spark, definition)
     (table,) = definition.tables
     assert [line.strip(" ,") for line in table.schema.strip().split("\n")] == [
-        "`a b` BOOLEAN",
+        "`a-b` BOOLEAN",
         "amount DECIMAL(18,1)",
         "at TIMESTAMP",
         "id BIGINT",
