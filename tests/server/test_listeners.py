@@ -17,7 +17,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.model.errors import ConfigurationError, ConnectionLost
+from sluicemq.model.errors import AddressUnavailable, ConnectionLost
 from sluicemq.model.url import Url
 from sluicemq.protocols.phpmq.wire import FROM_SERVER, Decoder, encode_consume, encode_send
 from sluicemq.server.auto import detect_protocol
@@ -151,7 +151,7 @@ def test_a_name_with_an_ipv6_address_on_a_machine_without_it() -> None:
     missing = "2001:db8::1"  # for documentation: no machine has it
     assert _bind(missing, "127.0.0.1") == ["127.0.0.1"]
     for hosts in ((missing,), ("192.0.2.1", "127.0.0.1")):
-        with pytest.raises(ConfigurationError, match=r"Cannot assign requested address\Z"):
+        with pytest.raises(AddressUnavailable, match=r"Cannot assign requested address\Z"):
             _bind(*hosts)
 
 

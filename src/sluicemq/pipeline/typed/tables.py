@@ -242,7 +242,7 @@ class _TableWriter:
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
         rows = lake.table(name, columns, table.key, table.partition_by, feed=True)
-        self._rows = replace(rows, any_values=True)
+        self._rows = replace(rows, any_values=bool(table.partition_by))
         self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]
