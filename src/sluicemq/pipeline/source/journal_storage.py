@@ -77,20 +77,20 @@ class JournalState(NamedTuple):
     """Readable contents of a journal at one moment.
 
     identity  16 hex digits; "" if there is no journal yet
-    durable   end of the readable part; None = no record yet
+    durable   end of the readable part; by default, there is no record yet
     firsts    first sequence number of each segment up to there, ascending
     ends      end of the records of each; 0 = see JournalStorage.records_end
     """
 
     identity: str
-    durable: DurableEnd | None
-    firsts: tuple[int, ...]
-    ends: tuple[int, ...]
+    durable: DurableEnd = DurableEnd(0, 0, -1)
+    firsts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
     @property
     def next(self) -> int:
         """First sequence number that cannot be read yet."""
-        return self.durable.sequence + 1 if self.durable is not None else 0
+        return self.durable.sequence + 1
 
     @property
     def earliest(self) -> int:
@@ -247,7 +247,7 @@ class DirectoryStorage(JournalStorage):
         identity = read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
-            return JournalState(text, None, (), ())
+            return JournalState(text)
         firsts = tuple(first for first in list_segments(self.path) if first <= durable.segment)
         ends = tuple(durable.offset if first == durable.segment else 0 for first in firsts)
         return JournalState(text, durable, firsts, ends)

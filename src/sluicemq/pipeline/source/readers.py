@@ -298,7 +298,4 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _end(state: JournalState) -> Offset:
-    durable = state.durable
-    if durable is None:
-        return Offset(state.identity, 0)
-    return Offset(state.identity, state.next, durable.segment, durable.offset)
+    return Offset(state.identity, state.next, state.durable.segment, state.durable.offset)
