@@ -50,8 +50,6 @@ class UnindexedTail:
     messages  columns of the messages, including messages moved to this segment
     """
 
-    __slots__ = ("addresses", "at", "messages")
-
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}

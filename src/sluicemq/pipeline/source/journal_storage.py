@@ -101,13 +101,11 @@ class JournalState(NamedTuple):
 class StoredSegment(ABC):
     """Open segment. It has no `close`, because columns and bodies may still refer to its memory.
 
-    key    identity of its content, for caches
     first  lowest sequence number it may contain
     index  index of a sealed segment, else None
     end    offset at which its records end
     """
 
-    key: tuple[object, ...]
     first: int
     index: SegmentIndex | None
     end: int
@@ -188,8 +186,6 @@ class JournalStorage(ABC):
 class Mapped(StoredSegment):
     """Memory-mapped segment file."""
 
-    __slots__ = ("_buffer", "_view", "end", "first", "index", "key")
-
     def __init__(self, view: MappedSegment, end: int) -> None:
         # SegmentView.close fails while columns refer to the mapping; the mapping is freed with the
         # last reference instead.
@@ -199,7 +195,7 @@ class Mapped(StoredSegment):
         self.index = view.index
         self.end = end
         status = os.stat(view.path)
-        self.key = (str(view.path), status.st_ino, status.st_mtime_ns, view.size)
+        self._key = (str(view.path), status.st_ino, status.st_mtime_ns, view.size)
 
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
         if not len(offsets):
@@ -214,11 +210,11 @@ class Mapped(StoredSegment):
         return DamagedFile(self._view.path, offset, what)
 
     def is_intact(self, strict: bool) -> bool | None:
-        known = _verified.find(self.key)
+        known = _verified.find(self._key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
-            known = _verified[self.key] = zlib_ng.crc32(covered) == self._view.crc
+            known = _verified[self._key] = zlib_ng.crc32(covered) == self._view.crc
         if strict and not known:
             self._view.verify()
         return known
