@@ -60,7 +60,7 @@ class UnindexedTail:
         if self.at >= end:
             return
         parts = []
-        for heads, data, base, _ in scan_segment(segment, self.at, end, ignore_damage):
+        for heads, data, base in scan_segment(segment, self.at, end, ignore_damage):
             types = heads["type"]
             named = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)
