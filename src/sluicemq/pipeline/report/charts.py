@@ -26,6 +26,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
+from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import words
 from sluicemq.pipeline.report.figures import (
     DAY_MINUTES,
@@ -33,11 +34,11 @@ from sluicemq.pipeline.report.figures import (
     PROTOCOLS,
     Bins,
     Counts,
-    Percentiles,
     ReportFigures,
     Row,
     Timeline,
     minute_of,
+    percentiles,
 )
 
 Size = tuple[int, int]
@@ -147,10 +148,9 @@ class Chart:
 
 
 def _latencies(timeline: Timeline) -> dict[str, Values]:
-    found = [Percentiles.of(counts) for counts in timeline.latency]
+    found = [percentiles(counts) for counts in timeline.latency]
     return {"acknowledged": timeline.latency.sum(axis=1)} | {
-        name: np.array([getattr(each, name) for each in found], float)
-        for name in ("p50", "p95", "p99")
+        name: np.array([each[name] for each in found], float) for name in PERCENTILES
     }
 
 

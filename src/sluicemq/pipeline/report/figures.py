@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
+from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import words
 
 Counts = NDArray[np.int64]
@@ -124,19 +125,10 @@ class Timeline:
     seconds: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles of published-to-acknowledged in ms; None without any acknowledgement."""
-
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-
-    @classmethod
-    def of(cls, counts: Counts) -> Self:
-        """Return the percentiles of a histogram, given as a count per bucket."""
-        sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
-        return cls(*(histogram.percentile(sparse, share) for share in (0.5, 0.95, 0.99)))
+def percentiles(counts: Counts) -> dict[str, float | None]:
+    """Return PERCENTILES of a histogram, given as a count per bucket; None without any count."""
+    sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
+    return {name: histogram.percentile(sparse, share) for name, share in PERCENTILES.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +136,7 @@ class Totals:
     """Sums over a period.
 
     backlog  ready messages at the end of the period; None without any depth event
+    latency  PERCENTILES of published-to-acknowledged in ms; None without any acknowledgement
     """
 
     published: int = 0
@@ -154,7 +147,7 @@ class Totals:
     dead_lettered: int = 0
     late_events: int = 0
     backlog: int | None = None
-    latency: Percentiles = field(default_factory=Percentiles)
+    latency: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PERCENTILES))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -338,7 +331,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     rank[busiest[:shown]] = np.arange(shown)
     entry, bucket, count = _entries(gold["end_to_end"])
     latency = _sums((at[entry], bucket), count, (bins.count, histogram.LAST + 1))
-    report.latency = Percentiles.of(latency.sum(axis=0))
+    report.latency = percentiles(latency.sum(axis=0))
     latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
     arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
     period = (report.since, report.until)
@@ -352,7 +345,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
             kind=names[1],
             name=names[2],
             arrivals=arrivals[row],
-            latency=Percentiles.of(latencies[row]),
+            latency=percentiles(latencies[row]),
             backlog=sum(backlogs) if backlogs else None,
             **totals,
         )
