@@ -160,7 +160,7 @@ CHARTS: Final = {
         "Messages in by protocol as stacked bars, messages out as a line.",
         lambda line: {
             **{f"in by {PROTOCOLS[name]}": values for name, values in line.arrivals.items()},
-            "out": line.acknowledged,
+            "out": line.counts["acknowledged"],
         },
         total=True,
     ),
@@ -173,15 +173,15 @@ CHARTS: Final = {
     "backlog": Chart(
         "Backlog",
         "Ready and unacknowledged messages at the end of each period of time.",
-        lambda line: {"ready": line.backlog, "unacknowledged": line.unacked},
+        lambda line: {"ready": line.counts["backlog"], "unacknowledged": line.counts["unacked"]},
     ),
     "troubles": Chart(
         "Redelivered, expired, dead",
         "Messages that were redelivered, expired or became dead letters.",
         lambda line: {
-            "dead letters": line.dead_lettered,
-            "expired": line.expired,
-            "redelivered": line.redelivered,
+            "dead letters": line.counts["dead_lettered"],
+            "expired": line.counts["expired"],
+            "redelivered": line.counts["redelivered"],
         },
         total=True,
     ),
@@ -194,7 +194,7 @@ def charts(report: ReportFigures) -> dict[str, Chart]:
         return {}
     has_data = {
         "latency": report.timeline.latency.any(),
-        "backlog": report.timeline.backlog is not None,
+        "backlog": "backlog" in report.timeline.counts,
         "troubles": report.redelivered or report.expired or report.dead_lettered,
     }
     return {name: chart for name, chart in CHARTS.items() if has_data.get(name, True)}

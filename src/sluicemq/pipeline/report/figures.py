@@ -47,6 +47,7 @@ SUMMED: Final = (
     "dead_lettered",
     "late_events",
 )
+COUNTED: Final = ("acknowledged", "redelivered", "expired", "dead_lettered")
 DEPTHS: Final = ("backlog", "unacked")
 COLUMNS: Final = (
     *("broker", "destination_kind", "destination", "minute", "protocol"),
@@ -107,21 +108,17 @@ class Timeline:
     """Traffic of all destinations, per bin of time.
 
     arrivals  published messages, per protocol (PROTOCOLS) that has any
+    counts    further columns of gold: sums of COUNTED, and the latest DEPTHS at the end of each
+              bin, which are absent without any depth event
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, unacked   latest depths at the end of each bin; None without any depth event
     seconds   seconds of each bin within the period
     """
 
     bins: Bins
     arrivals: dict[str, Counts]
-    acknowledged: Counts
-    redelivered: Counts
-    expired: Counts
-    dead_lettered: Counts
+    counts: dict[str, Counts]
     latency: Counts
-    backlog: Counts | None
-    unacked: Counts | None
     seconds: NDArray[np.float64]
 
 
@@ -366,7 +363,7 @@ def _timeline(
     bins: Bins,
     at: Counts,
     latency: Counts,
-    depths: Row,
+    depths: dict[str, Counts],
 ) -> Timeline:
     """Return the traffic of a period in minutes, its end excluded. `at` is the bin of each row."""
     known = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
@@ -374,21 +371,19 @@ def _timeline(
     arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
     edges = bins.start + bins.width * np.arange(bins.count + 1)
     covered = np.diff(edges.clip(*period))
-    counted = ("acknowledged", "redelivered", "expired", "dead_lettered")
     return Timeline(
         bins=bins,
         arrivals={name: line for name, line in zip(PROTOCOLS, arrivals, strict=True) if line.any()},
         latency=latency,
         seconds=covered.astype(np.float64) * MINUTE,
-        **{name: _sums(at, np.asarray(gold[name]), bins.count) for name in counted},
-        **depths,
+        counts={name: _sums(at, np.asarray(gold[name]), bins.count) for name in COUNTED} | depths,
     )
 
 
 def _depths(
     gold: pa.RecordBatch, owner: Counts, at: Counts, minute: Counts, bins: int
-) -> tuple[Row, dict[int, int]]:
-    """Return the lines of DEPTHS, None without any depth, and each owner's latest backlog.
+) -> tuple[dict[str, Counts], dict[int, int]]:
+    """Return the lines of DEPTHS and each owner's latest backlog, both empty without any depth.
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
@@ -396,7 +391,7 @@ def _depths(
     rows = rows.assign(**{name: gold[name].to_pandas() for name in DEPTHS})
     rows = rows.dropna(subset=["backlog"]).fillna(0).sort_values("minute", kind="stable")
     if rows.empty:
-        return dict.fromkeys(DEPTHS), {}
+        return {}, {}
     rows = pd.concat([rows.drop_duplicates("owner").assign(bin=0), rows])
     latest = rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
     latest = latest.reindex(range(bins)).ffill()
