@@ -189,11 +189,8 @@ class HttpStorage(JournalStorage):
         )
 
     def header(self, first: int) -> SegmentHeader:
-        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
-
-    def path(self, first: int) -> Path:
-        """Return the name of a segment for error messages."""
-        return Path(f"{self.name}{API}/segments/{first}")
+        place = Path(f"{self.name}{API}/segments/{first}")  # for error messages
+        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), place)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
