@@ -16,7 +16,6 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.pipeline.jobs.batch import bronze
-from sluicemq.pipeline.jobs.gold import gold
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import identity
 from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
@@ -25,7 +24,7 @@ from sluicemq.pipeline.session import SHORT_JOB, session
 from sluicemq.pipeline.typed.definition import Definition, load_definition
 from sluicemq.pipeline.typed.gold import query
 from sluicemq.pipeline.typed.tables import process
-from tests.pipeline.jobs.events import rows
+from tests.pipeline.jobs.events import gold, rows
 from tests.pipeline.typed.lakes import LakeDirectory
 
 BRONZE_KEYS = ("sequence", "record_index")

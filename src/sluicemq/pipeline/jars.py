@@ -37,7 +37,6 @@ LINKS: Final = ("bin", "conf", "jars", "sbin")
 """Directories of the PySpark package that the home of local sessions links to."""
 _SCALA: Final = "2.13"
 _VERSIONED: Final = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.-]*)\.jar")
-_RESOLVER: Final = "sluicemq.pipeline.jars"
 _TIMEOUT: Final = 1800.0
 """Seconds for all downloads: the connector of S3 has 690 MB."""
 
@@ -138,7 +137,7 @@ def _resolve(requested: str) -> list[Path]:
     }
     # A process of its own: packages are resolved when the JVM starts, which happens once.
     done = subprocess.run(
-        [sys.executable, "-m", _RESOLVER],
+        [sys.executable, "-m", __name__],
         env=environment,
         capture_output=True,
         text=True,

@@ -130,7 +130,7 @@ def session(
     if submitted:
         SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
         configured = dict(SparkConf().getAll())
-        _expect_submitted(libraries)
+        _expect_submitted()
     else:
         os.environ["JAVA_HOME"] = str(find_java())
         configured = _spark_defaults()
@@ -204,10 +204,10 @@ def materialized(rows: DataFrame) -> DataFrame:
     return rows.localCheckpoint(storageLevel=level)
 
 
-def _expect_submitted(libraries: Collection[str]) -> None:
+def _expect_submitted() -> None:
     """Check the class path of a submitted program, which cannot be extended any more."""
     utils = SparkContext._jvm.org.apache.spark.util.Utils  # type: ignore[union-attr]
-    if jars.DELTA in libraries and not utils.classIsLoadable(_DELTA):
+    if not utils.classIsLoadable(_DELTA):
         raise ConfigurationError(
             "Delta Lake is not on the class path: spark-submit --jars "
             '"$(sluicemq pipeline jars)" adds it'

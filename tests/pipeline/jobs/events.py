@@ -11,6 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.pipeline.delta import LakeTable
+from sluicemq.pipeline.jobs.gold import complete, sums
 from sluicemq.pipeline.schema import EVENTS, Event
 
 START = datetime(2026, 3, 2, 10, 0, tzinfo=UTC)
@@ -21,6 +22,11 @@ Row = dict[str, Any]
 
 def at(seconds: float) -> datetime:
     return START + timedelta(seconds=seconds)
+
+
+def gold(events: DataFrame, broker: str, **options: Any) -> DataFrame:
+    """Return events as rows of GOLD."""
+    return complete(sums(events, broker), **options)
 
 
 class Journal:

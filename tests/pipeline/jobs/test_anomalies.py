@@ -12,13 +12,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.pipeline.delta import Tag
 from sluicemq.pipeline.jobs.anomalies import anomalies
-from sluicemq.pipeline.jobs.gold import gold
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.maintain import find_anomalies
 from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD
 from sluicemq.pipeline.jobs.silver import silver
 from sluicemq.pipeline.schema import Event
-from tests.pipeline.jobs.events import START, Journal, Row, at, frame, sorted_rows
+from tests.pipeline.jobs.events import START, Journal, Row, at, frame, gold, sorted_rows
 from tests.pipeline.latencies import bucket_of
 
 

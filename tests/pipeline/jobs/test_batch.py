@@ -15,14 +15,13 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import LakeTable
-from sluicemq.pipeline.jobs import gold as gold_job
 from sluicemq.pipeline.jobs import silver as silver_job
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter, bronze
 from sluicemq.pipeline.jobs.lake import NAMES, Lake, journals
 from sluicemq.pipeline.jobs.maintain import maintain, rebuild
 from sluicemq.pipeline.jobs.schemas import BRONZE, GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.schema import Event
-from tests.pipeline.jobs.events import Journal, Row, frame, rows
+from tests.pipeline.jobs.events import Journal, Row, frame, gold, rows
 
 JOURNAL = "0123456789abcdef"
 
@@ -99,7 +98,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     whole = frame(spark, events)
     found = contents(spark, lake)
     assert found == (
-        rows(gold_job.gold(whole, "b"), GOLD, GOLD_KEYS),
+        rows(gold(whole, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
         rows(bronze(whole, "b"), BRONZE, ("sequence",)),
     )
@@ -291,7 +290,7 @@ def test_the_zone_of_the_machine_does_not_matter(spark: SparkSession, tmp_path: 
     writer = LakeWriter(spark, lake, JOURNAL, ["gold"])
     for start in (0, 20):
         writer.write(frame(spark, events[start : start + 20]), start + 1, start + 20)
-    whole = rows(gold_job.gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
+    whole = rows(gold(frame(spark, events), "b"), GOLD, GOLD_KEYS)
     assert rows(lake.gold.read(spark), GOLD, GOLD_KEYS) == whole
 
 
@@ -304,7 +303,7 @@ def test_a_repeated_commit_has_no_effect(spark: SparkSession, tmp_path: Path) ->
         writer.write(frame(spark, events), 1, 30)
     whole = frame(spark, events)
     assert contents(spark, lake) == (
-        rows(gold_job.gold(whole, "b"), GOLD, GOLD_KEYS),
+        rows(gold(whole, "b"), GOLD, GOLD_KEYS),
         rows(silver_job.silver(whole, "b"), SILVER, SILVER_KEYS),
         rows(bronze(whole, "b"), BRONZE, ("sequence",)),
     )

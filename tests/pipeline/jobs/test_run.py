@@ -19,13 +19,13 @@ from sluicemq.cli.main import main
 from sluicemq.journal import Cause, FileJournal, Slots
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError, JournalError
-from sluicemq.pipeline.jobs import gold, run, silver
+from sluicemq.pipeline.jobs import run, silver
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.jobs.run import BatchProgress, PipelineJob, RunningQuery, Supervisor
 from sluicemq.pipeline.jobs.schemas import GOLD, GOLD_KEYS, SILVER, SILVER_KEYS
 from sluicemq.pipeline.typed.definition import Definition, GoldTable
-from tests.pipeline.jobs.events import rows
+from tests.pipeline.jobs.events import gold, rows
 from tests.pipeline.source.support import SMALL, deliver, depth, message, put, redeliver, settle
 from tests.support.polling import wait_until
 
@@ -65,7 +65,7 @@ class Traffic:
         found = rows(self.lake.silver.read(spark), SILVER, SILVER_KEYS)
         assert found == rows(silver.silver(events, "b"), SILVER, SILVER_KEYS)
         found = rows(self.lake.gold.read(spark), GOLD, GOLD_KEYS)
-        assert found == rows(gold.gold(events, "b"), GOLD, GOLD_KEYS)
+        assert found == rows(gold(events, "b"), GOLD, GOLD_KEYS)
         assert self.lake.bronze.read(spark).count() == events.count()
 
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import build
 from sluicemq.pipeline.report.figures import (
     MAX_BINS,
@@ -17,7 +18,6 @@ from sluicemq.pipeline.report.figures import (
     MINUTE,
     NO_REASON,
     Bins,
-    Percentiles,
     ReportFigures,
 )
 from tests.pipeline.latencies import ERROR
@@ -75,19 +75,19 @@ def test_sums_over_destinations_protocols_and_minutes() -> None:
     assert report.late_events == 2
     assert (report.since, report.until, report.seconds) == (MINUTES, MINUTES + 4, 240)
     assert (report.peak, report.peak_at) == (30, MINUTES + 3)
-    assert report.latency.p50 == pytest.approx(1.0, rel=ERROR)
-    assert report.latency.p99 == pytest.approx(100.0, rel=ERROR)
+    assert report.latency["p50"] == pytest.approx(1.0, rel=ERROR)
+    assert report.latency["p99"] == pytest.approx(100.0, rel=ERROR)
     line = report.timeline
     assert line is not None
     assert {name: values.tolist() for name, values in line.arrivals.items()} == {
         "phpmq": [5, 0, 0, 30],
         "jmq": [7, 0, 0, 0],
     }
-    assert line.acknowledged.tolist() == [2, 0, 0, 1]
-    assert line.dead_lettered.tolist() == [0, 0, 0, 2]
+    assert line.counts["acknowledged"].tolist() == [2, 0, 0, 1]
+    assert line.counts["dead_lettered"].tolist() == [0, 0, 0, 2]
     assert line.latency.sum(axis=1).tolist() == [2, 0, 0, 1]
     assert line.seconds.tolist() == [60.0] * 4
-    assert line.backlog is None
+    assert "backlog" not in line.counts
     assert report.backlog is None
 
 
@@ -102,10 +102,10 @@ def test_a_destination_keeps_its_backlog_between_gauges() -> None:
         )
     )
     assert report.timeline is not None
-    assert report.timeline.backlog is not None
-    assert report.timeline.unacked is not None
-    assert report.timeline.backlog.tolist() == [110, 110, 110, 110, 104, 104]
-    assert report.timeline.unacked.tolist() == [6, 6, 6, 6, 5, 5]
+    assert "backlog" in report.timeline.counts
+    assert "unacked" in report.timeline.counts
+    assert report.timeline.counts["backlog"].tolist() == [110, 110, 110, 110, 104, 104]
+    assert report.timeline.counts["unacked"].tolist() == [6, 6, 6, 6, 5, 5]
     assert report.backlog == 104
     assert [(queue.name, queue.backlog) for queue in report.queues] == [
         ("b", 100),
@@ -118,9 +118,9 @@ def test_before_its_first_gauge_a_backlog_has_its_value() -> None:
     gauges = [row(minute, backlog=minute, unacked=0, protocol="any") for minute in (10, 14, 199)]
     line = build(gold(row(0, "other", published=1), *gauges)).timeline
     assert line is not None
-    assert line.backlog is not None
+    assert "backlog" in line.counts
     assert line.bins.width == 5
-    assert line.backlog.tolist() == [10, 10, *[14] * 37, 199]
+    assert line.counts["backlog"].tolist() == [10, 10, *[14] * 37, 199]
 
 
 def test_the_busiest_have_rows_and_the_others_one() -> None:
@@ -132,11 +132,11 @@ def test_the_busiest_have_rows_and_the_others_one() -> None:
     report = build(gold(*rows, row(9, "q9", published=1)), top=2)
     assert [queue.name for queue in report.queues] == ["q9", "drained"]
     assert report.queues[0].arrivals.tolist() == [9, *[0] * 8, 1]
-    assert report.queues[1].latency == Percentiles()
+    assert report.queues[1].latency == dict.fromkeys(PERCENTILES)
     assert report.others is not None
     assert (report.other_count, report.others.published) == (3, 11)
     assert report.others.arrivals.tolist() == [11, *[0] * 9]
-    assert report.others.latency.p99 == pytest.approx(70.0, rel=ERROR)
+    assert report.others.latency["p99"] == pytest.approx(70.0, rel=ERROR)
 
 
 def test_equal_names_are_distinguished() -> None:
@@ -200,7 +200,7 @@ def test_parts_of_a_table_make_the_same_report() -> None:
 def figures(report: ReportFigures) -> object:
     line = report.timeline
     assert line is not None
-    assert line.backlog is not None
+    assert "backlog" in line.counts
     queues = [
         (each.name, each.published, each.backlog, each.latency, each.arrivals.tolist())
         for each in report.queues
@@ -213,7 +213,7 @@ def figures(report: ReportFigures) -> object:
         report.reasons,
         queues,
         line.latency.tolist(),
-        line.backlog.tolist(),
+        line.counts["backlog"].tolist(),
         {name: values.tolist() for name, values in line.arrivals.items()},
     )
 

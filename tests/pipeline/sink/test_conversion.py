@@ -25,9 +25,9 @@ from sluicemq.model.rows import (
     properties_of,
 )
 from sluicemq.pipeline.schema import TEXTS, TIME
-from sluicemq.pipeline.sink.conversion import MOST_BODY_BYTES, Converter, Values
+from sluicemq.pipeline.sink.conversion import Converter, Values
 from sluicemq.pipeline.sink.options import read
-from sluicemq.protocols.java import loads_map
+from sluicemq.protocols.java import MAX_SIZE, loads_map
 
 URL = {"url": "http://localhost:7680"}
 TYPES = {
@@ -336,7 +336,7 @@ def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
 
 
 def test_a_body_that_is_too_large_is_truncated() -> None:
-    body = b"<" + bytes(MOST_BODY_BYTES)
+    body = b"<" + bytes(MAX_SIZE)
     assert only({"body": body[:-1]}).body == body[:-1]
     rows = convert({"destination": ["q", "q"], "body": [b"x", body], "priority": [1, 2]})
     assert faults(rows) == {1: "the body has 73400321 bytes, 73400320 are the most"}

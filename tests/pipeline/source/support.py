@@ -30,8 +30,8 @@ from sluicemq.journal.format import (
 from sluicemq.journal.reader import read_records
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
+from sluicemq.model.rows import MAX_TIME
 from sluicemq.pipeline.schema import EVENTS, Event
-from sluicemq.pipeline.source.build import LATEST_MS
 from sluicemq.pipeline.source.options import (
     SourceOptions,
     arrow_columns,
@@ -271,14 +271,14 @@ def _fields(record: Record, address: Address) -> Row:
     row: Row = {
         "priority": made.priority,
         "durability": made.durability.name.lower(),
-        "expiration": moment(min(made.expiration, LATEST_MS) * 1000) if made.expiration else None,
+        "expiration": moment(min(made.expiration, MAX_TIME) * 1000) if made.expiration else None,
         "size": len(made.body),
         "body_kind": made.kind.name.lower(),
         "body": None if made.kind is BodyKind.NONE and not made.body else made.body,
         "message_id": _name(made.message_id) or None,
         "correlation_id": _name(made.correlation_id) or None,
         "type": _name(made.type) or None,
-        "deliver_at": moment(min(made.deliver_at, LATEST_MS) * 1000) if made.deliver_at else None,
+        "deliver_at": moment(min(made.deliver_at, MAX_TIME) * 1000) if made.deliver_at else None,
         "client_timestamp": moment(made.timestamp * 1000) if has_client_timestamp(made) else None,
     }
     if made.reply_to is not None:

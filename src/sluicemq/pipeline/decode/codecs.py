@@ -67,7 +67,7 @@ class DecodeOptions:
 
     ports: Mapping[int, str] = field(default_factory=lambda: PORTS)
     raw: Raw | None = None
-    max_frame_bytes: int = 73_400_320
+    max_frame_bytes: int = jmq.MAX_PACKET
     secrets: bool = False
 
     def __post_init__(self) -> None:

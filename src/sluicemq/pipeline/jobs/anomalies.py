@@ -55,7 +55,7 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
     found = [poison_messages(silver)]
     if span >= timedelta(minutes=STUCK_MINUTES):
-        found.append(stuck_queues(gold, silver))
+        found.append(stuck_queues(gold, silver, newest))
     if span >= _WEEK - timedelta(hours=1):
         found.append(latency_regressions(gold))
     together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
@@ -75,14 +75,16 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
     return frame.select(*ANOMALIES.names)
 
 
-def stuck_queues(gold: DataFrame, silver: DataFrame) -> DataFrame:
-    """Return destinations with ready messages and no acknowledgements."""
+def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataFrame:
+    """Return destinations with ready messages and no acknowledgements.
+
+    newest  the newest minute of each broker
+    """
     minutes = gold.groupBy(*_PLACE, "minute").agg(
         f.expr("max_by(struct(backlog, unacked, consumers), depth_time) AS depth"),
         f.sum("acknowledged").alias("acknowledged"),
         f.sum("published").alias("published"),
     )
-    newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
     waits = f.col("depth.backlog") + f.col("depth.unacked")
     # the last minute with acknowledgements or without ready messages
     moved = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))

@@ -1,6 +1,7 @@
 """Gold: events of each destination in each minute, by protocol.
 
-    gold(events)      rows of GOLD
+    sums(events)      counts, histograms and latest depths of a batch
+    complete(sums)    rows of GOLD
     COMBINED          expressions that combine a row with the existing row of the same key
 
 Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
@@ -57,22 +58,14 @@ _LONGEST: Final = tuple(f"{name}_max" for name in LATENCIES)
 _DEPTHS: Final = ("backlog", "unacked", "consumers", "depth_time")
 
 
-def gold(
-    events: DataFrame,
-    broker: str,
-    newest: datetime | None = None,
-    watermark: timedelta = WATERMARK,
+def complete(
+    sums: DataFrame, newest: datetime | None = None, watermark: timedelta = WATERMARK
 ) -> DataFrame:
-    """Return `events` (columns of schema.EVENTS; bodies are not used) as rows of GOLD.
+    """Return rows of `sums` as rows of GOLD.
 
     newest  time of the newest event before these; events of minutes that had ended by
             `watermark` before it also count as `late_events`
     """
-    return complete(sums(events, broker), newest, watermark)
-
-
-def complete(sums: DataFrame, newest: datetime | None, watermark: timedelta) -> DataFrame:
-    """Return rows of `sums` as rows of GOLD; parameters as for `gold`."""
     late = f.lit(0).cast("long")
     if newest is not None:
         limit = (newest - watermark).replace(second=0, microsecond=0)
@@ -108,7 +101,9 @@ COMBINED: Final = _combined()
 
 
 def sums(events: DataFrame, broker: str) -> DataFrame:
-    """Return Spark's part of `gold`, and the number of all events in `events`.
+    """Return the sums of `events` (columns of schema.EVENTS; bodies are not used) by key.
+
+    They include the number of all events.
 
     The query contains nothing that changes between batches, such as a time to compare with,
     because Spark would compile it again for each batch.

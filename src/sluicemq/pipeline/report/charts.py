@@ -26,6 +26,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
+from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import words
 from sluicemq.pipeline.report.figures import (
     DAY_MINUTES,
@@ -33,11 +34,11 @@ from sluicemq.pipeline.report.figures import (
     PROTOCOLS,
     Bins,
     Counts,
-    Percentiles,
     ReportFigures,
     Row,
     Timeline,
     minute_of,
+    percentiles,
 )
 
 Size = tuple[int, int]
@@ -147,10 +148,9 @@ class Chart:
 
 
 def _latencies(timeline: Timeline) -> dict[str, Values]:
-    found = [Percentiles.of(counts) for counts in timeline.latency]
+    found = [percentiles(counts) for counts in timeline.latency]
     return {"acknowledged": timeline.latency.sum(axis=1)} | {
-        name: np.array([getattr(each, name) for each in found], float)
-        for name in ("p50", "p95", "p99")
+        name: np.array([each[name] for each in found], float) for name in PERCENTILES
     }
 
 
@@ -160,7 +160,7 @@ CHARTS: Final = {
         "Messages in by protocol as stacked bars, messages out as a line.",
         lambda line: {
             **{f"in by {PROTOCOLS[name]}": values for name, values in line.arrivals.items()},
-            "out": line.acknowledged,
+            "out": line.counts["acknowledged"],
         },
         total=True,
     ),
@@ -173,15 +173,15 @@ CHARTS: Final = {
     "backlog": Chart(
         "Backlog",
         "Ready and unacknowledged messages at the end of each period of time.",
-        lambda line: {"ready": line.backlog, "unacknowledged": line.unacked},
+        lambda line: {"ready": line.counts["backlog"], "unacknowledged": line.counts["unacked"]},
     ),
     "troubles": Chart(
         "Redelivered, expired, dead",
         "Messages that were redelivered, expired or became dead letters.",
         lambda line: {
-            "dead letters": line.dead_lettered,
-            "expired": line.expired,
-            "redelivered": line.redelivered,
+            "dead letters": line.counts["dead_lettered"],
+            "expired": line.counts["expired"],
+            "redelivered": line.counts["redelivered"],
         },
         total=True,
     ),
@@ -194,7 +194,7 @@ def charts(report: ReportFigures) -> dict[str, Chart]:
         return {}
     has_data = {
         "latency": report.timeline.latency.any(),
-        "backlog": report.timeline.backlog is not None,
+        "backlog": "backlog" in report.timeline.counts,
         "troubles": report.redelivered or report.expired or report.dead_lettered,
     }
     return {name: chart for name, chart in CHARTS.items() if has_data.get(name, True)}

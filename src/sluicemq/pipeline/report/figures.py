@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from sluicemq.pipeline import histogram
+from sluicemq.pipeline.jobs.schemas import PERCENTILES
 from sluicemq.pipeline.report import words
 
 Counts = NDArray[np.int64]
@@ -46,6 +47,7 @@ SUMMED: Final = (
     "dead_lettered",
     "late_events",
 )
+COUNTED: Final = ("acknowledged", "redelivered", "expired", "dead_lettered")
 DEPTHS: Final = ("backlog", "unacked")
 COLUMNS: Final = (
     *("broker", "destination_kind", "destination", "minute", "protocol"),
@@ -106,37 +108,24 @@ class Timeline:
     """Traffic of all destinations, per bin of time.
 
     arrivals  published messages, per protocol (PROTOCOLS) that has any
+    counts    further columns of gold: sums of COUNTED, and the latest DEPTHS at the end of each
+              bin, which are absent without any depth event
     latency   bins x buckets (pipeline/histogram.py): messages by the time from published to
               acknowledged
-    backlog, unacked   latest depths at the end of each bin; None without any depth event
     seconds   seconds of each bin within the period
     """
 
     bins: Bins
     arrivals: dict[str, Counts]
-    acknowledged: Counts
-    redelivered: Counts
-    expired: Counts
-    dead_lettered: Counts
+    counts: dict[str, Counts]
     latency: Counts
-    backlog: Counts | None
-    unacked: Counts | None
     seconds: NDArray[np.float64]
 
 
-@dataclass(frozen=True, slots=True)
-class Percentiles:
-    """Percentiles of published-to-acknowledged in ms; None without any acknowledgement."""
-
-    p50: float | None = None
-    p95: float | None = None
-    p99: float | None = None
-
-    @classmethod
-    def of(cls, counts: Counts) -> Self:
-        """Return the percentiles of a histogram, given as a count per bucket."""
-        sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
-        return cls(*(histogram.percentile(sparse, share) for share in (0.5, 0.95, 0.99)))
+def percentiles(counts: Counts) -> dict[str, float | None]:
+    """Return PERCENTILES of a histogram, given as a count per bucket; None without any count."""
+    sparse = {int(bucket): int(counts[bucket]) for bucket in np.flatnonzero(counts)}
+    return {name: histogram.percentile(sparse, share) for name, share in PERCENTILES.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,6 +133,7 @@ class Totals:
     """Sums over a period.
 
     backlog  ready messages at the end of the period; None without any depth event
+    latency  PERCENTILES of published-to-acknowledged in ms; None without any acknowledgement
     """
 
     published: int = 0
@@ -154,7 +144,7 @@ class Totals:
     dead_lettered: int = 0
     late_events: int = 0
     backlog: int | None = None
-    latency: Percentiles = field(default_factory=Percentiles)
+    latency: dict[str, float | None] = field(default_factory=lambda: dict.fromkeys(PERCENTILES))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -338,7 +328,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     rank[busiest[:shown]] = np.arange(shown)
     entry, bucket, count = _entries(gold["end_to_end"])
     latency = _sums((at[entry], bucket), count, (bins.count, histogram.LAST + 1))
-    report.latency = Percentiles.of(latency.sum(axis=0))
+    report.latency = percentiles(latency.sum(axis=0))
     latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
     arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
     period = (report.since, report.until)
@@ -352,7 +342,7 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
             kind=names[1],
             name=names[2],
             arrivals=arrivals[row],
-            latency=Percentiles.of(latencies[row]),
+            latency=percentiles(latencies[row]),
             backlog=sum(backlogs) if backlogs else None,
             **totals,
         )
@@ -373,7 +363,7 @@ def _timeline(
     bins: Bins,
     at: Counts,
     latency: Counts,
-    depths: Row,
+    depths: dict[str, Counts],
 ) -> Timeline:
     """Return the traffic of a period in minutes, its end excluded. `at` is the bin of each row."""
     known = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
@@ -381,21 +371,19 @@ def _timeline(
     arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
     edges = bins.start + bins.width * np.arange(bins.count + 1)
     covered = np.diff(edges.clip(*period))
-    counted = ("acknowledged", "redelivered", "expired", "dead_lettered")
     return Timeline(
         bins=bins,
         arrivals={name: line for name, line in zip(PROTOCOLS, arrivals, strict=True) if line.any()},
         latency=latency,
         seconds=covered.astype(np.float64) * MINUTE,
-        **{name: _sums(at, np.asarray(gold[name]), bins.count) for name in counted},
-        **depths,
+        counts={name: _sums(at, np.asarray(gold[name]), bins.count) for name in COUNTED} | depths,
     )
 
 
 def _depths(
     gold: pa.RecordBatch, owner: Counts, at: Counts, minute: Counts, bins: int
-) -> tuple[Row, dict[int, int]]:
-    """Return the lines of DEPTHS, None without any depth, and each owner's latest backlog.
+) -> tuple[dict[str, Counts], dict[int, int]]:
+    """Return the lines of DEPTHS and each owner's latest backlog, both empty without any depth.
 
     A destination keeps the value of its latest depth; before its first one, it has the same
     value."""
@@ -403,7 +391,7 @@ def _depths(
     rows = rows.assign(**{name: gold[name].to_pandas() for name in DEPTHS})
     rows = rows.dropna(subset=["backlog"]).fillna(0).sort_values("minute", kind="stable")
     if rows.empty:
-        return dict.fromkeys(DEPTHS), {}
+        return {}, {}
     rows = pd.concat([rows.drop_duplicates("owner").assign(bin=0), rows])
     latest = rows.pivot_table(index="bin", columns="owner", values=[*DEPTHS], aggfunc="last")
     latest = latest.reindex(range(bins)).ffill()

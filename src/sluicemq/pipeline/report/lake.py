@@ -58,7 +58,7 @@ def report_lake(
     png: Path | None = None,
     top: int = TOP,
     title: str | None = None,
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] = lambda step: None,
 ) -> ReportFigures:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
@@ -77,12 +77,11 @@ def report_lake(
         raise ConfigurationError(
             f"there is no lake in {lake}: sluicemq pipeline run or backfill makes one"
         )
-    report_step = progress or (lambda _: None)
     existing = lake.tables(spark)
     present = {name: existing[name] for name in TABLES if name in existing}
-    report_step("how far the pipeline is")
+    progress("how far the pipeline is")
     state = _state(spark, present) if present else None
-    report_step("traffic")
+    progress("traffic")
     gold, anomalies, dead_letters = GOLD.empty_table(), None, None
     if "gold.traffic" in present:
         rows = lake.gold.read(spark).where(_within("minute", since, until))
@@ -102,10 +101,10 @@ def report_lake(
         until=until,
         top=top,
     )
-    report_step("the page")
+    progress("the page")
     write(report, out)
     if png is not None:
-        report_step("the pictures")
+        progress("the pictures")
         write_pngs(report, png)
     return report
 

@@ -41,11 +41,8 @@ from sluicemq.model.message import (
 from sluicemq.model.rows import MAX_TIME, MOST_NAME_BYTES, MOST_PROPERTIES_BYTES, Row
 from sluicemq.model.rows import row as row_of
 from sluicemq.pipeline.sink.options import SinkOptions
-from sluicemq.protocols.java import SerialError, dumps_map, inflate
+from sluicemq.protocols.java import MAX_SIZE, SerialError, dumps_map, inflate
 from sluicemq.protocols.transcoding import COMPRESSION
-
-MOST_BODY_BYTES: Final = 73_400_320
-"""Largest body that clients of all protocols can receive (the limit of JMQ)."""
 
 T = TypeVar("T")
 Faults = dict[int, str]
@@ -316,7 +313,7 @@ class Converter:
             replies = columns["reply_to"].to_pylist()
             found["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
             found["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
-        if count and max(map(len, bodies)) > MOST_BODY_BYTES:
+        if count and max(map(len, bodies)) > MAX_SIZE:
             _check_bodies(bodies, faults)
         fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
@@ -338,10 +335,12 @@ class Converter:
 
 
 def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
-    """Record a fault for each body over the limit and truncate it for the dead letter."""
+    """Record a fault for each body over the limit and truncate it for the dead letter.
+
+    Clients of JMQ have the lowest limit of all protocols, MAX_SIZE."""
     for place, size in enumerate(map(len, bodies)):
-        if size > MOST_BODY_BYTES:
-            faults.setdefault(place, f"the body has {size} bytes, {MOST_BODY_BYTES} are the most")
+        if size > MAX_SIZE:
+            faults.setdefault(place, f"the body has {size} bytes, {MAX_SIZE} are the most")
             bodies[place] = bodies[place][:_BEGINNING]
 
 
@@ -364,7 +363,7 @@ def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:
             size = each.get(UNCOMPRESSED_SIZE)
             known = size if isinstance(size, int) else None
             with suppress(ProtocolError):
-                bodies[place] = inflate(bodies[place], known, MOST_BODY_BYTES)
+                bodies[place] = inflate(bodies[place], known, MAX_SIZE)
                 properties[place] = {
                     name: value for name, value in each.items() if name not in COMPRESSION
                 }

@@ -17,6 +17,7 @@ import pyarrow as pa
 from sluicemq.journal.format import HEADER_BYTES
 from sluicemq.model.errors import JournalError
 from sluicemq.model.message import BodyKind, Durability, Origin
+from sluicemq.model.rows import MAX_TIME
 from sluicemq.pipeline.schema import HEADERS, LOG_APPEND_TIME, TIME, Event
 from sluicemq.pipeline.source.headers import Headers, array_of, decode_fields
 from sluicemq.pipeline.source.heads import Column, Heads, Names, full_name, kind_of, name_of
@@ -26,8 +27,10 @@ from sluicemq.pipeline.source.options import PARTITION
 from sluicemq.pipeline.source.selection import (
     BODIED,
     EVENT_CODES,
+    IS_LIST,
     LIST_HEAD,
     LISTS,
+    REDELIVERED,
     flags,
     meta_sizes,
 )
@@ -37,17 +40,13 @@ Failed = Callable[[int, str], None]
 """Called with the row of a record and a description of its damage. May raise."""
 
 MOST_BINARY: Final = (1 << 31) - 1
-LATEST_MS: Final = 253_402_300_799_999
-"""End of the year 9999. Later times, which some clients use for "never", are reduced to it."""
 
 _PUBLISHED = EVENT_CODES[Event.PUBLISHED]
 _DELIVERED = EVENT_CODES[Event.DELIVERED]
-_REDELIVERED = EVENT_CODES[Event.REDELIVERED]
 _REQUEUED = EVENT_CODES[Event.REQUEUED]
 _DEPTH = EVENT_CODES[Event.DEPTH]
 
 _BODIED: Final = flags(BODIED)
-_LISTS: Final = flags(LISTS)
 _CONCERNED: Final = flags((*LISTS, _REQUEUED))
 
 _HEADERS: Final = frozenset((*HEADERS.names, "key", "headers"))
@@ -150,7 +149,7 @@ class BatchRecords:
         self._names = names
         self._journal = journal
         self._failed = failed
-        self._plain = bool((counts == 1).all()) and not _LISTS[codes].any()
+        self._plain = bool((counts == 1).all()) and not IS_LIST[codes].any()
         self.rows = heads.count if self._plain else int(counts.sum())
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
@@ -221,12 +220,12 @@ class BatchRecords:
         Also checks that the length of each list equals its count field."""
         heads = self._heads
         starts = np.full(heads.count, -1, np.int64)
-        rows = np.flatnonzero(_LISTS[self._codes])
+        rows = np.flatnonzero(IS_LIST[self._codes])
         if len(rows):
             bodies = self._places[rows] + heads["body"][rows]
             listed_counts = self._words32[(bodies >> 2) + 1]
             sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
-            width = np.where(self._codes[rows] == _REDELIVERED, 12, 8)
+            width = np.where(self._codes[rows] == REDELIVERED, 12, 8)
             wrong = (
                 (listed_counts != self._counts[rows])
                 | (sizes != listed_counts * width)
@@ -244,7 +243,7 @@ class BatchRecords:
         numbers = np.where(codes == _PUBLISHED, self._field("sequence"), self._field("reference"))
         known = codes != _DEPTH
         if not self._plain:
-            listed = np.flatnonzero(_LISTS[codes])
+            listed = np.flatnonzero(IS_LIST[codes])
             starts = self._lists[listed]
             known[listed] = starts >= 0
             places = np.where(starts >= 0, (starts >> 3) + self._items[listed], 0)
@@ -298,7 +297,7 @@ class BatchRecords:
         codes = self._row_codes
         attempts = np.ones(self.rows, np.int64)
         known = codes == _DELIVERED
-        again = np.flatnonzero(codes == _REDELIVERED)
+        again = np.flatnonzero(codes == REDELIVERED)
         if len(again):
             # the attempts follow the numbers, one for each
             starts = self._lists[again] + 8 * self._spread(self._counts)[again]
@@ -315,7 +314,8 @@ class BatchRecords:
 
     def _moment(self, milliseconds: Integers, known: Mask | bool = True) -> pa.Array:
         """Return times in ms since 1970 as a column; null for 0 and where `known` is False."""
-        capped = np.clip(milliseconds, 0, LATEST_MS)
+        # some clients use later times for "never"
+        capped = np.clip(milliseconds, 0, MAX_TIME)
         return self._masked(TIME, capped * 1000, known & (milliseconds > 0))
 
     @cached_property

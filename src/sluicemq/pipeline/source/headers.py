@@ -8,7 +8,6 @@ from typing import Any, Final
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from sluicemq.journal.format import unescape
 from sluicemq.model.destination import Kind
@@ -94,8 +93,7 @@ class Headers:
 
     def text(self, name: str) -> pa.Array:
         """Return the column message_id, correlation_id or type; null if the message has none."""
-        array = _texts(self._columns[name])
-        return pc.if_else(pc.equal(array, ""), pa.scalar(None, pa.string()), array)
+        return _texts([text or None for text in self._columns[name]])
 
     def reply_to(self) -> pa.Array:
         """Return the reply destinations; a topic is written `topic:NAME`, a queue `NAME`."""

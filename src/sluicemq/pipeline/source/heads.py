@@ -132,13 +132,11 @@ class Stretch(NamedTuple):
     """Consecutive records.
 
     data  bytes of all of them; `base` is the offset of `data` in the segment
-    stop  offset behind the last record
     """
 
     heads: Heads
     data: pa.Buffer
     base: int
-    stop: int
 
 
 def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> Iterator[Heads]:
@@ -164,10 +162,9 @@ def scan_segment(
         view = memoryview(data)
         heads, stop = _records(view, at)
         if heads.count:
-            stretch = Stretch(heads, data, at, at + stop)
+            yield Stretch(heads, data, at)
             at += stop
             needed = STRETCH_BYTES
-            yield stretch
             continue
         padded = size_at(view, 0) + 7 & -8
         if len(view) < padded <= end - at:

@@ -189,11 +189,8 @@ class HttpStorage(JournalStorage):
         )
 
     def header(self, first: int) -> SegmentHeader:
-        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), self.path(first))
-
-    def path(self, first: int) -> Path:
-        """Return the name of a segment for error messages."""
-        return Path(f"{self.name}{API}/segments/{first}")
+        place = Path(f"{self.name}{API}/segments/{first}")  # for error messages
+        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), place)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
@@ -256,13 +253,11 @@ def _slot(view: SlotView) -> Slot:
 class RemoteSegment(StoredSegment):
     """Segment of a journal behind HTTP."""
 
-    __slots__ = ("_place", "end", "first", "index", "key")
-
     def __init__(self, place: HttpStorage, first: int, end: int) -> None:
         """Open a segment; `end` is the end of its records, 0 = read the index."""
         self._place = place
         self.first = first
-        self.key = (place.name, first, end)
+        self._key = (place.name, first, end)
         self.index = None
         self.end = end
         if not end:
@@ -270,7 +265,7 @@ class RemoteSegment(StoredSegment):
             self.index = SegmentIndex(memoryview(payload))
 
     def _read_index(self) -> tuple[int, bytes]:
-        known = _indexes.find(self.key)
+        known = _indexes.find(self._key)
         # the same address may serve another journal now
         if known is not None and self._place.last(self.first, TRAILER_BYTES)[1] == known[0]:
             return known[1:]
@@ -289,7 +284,7 @@ class RemoteSegment(StoredSegment):
         if not length or record[TYPE_AT] != RecordType.INDEX:
             raise self.damage(offset, "the index is not intact")
         found = offset, bytes(record[HEADER_BYTES:length])
-        _indexes[self.key] = end, *found
+        _indexes[self._key] = end, *found
         return found
 
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:

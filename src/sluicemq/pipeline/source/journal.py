@@ -50,8 +50,6 @@ class UnindexedTail:
     messages  columns of the messages, including messages moved to this segment
     """
 
-    __slots__ = ("addresses", "at", "messages")
-
     def __init__(self) -> None:
         self.at = 0
         self.addresses: dict[int, Address] = {}
@@ -62,7 +60,7 @@ class UnindexedTail:
         if self.at >= end:
             return
         parts = []
-        for heads, data, base, _ in scan_segment(segment, self.at, end, ignore_damage):
+        for heads, data, base in scan_segment(segment, self.at, end, ignore_damage):
             types = heads["type"]
             named = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)

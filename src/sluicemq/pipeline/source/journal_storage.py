@@ -77,20 +77,20 @@ class JournalState(NamedTuple):
     """Readable contents of a journal at one moment.
 
     identity  16 hex digits; "" if there is no journal yet
-    durable   end of the readable part; None = no record yet
+    durable   end of the readable part; by default, there is no record yet
     firsts    first sequence number of each segment up to there, ascending
     ends      end of the records of each; 0 = see JournalStorage.records_end
     """
 
     identity: str
-    durable: DurableEnd | None
-    firsts: tuple[int, ...]
-    ends: tuple[int, ...]
+    durable: DurableEnd = DurableEnd(0, 0, -1)
+    firsts: tuple[int, ...] = ()
+    ends: tuple[int, ...] = ()
 
     @property
     def next(self) -> int:
         """First sequence number that cannot be read yet."""
-        return self.durable.sequence + 1 if self.durable is not None else 0
+        return self.durable.sequence + 1
 
     @property
     def earliest(self) -> int:
@@ -101,13 +101,11 @@ class JournalState(NamedTuple):
 class StoredSegment(ABC):
     """Open segment. It has no `close`, because columns and bodies may still refer to its memory.
 
-    key    identity of its content, for caches
     first  lowest sequence number it may contain
     index  index of a sealed segment, else None
     end    offset at which its records end
     """
 
-    key: tuple[object, ...]
     first: int
     index: SegmentIndex | None
     end: int
@@ -188,8 +186,6 @@ class JournalStorage(ABC):
 class Mapped(StoredSegment):
     """Memory-mapped segment file."""
 
-    __slots__ = ("_buffer", "_view", "end", "first", "index", "key")
-
     def __init__(self, view: MappedSegment, end: int) -> None:
         # SegmentView.close fails while columns refer to the mapping; the mapping is freed with the
         # last reference instead.
@@ -199,7 +195,7 @@ class Mapped(StoredSegment):
         self.index = view.index
         self.end = end
         status = os.stat(view.path)
-        self.key = (str(view.path), status.st_ino, status.st_mtime_ns, view.size)
+        self._key = (str(view.path), status.st_ino, status.st_mtime_ns, view.size)
 
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
         if not len(offsets):
@@ -214,11 +210,11 @@ class Mapped(StoredSegment):
         return DamagedFile(self._view.path, offset, what)
 
     def is_intact(self, strict: bool) -> bool | None:
-        known = _verified.find(self.key)
+        known = _verified.find(self._key)
         if known is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
-            known = _verified[self.key] = zlib_ng.crc32(covered) == self._view.crc
+            known = _verified[self._key] = zlib_ng.crc32(covered) == self._view.crc
         if strict and not known:
             self._view.verify()
         return known
@@ -247,7 +243,7 @@ class DirectoryStorage(JournalStorage):
         identity = read_identity(self.path)
         text = identity.hex()[:IDENTITY_DIGITS] if identity is not None else ""
         if durable is None or not text:
-            return JournalState(text, None, (), ())
+            return JournalState(text)
         firsts = tuple(first for first in list_segments(self.path) if first <= durable.segment)
         ends = tuple(durable.offset if first == durable.segment else 0 for first in firsts)
         return JournalState(text, durable, firsts, ends)

@@ -116,7 +116,6 @@ class LagCounter:
         """Return the end of a segment's records and their number, BEYOND if it is unknown."""
         first = state.firsts[place]
         if place + 1 == len(state.firsts):
-            assert state.durable is not None
             return state.durable.offset, BEYOND
         if first not in self._sealed:
             trailer = self._storage.trailer(first)

@@ -48,24 +48,33 @@ from sluicemq.pipeline.source.reading import Reading, Share, log
 from sluicemq.pipeline.source.selection import Selection
 
 
-class BatchReader(DataSourceReader):
-    """One batch read. `schema` has the requested columns, as Spark expects them in Arrow.
+class _Reader:
+    """Base of both readers. `schema` has the requested columns, as Spark expects them in Arrow."""
+
+    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
+        self._options = options
+        self._place = connect(options)
+        self._reading = Reading(
+            self._place, schema, Selection.of(options), options.fail_on_data_loss
+        )
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the batches of one task."""
+        return self._reading.read(partition)
+
+
+class BatchReader(_Reader, DataSourceReader):
+    """One batch read.
 
     The reader accepts no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered
     read with the DataFrame or view, and later actions without the filter would see only the
     filtered rows. Options exclude records instead.
     """
 
-    def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        self._options = options
-        self._reading = Reading(
-            connect(options), schema, Selection.of(options), options.fail_on_data_loss
-        )
-
     def partitions(self) -> list[InputPartition]:
         """Plan the tasks. Raises JournalError, ConfigurationError."""
         reading = self._reading
-        journal = SourceJournal(reading.place)
+        journal = SourceJournal(self._place)
         start = start_of(journal, self._options, EARLIEST)
         end = end_of(journal, self._options)
         if 0 < start.explicit < journal.state.earliest:
@@ -78,20 +87,12 @@ class BatchReader(DataSourceReader):
             for task in share(weighed, self._options.min_partitions) or [[]]
         ]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one task."""
-        return self._reading.read(partition)
 
-
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reader of one query. Spark pickles it for the tasks and keeps one on the driver."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
-        self._options = options
-        self._place = connect(options)
-        self._reading = Reading(
-            self._place, schema, Selection.of(options), options.fail_on_data_loss
-        )
+        super().__init__(options, schema)
         self._target: Offset | None = None
         self._held = False
         self._acknowledged = -1
@@ -292,13 +293,6 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
         return [Share(task, journal.identity, begin.starts, {}) for task in tasks]
 
-    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the batches of one task."""
-        return self._reading.read(partition)
-
 
 def _end(state: JournalState) -> Offset:
-    durable = state.durable
-    if durable is None:
-        return Offset(state.identity, 0)
-    return Offset(state.identity, state.next, durable.segment, durable.offset)
+    return Offset(state.identity, state.next, state.durable.segment, state.durable.offset)

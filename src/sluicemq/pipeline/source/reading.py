@@ -205,7 +205,7 @@ class _RangeReader:
         index, part = self._segment.index, self._range
         if index is None:
             report = None if self._reading.strict else self._report
-            for heads, data, base, _ in scan_segment(self._segment, part.start, part.end, report):
+            for heads, data, base in scan_segment(self._segment, part.start, part.end, report):
                 if int(heads["sequence"][0]) >= part.high:
                     return
                 yield heads, partial(_scanned, data, base)

@@ -65,8 +65,8 @@ def _code_table() -> Column:
 
 
 _CODES: Final = _code_table()
-_IS_LIST: Final = flags(LISTS)
-_REDELIVERED: Final = EVENT_CODES[Event.REDELIVERED]
+IS_LIST: Final = flags(LISTS)
+REDELIVERED: Final = EVENT_CODES[Event.REDELIVERED]
 LIST_HEAD: Final = 8
 """Bytes before the numbers of a list record."""
 
@@ -87,9 +87,9 @@ def event_codes(heads: Heads) -> Column:
 def row_counts(heads: Heads, codes: Column) -> Column:
     """Return the number of rows of each record."""
     counts = np.ones(heads.count, np.int64)
-    lists = np.flatnonzero(_IS_LIST[codes])
+    lists = np.flatnonzero(IS_LIST[codes])
     if len(lists):
-        width = np.where(codes[lists] == _REDELIVERED, 12, 8)
+        width = np.where(codes[lists] == REDELIVERED, 12, 8)
         content = heads["size"][lists].astype(np.int64) - heads["body"][lists] - LIST_HEAD
         counts[lists] = np.maximum(content, 0) // width
     return counts
