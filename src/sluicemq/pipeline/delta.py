@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, NamedTuple
 
@@ -37,13 +37,23 @@ INTERPRETED: Final = {
 That is half of the processor time of computing a table's state (with 8,000 files still a part), and
 a third of that of the tasks of a merge of a few hundred rows. With 8,000 rows a merge takes as long
 without it, and with 50,000 an eighth longer."""
-_FEED: Final = {"delta.enableChangeDataFeed": "true"}
-_ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
-_SEARCHED: Final = "delta.dataSkippingStatsColumns"
+CHANGES: Final = {"delta.enableChangeDataFeed": "true"}
+"""Property of a table that keeps the rows that `LakeTable.changes` returns."""
+ANY_VALUES: Final = {"delta.randomizeFilePrefixes": "true"}
+"""Property of a table whose partitions may have any values, so that these name no directories."""
 _FEED_COLUMNS: Final = ("_change_type", "_commit_version", "_commit_timestamp")
 _APPLICATION: Final = "spark.databricks.delta.write.txnAppId"
 _VERSION: Final = "spark.databricks.delta.write.txnVersion"
 NO_COLUMNS: Final = StructType()
+
+
+def searched_by(*columns: str) -> dict[str, str]:
+    """Return the property of a table that rows are selected from by these columns.
+
+    Delta keeps their smallest and greatest values for each file, instead of those of the first 32
+    columns, which costs a sixth of the time of a write.
+    """
+    return {"delta.dataSkippingStatsColumns": ",".join(columns)}
 
 
 class Tag(NamedTuple):
@@ -84,11 +94,8 @@ class LakeTable:
     schema      columns that `append` and `merge` write
     keys        columns that identify a row; () = rows are only appended
     partitions  columns by whose values the files are divided
-    any_values  True if the values of `partitions` may be anything, so they name no directories
-    feed        True if the table keeps the rows that `changes` returns
     catalog     Spark catalog that has the table as CATALOG.NAME; "" = none
-    searched    columns whose smallest and greatest values Delta keeps for each file; () = the first
-                32, which costs a sixth of the time of a write
+    properties  properties of Delta with which the table is created
     """
 
     name: str
@@ -96,18 +103,11 @@ class LakeTable:
     schema: StructType = NO_COLUMNS
     keys: Sequence[str] = ()
     partitions: Sequence[str] = ()
-    feed: bool = False
     catalog: str = ""
-    searched: Sequence[str] = ()
-    any_values: bool = False
+    properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
 
     def exists(self, spark: SparkSession) -> bool:
         return DeltaTable.isDeltaTable(spark, self.location)
-
-    def _properties(self) -> dict[str, str]:
-        searched = {_SEARCHED: ",".join(self.searched)} if self.searched else {}
-        values = _ANY_VALUES if self.any_values else {}
-        return {**PROPERTIES, **(_FEED if self.feed else {}), **searched, **values}
 
     def register(self, spark: SparkSession) -> None:
         """Add the table to its catalog, if it exists and is not there yet.
@@ -210,7 +210,7 @@ class LakeTable:
         # refuses another lake's table of this name before anything is written
         self.register(spark)
         # one commit, whose state Spark computes, and not two
-        writer.options(**self._properties()).partitionBy(*self.partitions).save(self.location)
+        writer.options(**self.properties).partitionBy(*self.partitions).save(self.location)
         self.register(spark)
 
     def merge(
@@ -270,11 +270,8 @@ class LakeTable:
         found = {}
         while entries.hasNext():
             each = entries.next()
-            written = each.lastUpdated()
-            milliseconds = int(written.get()) if written.isDefined() else 0
-            found[str(each.appId())] = TagState(
-                int(each.version()), datetime.fromtimestamp(milliseconds / 1000, UTC)
-            )
+            written = datetime.fromtimestamp(int(each.lastUpdated().get()) / 1000, UTC)
+            found[str(each.appId())] = TagState(int(each.version()), written)
         return found
 
     def progress(self, spark: SparkSession) -> dict[str, int]:

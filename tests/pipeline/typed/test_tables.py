@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -313,4 +314,5 @@ def test_two_lakes_and_several_tables_in_one_session(spark: SparkSession, tmp_pa
         assert counts["copies"].unknown_fields == 2
         assert lake.rows(spark, "silver.orders", "id") == [(id,)]
         assert lake.rows(spark, "silver.copies", "id") == [(id,)]
-    assert (tmp_path / "1" / "silver" / "orders" / "customer=a").is_dir()
+    detail = DeltaTable.forPath(spark, first.table("silver.orders").location).detail()
+    assert detail.select("partitionColumns").collect() == [(["customer"],)]

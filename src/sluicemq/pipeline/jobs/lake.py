@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -26,7 +27,14 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import NO_COLUMNS, HadoopFiles, LakeTable
+from sluicemq.pipeline.delta import (
+    CHANGES,
+    NO_COLUMNS,
+    PROPERTIES,
+    HadoopFiles,
+    LakeTable,
+    searched_by,
+)
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
     BRONZE,
@@ -86,13 +94,14 @@ class Lake:
         self.location = str(self.directory) if self.directory is not None else text
         self.broker = broker
         self.catalog = catalog
-        # `searched`: columns that queries select rows by
         self.bronze = self.table(
             "bronze.events",
             from_arrow_schema(BRONZE),
             partitions=("broker", "day"),
-            feed=True,
-            searched=("sequence", "time", "event", "destination", "message_sequence"),
+            properties={
+                **CHANGES,
+                **searched_by("sequence", "time", "event", "destination", "message_sequence"),
+            },
         )
         self.silver = self.table(
             "silver.messages",
@@ -101,7 +110,7 @@ class Lake:
             # the next batches have events of messages without an outcome, rarely of others: a merge
             # of these events writes only the files of such messages again
             ("broker", "outcome"),
-            searched=(
+            searched_by(
                 "message_sequence",
                 "destination",
                 "published",
@@ -115,7 +124,7 @@ class Lake:
             from_arrow_schema(GOLD),
             GOLD_KEYS,
             ("broker", "day"),
-            searched=GOLD_KEYS[1:],
+            searched_by(*GOLD_KEYS[1:]),
         )
         self.anomalies = self.table("gold.anomalies", from_arrow_schema(ANOMALIES), ("id",))
 
@@ -132,13 +141,20 @@ class Lake:
         columns: StructType = NO_COLUMNS,
         keys: Sequence[str] = (),
         partitions: Sequence[str] = (),
-        *,
-        feed: bool = False,
-        searched: Sequence[str] = (),
+        properties: Mapping[str, str] = MappingProxyType({}),
     ) -> LakeTable:
-        """Return the table of a name, such as "silver.messages", which may not exist yet."""
+        """Return the table of a name, such as "silver.messages", which may not exist yet.
+
+        `properties` of Delta are those besides PROPERTIES.
+        """
         return LakeTable(
-            name, self.path(name), columns, keys, partitions, feed, self.catalog, searched
+            name,
+            self.path(name),
+            columns,
+            keys,
+            partitions,
+            self.catalog,
+            {**PROPERTIES, **properties},
         )
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:

@@ -16,7 +16,6 @@ message may thus come after the deletion of its row, and a tombstone keeps it fr
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
@@ -33,7 +32,7 @@ from pyspark.sql.types import (
 )
 
 from sluicemq.model.errors import SluiceError
-from sluicemq.pipeline.delta import LakeTable, Tag
+from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
 from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, usual_fields
@@ -110,45 +109,38 @@ def process(
     Raises ExpectationFailed, and ConfigurationError.
     """
     found = overview(events, definition)
-    counted = _counted(spark, found["_first"], lake)
+    table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
+    reached = table.progress(spark).get(application(lake.broker, table), -1)
+    # the journal is read again: a table was added to the definition, or a checkpoint was lost
+    again = found["_first"] is not None and found["_first"] <= reached
+    counted = _counted(spark, lake, table) if again else {}
     counts = write_typed(spark, events, definition, lake, found, counted)
     if counts:
-        _record(spark, found["_last"], counts, lake)
+        last = found["_last"]
+        # without a tag for a table that has no counts yet: Delta would leave them out
+        tag = Tag(application(lake.broker, table), last) if last > reached else None
+        table.append(_counts_rows(spark, lake.broker, last, counts), tag)
     refresh_gold(spark, definition, lake)
     return counts
 
 
-def _counted(spark: SparkSession, first: int | None, lake: Lake) -> dict[str, int]:
-    """Return the last counted record of each table, if `first` is not after all of them.
-
-    That is so if the journal is read again: for a table that was added to the definition, or
-    because a checkpoint was lost."""
-    table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
-    if first is None or first > table.progress(spark).get(application(lake.broker, table), -1):
-        return {}
+def _counted(spark: SparkSession, lake: Lake, table: LakeTable) -> dict[str, int]:
+    """Return the last counted record of each typed table that exists."""
     rows = table.read(spark).where(f.col("broker") == lake.broker)
     ends = rows.groupBy("table").agg(f.max("last_sequence")).collect()
     return {name: end for name, end in ends if lake.table(f"silver.{name}").exists(spark)}
 
 
-def _record(spark: SparkSession, last: int, counts: Mapping[str, TableCounts], lake: Lake) -> None:
-    table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
+def _counts_rows(
+    spark: SparkSession, broker: str, last: int, counts: Mapping[str, TableCounts]
+) -> DataFrame:
+    """Return the counts of a batch that ends with the record `last` as rows of COUNTS_TABLE."""
     now = datetime.now(UTC)
     rows = [
-        (
-            lake.broker,
-            name,
-            last,
-            now,
-            *(getattr(count, column) for column in _SUMS),
-            dict(count.failed),
-        )
+        (broker, name, last, now, *(getattr(count, each) for each in _SUMS), dict(count.failed))
         for name, count in counts.items()
     ]
-    tag: Tag | None = Tag(application(lake.broker, table), last)
-    if last <= table.progress(spark).get(application(lake.broker, table), -1):
-        tag = None  # for a table that has no counts yet: Delta would leave them out
-    table.append(spark.createDataFrame(rows, COUNTS_COLUMNS), tag)
+    return spark.createDataFrame(rows, COUNTS_COLUMNS)
 
 
 def overview(events: DataFrame, definition: Definition) -> Row:
@@ -241,8 +233,8 @@ class _TableWriter:
         self._columns = declared_columns(table)
         name = f"silver.{table.name}"
         columns = StructType([*self._columns, *METADATA])
-        rows = lake.table(name, columns, table.key, table.partition_by, feed=True)
-        self._rows = replace(rows, any_values=bool(table.partition_by))
+        properties = CHANGES | (ANY_VALUES if table.partition_by else {})
+        self._rows = lake.table(name, columns, table.key, table.partition_by, properties)
         self._quarantine = lake.table(name + QUARANTINE, QUARANTINE_COLUMNS)
         deletions = [self._columns[key] for key in table.key]
         deletions += [item for item in METADATA if item.name in _POSITION]

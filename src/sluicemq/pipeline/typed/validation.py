@@ -17,6 +17,7 @@ from pyspark.sql.types import (
     BooleanType,
     CalendarIntervalType,
     CharType,
+    DataType,
     MapType,
     StringType,
     StructField,
@@ -115,21 +116,18 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
 
 def _column_faults(field: StructField) -> Iterator[str]:
     """Yield what a table cannot have of a column, or of a field within it."""
-    kind = field.dataType
+    kind: DataType = field.dataType
     if not _FORBIDDEN.isdisjoint(field.name):
         yield f"the name {field.name!r} has a blank or one of ,;{{}}()=, which Delta rejects"
     if not field.nullable:
         yield "NOT NULL is not checked: declare an expectation instead"
     if isinstance(kind, _UNSUPPORTED):
         yield f"tables have no type {kind.simpleString().upper()}"
-    inner: list[StructField] = []
-    if isinstance(kind, StructType):
-        inner = kind.fields
-    elif isinstance(kind, ArrayType):
-        inner = [StructField("element", kind.elementType)]
+    if isinstance(kind, ArrayType):
+        kind = StructType().add("element", kind.elementType)
     elif isinstance(kind, MapType):
-        inner = [StructField("key", kind.keyType), StructField("value", kind.valueType)]
-    for part in inner:
+        kind = StructType().add("key", kind.keyType).add("value", kind.valueType)
+    for part in kind if isinstance(kind, StructType) else ():
         yield from _column_faults(part)
 
 
