@@ -5,27 +5,35 @@ from __future__ import annotations
 import os
 import signal
 import socket
+import subprocess
+import sys
 import threading
 import urllib.request
 from contextlib import suppress
 from pathlib import Path
 
-from sluicemq.cli.local import LocalBroker
+from sluicemq.cli.local import PROGRAM, LocalBroker
 from sluicemq.journal import FileJournal
 from tests.cli.conftest import Run
 
 
-def test_damaged_journal_has_the_exit_code_of_a_failed_start(run: Run, tmp_path: Path) -> None:
+def start(directory: Path, url: str) -> subprocess.CompletedProcess[str]:
+    """Run a broker that cannot start. In a process of its own, because it configures the log."""
+    command = [sys.executable, *PROGRAM, "serve", "--data-dir", str(directory), "--listen", url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_damaged_journal_has_the_exit_code_of_a_failed_start(tmp_path: Path) -> None:
     place = tmp_path / "data" / "journal"
     FileJournal.open(place).close()
     (segment,) = place.glob("*.segment")
     data = bytearray(segment.read_bytes())
     data[0] ^= 1
     segment.write_bytes(data)
-    result = run("serve", "--data-dir", str(tmp_path / "data"), "--listen", "phpmq://127.0.0.1:0")
-    assert result.code == 74
-    assert "sluicemq journal check" in result.err
-    assert "Traceback" not in result.err
+    result = start(tmp_path / "data", "phpmq://127.0.0.1:0")
+    assert result.returncode == 74
+    assert "sluicemq journal check" in result.stderr
+    assert "Traceback" not in result.stderr
 
 
 def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path) -> None:
@@ -57,11 +65,11 @@ def test_invalid_configuration_has_its_own_exit_code(run: Run) -> None:
     assert run("serve", "--listen", "carrier-pigeon://").code == 2
 
 
-def test_address_in_use_is_no_error_of_the_configuration(run: Run, tmp_path: Path) -> None:
+def test_address_in_use_is_no_error_of_the_configuration(tmp_path: Path) -> None:
     """systemd tries again: the address may be free a moment later."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         url = f"phpmq://127.0.0.1:{other.getsockname()[1]}"
-        result = run("serve", "--data-dir", str(tmp_path / "data"), "--listen", url)
-    assert result.code == 1
-    assert f"cannot listen on {url}" in result.err
-    assert "docs/configuration.md" not in result.err
+        result = start(tmp_path / "data", url)
+    assert result.returncode == 1
+    assert f"cannot listen on {url}" in result.stderr
+    assert "docs/configuration.md" not in result.stderr
