@@ -51,9 +51,11 @@ class Disk:
         self._lock = threading.Lock()
         self._unsynced: dict[int, dict[int, bytes]] = {}
         self._pwrite = os.pwrite
+        self._pread = os.pread
 
     def install(self) -> None:
         os.pwrite = self.pwrite
+        os.pread = self.pread
         os.fsync = self._syncing(os.fsync)
         os.fdatasync = self._syncing(os.fdatasync)
 
@@ -63,6 +65,17 @@ class Disk:
         with self._lock:
             self._unsynced.setdefault(fd, {})[offset] = bytes(data)
         return len(data)
+
+    def pread(self, fd: int, length: int, offset: int) -> bytes:
+        """Read a file with what has been written by this descriptor and not been synced."""
+        data = bytearray(self._pread(fd, length, offset))
+        with self._lock:
+            for start, part in self._unsynced.get(fd, {}).items():
+                begin, end = max(start, offset), min(start + len(part), offset + length)
+                if begin < end:
+                    data += bytes(max(0, end - offset - len(data)))
+                    data[begin - offset : end - offset] = part[begin - start : end - start]
+        return bytes(data)
 
     def _syncing(self, real: Callable[[int], None]) -> Callable[[int], None]:
         def sync(fd: int) -> None:
