@@ -134,7 +134,7 @@ class Model(RuleBasedStateMachine):
         numbers = set(self.waiting)
         for session in self.harness.coordinator.connections.values():
             for consumer in session._connection.consumers.values():
-                for *_, delivery in consumer.pending:
+                for delivery in consumer.pending:
                     assert delivery.message is not None
                     numbers.discard(int(delivery.message.body))
         return [self.waiting[number] for number in numbers]

@@ -39,12 +39,12 @@ must have received, can reach the dead message queue by that attempt.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from bisect import insort
+from collections import OrderedDict, deque
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
-from heapq import heappop, heappush
 from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
@@ -201,7 +201,7 @@ class JmsConsumer:
     pauses   consumers of the engine: one, or one for each topic that a wildcard matches
     held     by SysMessageID: delivery index within this consumer, and the delivery. A sender may
              have used an id twice
-    pending  heap of pending messages in queue order
+    pending  pending messages, in queue order
     passed   highest delivery index that has been acknowledged
     known    True once the client knows its number, which must precede the first delivery
     closed   True after DELETE_CONSUMER, while it still holds messages
@@ -267,7 +267,7 @@ class JmsConsumer:
         self.window = Window(0, False)
         self.pauses = DeliveryPauses(self._broker, _PAUSED)
         self.held: Unacked[bytes, tuple[int, Delivery]] = Unacked()
-        self.pending: list[tuple[int, int, int, Delivery]] = []
+        self.pending: deque[Delivery] = deque()
         self.passed = 0
         self._written = 0
         self._most_held = outbound.most_held
@@ -394,10 +394,13 @@ class JmsConsumer:
             self._write(deliveries)
 
     def _add_pending(self, deliveries: Iterable[Delivery]) -> None:
-        """Make deliveries pending."""
+        """Make deliveries pending. Nearly all of them belong behind those that are."""
+        pending = self.pending
         for delivery in deliveries:
-            place = (-delivery.priority, delivery.order, delivery.sequence, delivery)
-            heappush(self.pending, place)
+            if pending and _place(delivery) < _place(pending[-1]):
+                insort(pending, delivery, key=_place)
+            else:
+                pending.append(delivery)
 
     def _drain(self) -> bool:
         """Write pending messages up to the limits; return whether more may be written then."""
@@ -416,7 +419,7 @@ class JmsConsumer:
             capacity = min(outbound.capacity, self.credit, len(pending))
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
-            taken = [heappop(pending)[-1] for _ in range(capacity)]
+            taken = [pending.popleft() for _ in range(capacity)]
             ready = [delivery for delivery in taken if self._has(delivery)]
             if ready:
                 self._write(ready)
@@ -595,7 +598,7 @@ class JmsConsumer:
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
-        pending = {delivery.sequence for *_, delivery in self.pending}
+        pending = {delivery.sequence for delivery in self.pending}
         held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
         first = [delivery.sequence for _, delivery in islice(held, 1)]
         holders = dict.fromkeys(self.pauses.engines)
@@ -686,3 +689,8 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
         consumer.send_again(sysids, attempted)
+
+
+def _place(delivery: Delivery) -> tuple[int, int]:
+    """Return the sort key for queue order."""
+    return -delivery.priority, delivery.order
