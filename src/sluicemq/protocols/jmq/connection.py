@@ -145,10 +145,6 @@ class SearchPending(Exception):
     """
 
 
-class TimeUsedUp(Exception):
-    """Raised after a message whose processing has used up the time for scans."""
-
-
 class Sender:
     """No-local token of a connection's messages. It equals itself and the connection's client id.
 

@@ -27,7 +27,7 @@ from sluicemq.model.errors import BrokerError, JournalDamaged, RecordNotFound
 from sluicemq.model.message import Durability, Message, Origin
 from sluicemq.protocols.channel import Publisher, cache_target
 from sluicemq.protocols.java import Long
-from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending, TimeUsedUp
+from sluicemq.protocols.jmq.connection import JmqConnection, SearchPending
 from sluicemq.protocols.jmq.destinations import (
     Pattern,
     accepts_replies,
@@ -168,9 +168,11 @@ class Producers:
 
     # --- sending -----------------------------------------------------------------------------
 
-    def send(self, packet: Packet) -> None:
-        """Process a message. Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError,
-        SearchPending, TimeUsedUp."""
+    def send(self, packet: Packet) -> bool:
+        """Process a message; return whether it was for all topics that match a wildcard.
+
+        Raises RejectedRequest, AccessDenied, BrokerError, ProtocolError, SearchPending.
+        """
         flags = packet.flags
         message = message_of(packet, self._connection.sender, self._persistent, self._transient)
         header = packet.variable
@@ -185,8 +187,7 @@ class Producers:
         self._traffic.published += 1
         if taken and flags & (A | C | F):
             self.publisher.accepted.append(packet)
-        if destination is None and self._broker.scans.over():  # it went to all matching topics
-            raise TimeUsedUp
+        return destination is None
 
     def _take(
         self,

@@ -34,7 +34,6 @@ from sluicemq.protocols.jmq.connection import (
     SearchPending,
     SelectorPending,
     SessionOptions,
-    TimeUsedUp,
     answer_hello,
     encode_challenge,
     read_credentials,
@@ -113,11 +112,10 @@ _LONG: Final = frozenset(
         PacketType.RECOVER_TRANSACTION,
     }
 )
-"""Requests whose time depends on the number of consumers, subscriptions or transactions. They use
-the time for scans, so that many of them do not delay other clients."""
+"""Requests whose time depends on the number of consumers, subscriptions or transactions. They and
+messages to wildcards use the time for scans, so that many of them do not delay other clients."""
 
 Packets = Sequence[Packet]
-
 
 _COUNT_BITS: Final = 22
 """Bits of a unique id below the time: more ids per millisecond than the broker ever assigns."""
@@ -239,9 +237,8 @@ class JmqSession:
         """Return the packet handlers of a logged-in client, by packet type."""
         connection = self._connection
         consumers = self._consumer_commands
-        table: dict[int, Callable[[Packet], None]]
         transactions = TransactionCommands(connection, self._coordinator.branches)
-        table = {
+        return {
             PacketType.HELLO: self._hello,
             PacketType.AUTHENTICATE: self._authenticate,
             PacketType.GOODBYE: self._goodbye,
@@ -277,9 +274,6 @@ class JmqSession:
             PacketType.VERIFY_TRANSACTION: self._verify_or_reply_info,
             PAGE_VERIFY_TRANSACTION: transactions.verify,
         }
-        for kind in _LONG:
-            table[kind] = partial(self._limit, table[kind])
-        return table
 
     # --- from the connection -----------------------------------------------------------------
 
@@ -388,12 +382,14 @@ class JmqSession:
         send = self._producers.send
         for place, packet in enumerate(packets):
             kind = packet.type
+            limited = False
             try:
                 if isinstance(packet, Oversized):
                     raise self._too_large(packet)
                 if login.logged_in and 0 < kind <= LAST_MESSAGE_TYPE:
-                    send(packet)
+                    limited = send(packet)
                 else:
+                    limited = kind in _LONG
                     self._handler(kind)(packet)
             except ANSWERED as error:
                 self._refuse(packet, error)
@@ -403,13 +399,13 @@ class JmqSession:
             except SearchPending:
                 self._interrupt(packets[place:], size)
                 break
-            except TimeUsedUp:
+            if channel.ended:
+                break
+            if limited and self._connection.broker.scans.over():
                 self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
                 if behind := packets[place + 1 :]:
                     channel.hold(list(behind), size)
-                break
-            if channel.ended:
                 break
         self._producers.publisher.confirm(size)
         self._consumer_commands.confirm()
@@ -432,13 +428,6 @@ class JmqSession:
                 Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here"
             )
         return handler
-
-    def _limit(self, handler: Callable[[Packet], None], packet: Packet) -> None:
-        """Process a packet; if the time for scans is used up then, the packets behind it are
-        processed in a later iteration."""
-        handler(packet)
-        if self._connection.broker.scans.over():
-            self._interrupt((), 0)
 
     def _interrupt(self, packets: Packets, size: int) -> None:
         """Process packets of `size` bytes, and those behind them, in a later iteration."""
