@@ -18,9 +18,9 @@ from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
 from sluicemq.clients.vibemq.commands import CommandRefused
 from sluicemq.model.access import Operation, Permission
-from sluicemq.model.destination import TEMPORARY
 from sluicemq.model.errors import ConnectionLost
 from sluicemq.model.rows import row
+from sluicemq.protocols.jmq.fields import TEMPORARY_QUEUE
 from sluicemq.protocols.jmq.packets import DestType, PacketType, Status
 from sluicemq.security import records
 from sluicemq.security.passwords import hash_password
@@ -104,7 +104,7 @@ def expect_that_another_user_can_create(broker: LocalBroker) -> None:
 def create_temporary(client: RawJmq, name: str) -> int:
     """Create a temporary queue. Returns the status of the reply."""
     properties = {
-        "JMQDestination": f"{TEMPORARY}queue/{name}",
+        "JMQDestination": f"{TEMPORARY_QUEUE}{name}",
         "JMQDestType": DestType.QUEUE | DestType.TEMP,
     }
     reply = client.ask(PacketType.CREATE_DESTINATION, properties)
@@ -158,7 +158,7 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
         last = stack.enter_context(RawJmq.login(broker.port("jmq"), "greedy", PASSWORD))
         assert create_temporary(last, "last") == Status.RESOURCE_FULL
         assert status_of(last.produce("last")) == Status.RESOURCE_FULL
-        assert count_named(broker, TEMPORARY) == QUOTA
+        assert count_named(broker, TEMPORARY_QUEUE) == QUOTA
         expect_that_another_user_can_create(broker)
         assert create_temporary(client, "again") == Status.RESOURCE_FULL
 

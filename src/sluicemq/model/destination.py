@@ -11,7 +11,7 @@ import msgspec
 
 from sluicemq.model.setting import about
 
-TEMPORARY: Final = "temporary_destination://"
+_JMS_TEMPORARY: Final = "temporary_destination://"
 """Prefix of the names that JMS clients give to their temporary destinations."""
 
 _REPLY_ADDRESS: Final = re.compile(r"[0-9A-F]{8}\.[0-9A-F]{25,40}\Z")
@@ -56,7 +56,12 @@ def is_temporary(name: str) -> bool:
 
     A message to such a destination that no longer exists is a reply that comes too late.
     """
-    return name.startswith(TEMPORARY) or is_reply_address(name)
+    return is_jms_temporary(name) or is_reply_address(name)
+
+
+def is_jms_temporary(name: str) -> bool:
+    """Return whether a JMS client has given this name to a temporary destination."""
+    return name.startswith(_JMS_TEMPORARY)
 
 
 def is_reply_address(name: str) -> bool:

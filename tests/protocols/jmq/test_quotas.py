@@ -6,7 +6,7 @@ import pytest
 
 from sluicemq.broker import EngineSettings
 from sluicemq.model.access import Identity, Operation, Permission
-from sluicemq.model.destination import TEMPORARY
+from sluicemq.protocols.jmq.fields import TEMPORARY_QUEUE
 from sluicemq.protocols.jmq.packets import PacketType, Status
 from sluicemq.security.access import Access
 from tests.protocols.jmq.harness import Harness, Peer, status
@@ -37,7 +37,7 @@ def harness() -> Harness:
 
 def test_connection_has_so_many_temporary_queues(harness: Harness) -> None:
     peer, other = harness.connect(), harness.connect()
-    names = [f"{TEMPORARY}queue/{number}" for number in range(4)]
+    names = [f"{TEMPORARY_QUEUE}{number}" for number in range(4)]
     assert create(peer, names[0], True) == create(peer, names[1], True) == Status.OK
     assert create(peer, names[2], True) == Status.RESOURCE_FULL
     assert create(other, names[2], True) == Status.OK
@@ -49,9 +49,9 @@ def test_user_has_so_many_queues_over_all_connections(harness: Harness) -> None:
     for connection in range(2):
         peer = harness.connect(access=user("ann"))
         for number in range(2):
-            assert create(peer, f"{TEMPORARY}queue/{connection}.{number}", True) == Status.OK
+            assert create(peer, f"{TEMPORARY_QUEUE}{connection}.{number}", True) == Status.OK
     last = harness.connect(access=user("ann"))
-    assert create(last, f"{TEMPORARY}queue/last", True) == Status.RESOURCE_FULL
+    assert create(last, f"{TEMPORARY_QUEUE}last", True) == Status.RESOURCE_FULL
     assert create(last, "q") == Status.RESOURCE_FULL
     last.send("q", "a", expect=Status.RESOURCE_FULL)
     properties = {**last.place("q"), "JMQSessionID": last.session_of()}
@@ -71,7 +71,7 @@ def test_quota_of_who_has_gone_is_given_back(harness: Harness) -> None:
     for _ in range(5):
         peer = harness.connect(access=user("ann"))
         for number in range(2):
-            assert create(peer, f"{TEMPORARY}queue/{number}", True) == Status.OK
+            assert create(peer, f"{TEMPORARY_QUEUE}{number}", True) == Status.OK
         peer.drop()
     assert not harness.broker.destinations.created
     assert not harness.broker.destinations.temporary

@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from functools import cached_property, partial
 from typing import Final, NamedTuple, Self
 
-from sluicemq.model.destination import TEMPORARY, Address, Kind
+from sluicemq.model.destination import Address, Kind, is_jms_temporary
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESS, COMPRESSED_SIZE, UNCOMPRESSED_SIZE, Property
 from sluicemq.protocols import java
@@ -75,7 +75,7 @@ def temporary_name(kind: Kind, origin: str, port: int) -> str:
 def properties_of(destination: Address) -> dict[str, object]:
     """Return the properties of a request that name its destination."""
     bits = DestType.QUEUE if destination.kind is Kind.QUEUE else DestType.TOPIC
-    if destination.name.startswith(TEMPORARY):
+    if is_jms_temporary(destination.name):
         bits |= DestType.TEMP
     return {"JMQDestination": destination.name, "JMQDestType": bits}
 

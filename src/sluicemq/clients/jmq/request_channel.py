@@ -13,7 +13,7 @@ from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.requests import Confirmations, RequestTransport
 from sluicemq.clients.transport import ReconnectingClient, broken, fail, time_limit
-from sluicemq.model.destination import TEMPORARY, Address
+from sluicemq.model.destination import Address, is_jms_temporary
 from sluicemq.model.errors import (
     ClientError,
     ConnectionLost,
@@ -300,7 +300,7 @@ async def declare(channel: RequestChannel, destination: Address) -> None:
     The destination may exist. Temporary destinations are skipped, because only the connection that
     owns one may create it. Raises ClientError.
     """
-    if not destination.name.startswith(TEMPORARY):
+    if not is_jms_temporary(destination.name):
         await create(channel, destination)
 
 

@@ -38,12 +38,12 @@ from msgspec.structs import replace
 from sluicemq.broker import Broker, Delivery, Destination, Selector, scan
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import (
-    TEMPORARY,
     Address,
     CreatedBy,
     DestinationSettings,
     Kind,
     Provenance,
+    is_jms_temporary,
     is_temporary,
 )
 from sluicemq.model.errors import (
@@ -178,7 +178,7 @@ def create_destination(connection: JmqConnection, packet: Packet) -> None:
 def _create_temporary(connection: JmqConnection, address: Address, bits: int) -> None:
     if is_wildcard(address.name) or is_reserved(address):
         raise RejectedRequest(Status.ERROR, f"{address.name} cannot be a temporary destination")
-    if not address.name.startswith(TEMPORARY):
+    if not is_jms_temporary(address.name):
         connection.channel.demand(Operation.CREATE, address.name)
     settings = _flavoured(DEFAULTS, address, bits)
     connection.broker.destinations.check_temporary(connection.channel)

@@ -58,7 +58,7 @@ from ipaddress import IPv6Address
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from sluicemq.model.destination import TEMPORARY, Address, Kind
+from sluicemq.model.destination import Address, Kind, is_jms_temporary
 from sluicemq.model.errors import ConfigurationError, ProtocolError
 from sluicemq.model.identifiers import from_identifier, to_identifier
 from sluicemq.model.message import Property
@@ -205,12 +205,12 @@ def encode_xid(xid: Xid) -> bytes:
 
 def read_name(name: str) -> str:
     """Return the broker's name of a destination, given the client's."""
-    return name if name.startswith(TEMPORARY) else from_identifier(name)
+    return name if is_jms_temporary(name) else from_identifier(name)
 
 
 def format_name(name: str) -> str:
     """Return the name for clients; `read_name` is the inverse."""
-    return name if name.startswith(TEMPORARY) else to_identifier(name, dotted=True)
+    return name if is_jms_temporary(name) else to_identifier(name, dotted=True)
 
 
 # --- properties ----------------------------------------------------------------------------------
