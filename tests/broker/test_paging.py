@@ -40,6 +40,19 @@ def test_messages_that_are_not_journaled_stay_in_memory() -> None:
     assert fixture.read(queue).got() == NAMES
 
 
+@pytest.mark.parametrize("durability", [Durability.SYNC, Durability.NONE])
+def test_headers_count_as_much_as_bodies(durability: Durability) -> None:
+    fixture = fixture_with_budget()
+    queue = fixture.queue()
+    fixture.send(queue, *NAMES, native=bytes(1000), durability=durability)
+    assert fixture.broker.core.memory == (0 if durability else 20 * 1010)
+    reader = fixture.read(queue)
+    assert reader.got() == NAMES
+    assert fixture.broker.core.memory == 20 * 1010
+    reader.settle()
+    assert fixture.broker.core.memory == 0
+
+
 @pytest.mark.parametrize("at_the_tail", [False, True])
 def test_requeued_bodies_over_the_budget_are_dropped_from_memory(at_the_tail: bool) -> None:
     fixture = fixture_with_budget()

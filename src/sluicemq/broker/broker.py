@@ -127,7 +127,7 @@ class Broker:
 
     @property
     def memory(self) -> int:
-        """Bytes of messages held in memory: their bodies, and an overhead for each."""
+        """Bytes of messages held in memory: bodies, headers, and an overhead for each."""
         return self.core.memory
 
     @property

@@ -40,7 +40,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         expires,
     )
     if not message.references:
-        core.memory += size + core.overhead
+        core.memory += core.size_in_memory(message)
     message.references += 1
     pending_queue = subscription.everything
     if (

@@ -12,7 +12,7 @@ from sluicemq.model.engine_options import EngineOptions
 class EngineSettings(EngineOptions, frozen=True, kw_only=True):
     """Settings of the whole broker.
 
-    message_overhead  bytes added to the body when the memory of a message is counted
+    message_overhead  bytes added to body and headers when the memory of a message is counted
     chunk_deliveries  deliveries in a chunk of a backlog
     default_fields    names of the settings in `default_destination` that were set explicitly,
                       besides those that differ from their default values

@@ -730,7 +730,7 @@ class Observer(Protocol):
 class Core:
     """Shared state of one broker.
 
-    memory          bytes of messages held in memory: their bodies, and `overhead` for each
+    memory          bytes of messages held in memory, as `size_in_memory` counts them
     memory_budget   above it, journaled bodies are paged out and read back when they are dispatched
     dirty           subscriptions that may be able to dispatch
     again           subscriptions that have used up their share of this iteration
@@ -835,12 +835,16 @@ class Core:
             return self.read(delivery)
         return self.journal.head(delivery.sequence)
 
+    def size_in_memory(self, message: Message) -> int:
+        """Return the bytes that a message counts while it is in memory."""
+        return len(message.body) + len(message.native) + self.overhead
+
     def load(self, delivery: Delivery) -> Message:
         """Load a paged-out message into memory. Raises JournalDamaged or RecordNotFound."""
         message = self.journal.fetch(delivery.sequence)
         message.sequence = delivery.sequence
         if not message.references:
-            self.memory += delivery.size + self.overhead
+            self.memory += self.size_in_memory(message)
         message.references += 1
         delivery.message = message
         return message
@@ -851,7 +855,7 @@ class Core:
         assert message is not None
         message.references -= 1
         if message.references == 0:
-            self.memory -= delivery.size + self.overhead
+            self.memory -= self.size_in_memory(message)
         delivery.message = None
 
     def note_requeued(self, delivery: Delivery) -> None:

@@ -248,7 +248,7 @@ def settle(consumer: Consumer, sequence: int) -> bool:
     if message is not None:
         message.references -= 1
         if not message.references:
-            core.memory -= delivery.size + core.overhead
+            core.memory -= core.size_in_memory(message)
         delivery.message = None
     if delivery.expires:
         core.wheel.discard(delivery)

@@ -214,7 +214,7 @@ class Transactions:
         """
         self._expect(transaction, TransactionState.OPEN)
         self._publisher.expect_space(message)
-        self._check_limits(transaction, self._size(message))
+        self._check_limits(transaction, self._core.size_in_memory(message))
         self._publisher.record_transient(destination, message)
         if destination.limited or destination.parked:
             admitted = self._publisher.admit(destination, message, None)
@@ -226,13 +226,9 @@ class Transactions:
     def _add(self, transaction: Transaction, destination: Destination, message: Message) -> None:
         transaction.sends.append((destination, message))
         transaction.destinations[destination] = destination
-        size = self._size(message)
+        size = self._core.size_in_memory(message)
         transaction.bytes += size
         self._core.memory += size
-
-    def _size(self, message: Message) -> int:
-        """Return the bytes of memory that the message counts while it waits for the commit."""
-        return len(message.body) + len(message.native) + self._core.overhead
 
     def _check_limits(self, transaction: Transaction, size: int) -> None:
         """Raise LimitExceeded unless the transaction may grow by a message of `size` bytes."""
@@ -455,7 +451,7 @@ class Transactions:
         accepted = []
         for _ in range(sends):
             original, message = transaction.sends.popleft()
-            size = self._size(message)
+            size = self._core.size_in_memory(message)
             transaction.bytes -= size
             self._core.memory -= size
             destination = transaction.destinations[original]

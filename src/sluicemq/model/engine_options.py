@@ -45,8 +45,8 @@ class EngineOptions(msgspec.Struct, frozen=True, kw_only=True):
     memory_budget: Annotated[
         int,
         about(
-            "Memory for messages, at 512 bytes per message plus its body. Beyond it, the bodies "
-            "of durable messages are read from the journal when they are delivered.",
+            "Memory for messages, at 512 bytes per message plus body and headers. Beyond it, "
+            "the bodies of durable messages are read from the journal when they are delivered.",
             "bytes",
             ge=1024**2,
         ),
