@@ -449,6 +449,14 @@ class Broker:
         """Return the message of a delivery, for reading. Raises JournalDamaged, RecordNotFound."""
         return self.core.read(delivery)
 
+    def page_out(self, deliveries: Iterable[Delivery]) -> None:
+        """Drop unacked messages from memory if memory is above its budget and they are durable.
+
+        For consumers without a limit in bytes, after they have written the messages to the client;
+        `read` returns them again.
+        """
+        self.core.page_out(deliveries)
+
     def glance(self, delivery: Delivery) -> Message:
         """Return the message of a delivery, possibly without its body if that is long."""
         return self.core.glance(delivery)

@@ -8,7 +8,7 @@ a delivery is in subscription.py, redelivery.py and dispatch.py.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import merge
 from itertools import chain, count
 from typing import Final, NamedTuple, Protocol
@@ -857,6 +857,14 @@ class Core:
         if message.references == 0:
             self.memory -= self.size_in_memory(message)
         delivery.message = None
+
+    def page_out(self, deliveries: Iterable[Delivery]) -> None:
+        """Drop messages from memory that can be read back, if memory is above its budget."""
+        if self.memory > self.memory_budget:
+            durable = self.journal.durable
+            for delivery in deliveries:
+                if delivery.journaled and delivery.message and delivery.sequence <= durable:
+                    self.drop_message(delivery)
 
     def note_requeued(self, delivery: Delivery) -> None:
         """Record a delivery outside its original position, for the next snapshot."""

@@ -260,8 +260,7 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks[delivery] = consumer
-        if self._core.memory > self._core.memory_budget and delivery.journaled:
-            self._core.drop_message(delivery)
+        self._core.page_out((delivery,))
         let_go(consumer)
         window = consumer.window
         if window.refill:

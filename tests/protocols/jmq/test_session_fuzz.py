@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from sluicemq.broker import EngineSettings
 from sluicemq.protocols.java import Long
 from sluicemq.protocols.jmq.connection import SessionOptions
 from sluicemq.protocols.jmq.fields import encode_header
@@ -78,9 +79,9 @@ class Model(RuleBasedStateMachine):
     on; an acknowledged message is not redelivered, and every other message is ready or unacked.
     """
 
-    @initialize()
-    def start(self) -> None:
-        self.harness = Harness()
+    @initialize(memory_budget=st.sampled_from([0, 1 << 20]))
+    def start(self, memory_budget: int) -> None:
+        self.harness = Harness(EngineSettings(memory_budget=memory_budget))
         self.waiting: dict[int, Message] = {}
         self.count = 0
         self.places = 0
@@ -135,8 +136,7 @@ class Model(RuleBasedStateMachine):
         for session in self.harness.coordinator.connections.values():
             for consumer in session._connection.consumers.values():
                 for delivery in consumer.pending:
-                    assert delivery.message is not None
-                    numbers.discard(int(delivery.message.body))
+                    numbers.discard(int(self.harness.broker.read(delivery).body))
         return [self.waiting[number] for number in numbers]
 
     def enter(self, message: Message) -> None:

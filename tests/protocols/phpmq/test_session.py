@@ -21,6 +21,20 @@ def harness() -> Harness:
 # --- sending and receiving ---------------------------------------------------------------------
 
 
+def test_unacked_bodies_beyond_the_memory_budget_are_read_back() -> None:
+    harness = Harness(EngineSettings(memory_budget=0))
+    consumer = harness.connect()
+    consumer.consume(b"q", 1000)
+    bodies = [b"%d" % number for number in range(20)]
+    consumer.send(b"q", *bodies)
+    assert consumer.bodies() == bodies
+    assert harness.broker.memory == 0
+    consumer.drop()
+    other = harness.connect()
+    other.consume(b"q", 1000)
+    assert other.bodies() == bodies
+
+
 def test_a_message_goes_through_and_is_gone_after_the_acknowledgement(harness: Harness) -> None:
     producer, consumer = harness.connect(), harness.connect()
     producer.send(b"Foo", b"Hello World", ttl=3600)

@@ -440,8 +440,8 @@ class JmsConsumer:
         size = 0
         last = deliveries[-1] if outbound.limit and outbound.credit == len(deliveries) else None
         for delivery in deliveries:
-            message = delivery.message
-            assert message is not None  # in flight
+            # the body of a message that is sent again may have been paged out
+            message = delivery.message or self._broker.read(delivery)
             attempts = delivery.attempts
             flags = R if attempts > 1 else 0
             if credit == 1:
@@ -483,6 +483,7 @@ class JmsConsumer:
         transport = outbound.channel.transport
         outbound.channel.traffic.delivered += count
         transport.write(chunks)
+        self._broker.page_out(deliveries)
         if undeliverable:
             transport.call_later(0, partial(self._pass_on, undeliverable, too_large))
         self.held.trim(self._holds)

@@ -402,7 +402,7 @@ class PhpmqSession:
     def _held(self, sequence: int) -> Message | None:
         """Return a message that is unacked on this connection, or None."""
         delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
-        return None if delivery is None else delivery.message
+        return None if delivery is None else self._broker.read(delivery)
 
     # --- back-pressure -----------------------------------------------------------------------
 
@@ -531,6 +531,7 @@ class PhpmqSession:
             add(chunks, to_content(message), b"%b%016x" % (prefix, delivery.sequence), ttl)
         self._channel.traffic.delivered += len(deliveries)
         self._transport.write(chunks)
+        self._broker.page_out(deliveries)
 
     def detached(self, consumer: Consumer) -> None:
         """Subscribe to the new queue of the same name when the queue is deleted.
