@@ -49,6 +49,19 @@ def test_schema_of_json_is_inferred_and_accepted_as_definition(spark: SparkSessi
     assert (table.name, table.destination, table.key) == ("orders", "orders*", ())
 
 
+def test_names_that_a_table_cannot_have(spark: SparkSession) -> None:
+    body = b'{"_id": 1, "a b": 2, "id": 3, "ID": 4, "line\\n": 5, "inner": {"_x": 6, "y z": [7]}}'
+    inferred = infer_schema(events(spark, body), "orders")
+    text = block(inferred, "orders", "orders")
+    definition = parse_definition(text)
+    check(spark, definition)
+    assert inferred.columns.simpleString() == "struct<ID:bigint,inner:string>"
+    assert [line for line in text.split("\n") if "left out" in line] == [
+        f"# left out, because a table cannot have a column of this name: {name}"
+        for name in ('"_id"', '"a b"', '"id"', r'"line\n"')
+    ]
+
+
 def test_schema_of_map_bodies(spark: SparkSession) -> None:
     inferred = infer_schema(events(spark, dumps_map({"id": 1}), kind="map"), "orders")
     assert inferred.columns.simpleString() == "struct<id:bigint>"
@@ -56,7 +69,7 @@ def test_schema_of_map_bodies(spark: SparkSession) -> None:
 
 def test_schema_of_csv_and_xml(spark: SparkSession) -> None:
     csv = infer_schema(events(spark, b"1,2.5,a,", b"2,3,b,"), "orders", Format.CSV)
-    assert csv.columns.simpleString() == "struct<_c0:int,_c1:double,_c2:string,_c3:string>"
+    assert csv.columns.simpleString() == "struct<c0:int,c1:double,c2:string,c3:string>"
     xml = infer_schema(events(spark, b'<o id="7"><name>a</name><none/></o>'), "orders")
     assert xml.format is Format.XML
     assert xml.columns.simpleString() == "struct<id:bigint,name:string,none:string>"

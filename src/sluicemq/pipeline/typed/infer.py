@@ -1,7 +1,8 @@
 """Inference of a typed table's schema from messages, to be reviewed and then declared.
 
 Spark's own inference reads a sample of the bodies. Its result is widened where a sample says too
-little: decimals get room for larger numbers, and columns without any value are STRING.
+little: decimals get room for larger numbers, and columns without any value are STRING. Columns of
+names that a table cannot have are left out, and those with fields of such names are STRING.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.typed.bodies import with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
 from sluicemq.pipeline.typed.rows import published, subscription
+from sluicemq.pipeline.typed.validation import column_faults
 
 SAMPLE: Final = 10_000
 """Messages that a schema is inferred from."""
@@ -52,12 +54,14 @@ class Inferred:
 
     sampled   messages that were read
     readable  those of them that are of the format
+    left_out  names of the columns that a table cannot have
     """
 
     format: Format
     columns: StructType
     sampled: int
     readable: int
+    left_out: tuple[str, ...] = ()
 
 
 def infer_schema(
@@ -112,7 +116,25 @@ def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferre
         columns = StructType([StructField("body", StringType())])
     else:
         columns = _sampled_schema(texts.where("_text IS NOT NULL"), format)
-    return Inferred(format, columns, sampled, readable)
+    columns, left_out = _allowed(columns, format)
+    return Inferred(format, columns, sampled, readable, left_out)
+
+
+def _allowed(columns: StructType, format: Format) -> tuple[StructType, tuple[str, ...]]:
+    """Return the columns as a table can have them, and the names of those that it cannot have."""
+    allowed: dict[str, StructField] = {}
+    left_out = []
+    for column in columns:
+        name = column.name
+        if format is Format.CSV:  # its columns are known by their positions
+            name = name.removeprefix("_")
+        text = StructField(name, StringType())
+        if name.startswith("_") or name.lower() in allowed or any(column_faults(text)):
+            left_out.append(name)
+        else:
+            typed = StructField(name, column.dataType)
+            allowed[name.lower()] = text if any(column_faults(typed)) else typed
+    return StructType([*allowed.values()]), tuple(left_out)
 
 
 def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
@@ -144,6 +166,10 @@ def block(inferred: Inferred, destination: str, name: str) -> str:
     lines = [
         f"# inferred from {inferred.readable:,} of {inferred.sampled:,} messages:",
         "# review the types, and name the columns that identify a row",
+        *(
+            f"# left out, because a table cannot have a column of this name: {json.dumps(name)}"
+            for name in inferred.left_out
+        ),
         "[[table]]",
         f'name = "{name}"',
         # a JSON text is a TOML text, too

@@ -96,7 +96,7 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
         problem('schema has one type and no columns: write it as "id BIGINT, name STRING"')
         return None
     lowered = [item.name.lower() for item in columns]
-    faults = [(item.name, fault) for item in columns for fault in _column_faults(item)]
+    faults = [(item.name, fault) for item in columns for fault in column_faults(item)]
     for name, fault in faults:
         problem(f"the column {name}: {fault}")
     if faults:
@@ -114,7 +114,7 @@ def _columns(table: TypedTable, problems: list[Problem]) -> StructType | None:
     return columns
 
 
-def _column_faults(field: StructField) -> Iterator[str]:
+def column_faults(field: StructField) -> Iterator[str]:
     """Yield what a table cannot have of a column, or of a field within it."""
     kind: DataType = field.dataType
     if not _FORBIDDEN.isdisjoint(field.name):
@@ -128,7 +128,7 @@ def _column_faults(field: StructField) -> Iterator[str]:
     elif isinstance(kind, MapType):
         kind = StructType().add("key", kind.keyType).add("value", kind.valueType)
     for part in kind if isinstance(kind, StructType) else ():
-        yield from _column_faults(part)
+        yield from column_faults(part)
 
 
 def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
