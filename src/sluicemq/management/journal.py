@@ -72,7 +72,7 @@ class SlotRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Settings of a slot.
 
     position     sequence number up to which the reader has processed the journal
-    limit_bytes  maximum bytes retained for this slot alone; only for a new slot
+    limit_bytes  maximum bytes retained for this slot alone; only for a new slot without a holder
     holder       process that claims the slot: others cannot claim it before its lease ends
     lease_ms     duration of the lease from now on; 0 ends it
     """
