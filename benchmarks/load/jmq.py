@@ -260,6 +260,6 @@ class GuestChannel:
         while not self._packets:
             packets = self._decoder.feed(receive(self._connection, _READ))
             if self._decoder.error is not None:
-                raise ConnectionLost(f"this is no packet: {self._decoder.error}")
+                raise ConnectionLost(f"the bytes are not a JMQ packet: {self._decoder.error}")
             self._packets = packets
         return self._packets.pop(0)

@@ -598,7 +598,7 @@ def _prepare(cell: JmqCell) -> None:
     cell.ask(PacketType.PREPARE_TRANSACTION, {}, XID)
 
 
-@row(PacketType.COMMIT_TRANSACTION, "that is prepared", RIGHTS, changes=True)
+@row(PacketType.COMMIT_TRANSACTION, "or is not prepared", RIGHTS, changes=True)
 def _commit(cell: JmqCell) -> None:
     cell.branch("end", "prepare")
     cell.ask(PacketType.COMMIT_TRANSACTION, {}, XID)
@@ -628,7 +628,7 @@ def _roll_back_local(cell: JmqCell) -> None:
     cell.ask(PacketType.ROLLBACK_TRANSACTION, _local(cell))
 
 
-@row(PacketType.ROLLBACK_TRANSACTION, "that is prepared", RIGHTS, changes=True)
+@row(PacketType.ROLLBACK_TRANSACTION, "or is not prepared", RIGHTS, changes=True)
 def _roll_back(cell: JmqCell) -> None:
     cell.branch("end", "prepare")
     cell.ask(PacketType.ROLLBACK_TRANSACTION, {}, XID)

@@ -90,7 +90,7 @@ def test_adding_a_user_twice_changes_nothing(run: Run, guarded: GuardedBroker) -
     before = UserStore(guarded.data_dir / "users.json").read()
     result = run("users", "add", "shop", "--no-password", "--superuser", *guarded.where)
     assert result.code == 1
-    assert "there is a user shop already" in result.err
+    assert "the user shop exists already" in result.err
     assert UserStore(guarded.data_dir / "users.json").read() == before
 
 

@@ -141,7 +141,7 @@ def test_check_does_not_try_the_addresses_of_the_running_broker(
     assert "addresses: not tried, because a broker runs" in result.err
     other = run("config", "check", "--listen", broker.phpmq)
     assert other.code == 2
-    assert "another program does so already" in other.err
+    assert "the address is in use by another program" in other.err
 
 
 def test_a_file_in_place_of_the_data_directory_is_one_error(run: Run, tmp_path: Path) -> None:

@@ -239,7 +239,7 @@ def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> Non
         (["slots", "data", "--position", "3"], 2, "go with --create"),
         (["slots", "data", "--create", "a", "--delete", "b"], 2, "either --create or --delete"),
         (["slots", "data", "--create", "a", "--limit", "much"], 2, "not a number of bytes"),
-        (["slots", "data", "--create", "../a"], 1, "no name for a slot"),
+        (["slots", "data", "--create", "../a"], 1, "not a valid slot name"),
     ],
 )
 @pytest.mark.usefixtures("data_dir")

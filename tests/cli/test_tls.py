@@ -105,8 +105,8 @@ def test_listener_without_tls_is_an_error(run: Run, running: LocalBroker) -> Non
     [
         ("insecure=maybe", "insecure is true or false"),
         ("insecure=true&ca=/x", "leave out ca"),
-        ("key=/x", "key belongs to a certificate"),
-        ("password_file=/x", "password_file belongs to a certificate"),
+        ("key=/x", "key requires a certificate"),
+        ("password_file=/x", "password_file requires a certificate"),
         ("certificate=/none.pem", "/none.pem: the file cannot be read"),
         ("certifcate=/x", "did you mean certificate?"),
     ],
@@ -121,7 +121,7 @@ def test_options_of_tls_need_tls(run: Run) -> None:
     for option in ("insecure=true", "certificate=/x"):
         result = run("send", f"phpmq://127.0.0.1:1/q?{option}", "x")
         assert result.code == 2
-        assert "only with TLS" in result.err
+        assert "requires TLS" in result.err
 
 
 def test_check_warns_and_passes(run: Run, authority: Authority) -> None:

@@ -77,7 +77,7 @@ def test_passwords_from_a_file(users: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "typed", "code", "says"),
     [
-        (["users", "add", "anna", "--password-stdin"], SECRET, 1, "there is a user anna already"),
+        (["users", "add", "anna", "--password-stdin"], SECRET, 1, "the user anna exists already"),
         (["users", "add", "a b", "--password-stdin"], SECRET, 1, "cannot be a user's name"),
         (["users", "add", "bert"], "", 2, "no terminal"),
         (["users", "add", "bert", "--password-stdin"], "", 1, "cannot be empty"),

@@ -241,7 +241,7 @@ def test_start_without_any_space_names_the_directory(machine: Machine) -> None:
     crash(journal)
     (machine.directory / RESERVE_NAME).unlink()
     machine.fill(-MIB)
-    with pytest.raises(JournalError, match="Make room") as caught:
+    with pytest.raises(JournalError, match="Free space") as caught:
         machine.open()
     assert str(machine.directory) in str(caught.value)
     machine.others = 0
@@ -256,7 +256,7 @@ def live_of_reader(journal: FileJournal, sequence: int) -> bytes:
 
 def test_no_space_names_the_path(machine: Machine) -> None:
     machine.fill()
-    with pytest.raises(JournalError, match="Make room") as caught:
+    with pytest.raises(JournalError, match="Free space") as caught:
         FileJournal.open(machine.directory, OPTIONS)
     assert str(machine.directory) in str(caught.value)
 

@@ -223,8 +223,8 @@ def test_invalid_account_is_reported_with_its_line(instance: Instance, run: Run)
 @pytest.mark.parametrize(
     ("line", "place"),
     [
-        ("imq.portmapper.port=many", "line 1: imq.portmapper.port=many is no number"),
-        ("imq.message.max_size=12q", "is no size"),
+        ("imq.portmapper.port=many", "line 1: imq.portmapper.port=many is not a number"),
+        ("imq.message.max_size=12q", "is not a size"),
         ("imq.autocreate.destination.limitBehavior=PANIC", "is none there is"),
     ],
 )

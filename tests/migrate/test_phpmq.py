@@ -179,7 +179,7 @@ def test_missing_store_is_reported_and_can_be_named(
             b'<?xml version="1.0"?>\n<!DOCTYPE x [<!ENTITY a "b">]><PHPMQ/>',
             "line 2: a document type",
         ),
-        (b"<other a='1'/>", "no configuration of PHPMQ"),
+        (b"<other a='1'/>", "not a configuration of PHPMQ"),
         (b"<PHPMQ>" + b"<a x='1'>" * 40, "nested too deep"),
         (b"\xff\xfe\x00", "not XML"),
     ],

@@ -74,9 +74,9 @@ def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -
     password = authority.password_file()
     wrong = authority.file("wrong", b"sesame")
     junk = authority.file("junk.pem", b"this is no certificate")
-    assert f"there is no certificate in {junk}" in mistake(junk)
-    assert f"there is no private key in {chain}" in mistake(chain)
-    assert "is encrypted; name the file" in mistake(chain, key)
+    assert f"{junk} has no certificate" in mistake(junk)
+    assert f"{chain} has no private key" in mistake(chain)
+    assert "is encrypted; give the file" in mistake(chain, key)
     assert f"not decrypted by the password in {wrong}" in mistake(chain, key, wrong)
     assert "does not belong to the certificate" in mistake(chain, authority.pem(other))
     bundle = authority.pkcs12(leaf)
@@ -86,8 +86,8 @@ def test_mistakes_have_distinct_messages(authority: Authority, tmp_path: Path) -
     assert "cannot be read: No such file" in mistake(tmp_path / "none.pem")
     assert "is larger than" in mistake(authority.file("huge.pem", bytes(2 << 20)))
     broken = chain.read_bytes().replace(b"\nMII", b"\nMIX")
-    assert "there is no certificate" in mistake(authority.file("broken.pem", broken))
-    with pytest.raises(ConfigurationError, match="there is no certificate in"):
+    assert "has no certificate" in mistake(authority.file("broken.pem", broken))
+    with pytest.raises(ConfigurationError, match="has no certificate"):
         read_authorities(junk)
 
 

@@ -179,7 +179,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
         ("listeners = 3", ["[[listeners]]"]),
         ("[[listeners]]", ["listeners[0]", "give a url"]),
         ("[[listeners]]\nurl = 3", ["listeners[0]", "give a url"]),
-        ("[[listeners]]\nurl = 'phpmq://'\nhost = 'x'", ["there is no setting host"]),
+        ("[[listeners]]\nurl = 'phpmq://'\nhost = 'x'", ["unknown setting host"]),
         ("[[listeners]]\nprotocol = 'phpmq'\nport = 9", ["give a url"]),
         ("[[listeners]]\nurl = 'phpmq://a$b'", ["neither a host name"]),
         ("[[listeners]]\nurl = 'phpmq://?dispatch_version=3'", ["dispatch_version", "auto, 1, 2"]),
@@ -188,7 +188,7 @@ def test_destinations_start_from_the_default_destination(tmp_path: Path) -> None
             "[[listeners]]\nurl = 'phpmq://?dispatch_version=1'\ndispatch_version = 1",
             ["both in the URL"],
         ),
-        ("[[listeners]]\nurl = 'phpmq://?socket_mode=0600'", ["only for a Unix socket"]),
+        ("[[listeners]]\nurl = 'phpmq://?socket_mode=0600'", ["requires a Unix socket"]),
         ("[[listeners]]\nurl = 'phpmq+unix:///s'\nsocket_mode = 660", ["socket_mode", "511"]),
         ("[[listeners]]\nurl = 'phpmq://?certifcate=/x'", ["did you mean certificate?"]),
         ("[[listeners]]\nurl = 'phpmq://?durability=fast'", ["none, lazy, sync"]),
@@ -249,7 +249,7 @@ def test_tls_needs_readable_files(tmp_path: Path) -> None:
     assert "there is no file /none.pem" in problems("phpmq+tls://?certificate=/none.pem")[0]
     with pytest.raises(ConfigurationError, match=r"write phpmq\+tls://127\.0\.0\.1:9100"):
         problems(f"phpmq://?certificate={pem}")
-    assert f"there is no certificate in {pem}" in problems(f"phpmq+tls://?certificate={pem}")[0]
+    assert f"{pem} has no certificate" in problems(f"phpmq+tls://?certificate={pem}")[0]
 
 
 @pytest.mark.parametrize(

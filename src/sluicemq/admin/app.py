@@ -125,9 +125,9 @@ class LoginService(Service):
             message = "the caller was authenticated without a password, so it cannot be changed"
             raise ApiError(409, "no-password", message)
         if requested.current_password.startswith(TOKEN_PREFIX):
-            raise AuthenticationFailed("a token is no password")
+            raise AuthenticationFailed("a token cannot be used as a password")
         if (await call.caller.login(Credentials(name, requested.current_password))).name != name:
-            raise AuthenticationFailed("that is not the password")
+            raise AuthenticationFailed("the password is wrong")
         change = UserRequest(password=requested.new_password)
         await self._context.users.alter(call, name, change, new=False)
         if call.who.session is None:

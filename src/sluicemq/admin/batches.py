@@ -220,9 +220,9 @@ def body_problem(kind: int, body: bytes) -> str:
         if kind == BodyKind.JSON:
             _json.decode(body)
     except UnicodeDecodeError as error:
-        return f"the body is no UTF-8: {error.reason} at byte {error.start}"
+        return f"the body is not UTF-8: {error.reason} at byte {error.start}"
     except (msgspec.MsgspecError, RecursionError) as error:
-        return f"the body is no JSON: {error}"
+        return f"the body is not JSON: {error}"
     return ""
 
 

@@ -281,17 +281,17 @@ def check_origin(connection: HTTPConnection) -> None:
     origin = headers.get("origin", "")
     if origin and origin.partition("://")[2] != host:
         raise ApiError(
-            403, "cross-origin", f"requests from pages of {origin[:200]} are not answered here"
+            403, "cross-origin", f"requests from pages of {origin[:200]} are not accepted"
         )
     site = headers.get("sec-fetch-site", "none")
     if site not in ("none", "same-origin") and headers.get("sec-fetch-mode") != "navigate":
-        raise ApiError(403, "cross-origin", "requests from pages of others are not answered here")
+        raise ApiError(403, "cross-origin", "requests from pages of other origins are not accepted")
     caller = caller_of(connection)
     if caller.access.guest is not None and caller.host and not is_ours(host, caller.host):
         raise ApiError(
             403,
             "unknown-host",
-            f"{host[:200]!r} is not what this broker is called; use the address it listens on, or "
+            f"{host[:200]!r} is not a host name of this broker; use the address it listens on, or "
             "add users: then the host name is not checked",
         )
 

@@ -112,7 +112,7 @@ def _number(call: Call) -> int:
 
 
 def _no_connection() -> ApiError:
-    return ApiError(404, "connection-not-found", "there is no such connection, or not any more")
+    return ApiError(404, "connection-not-found", "the connection does not exist or has ended")
 
 
 # --- Subscriptions and consumers ------------------------------------------------------------------
@@ -168,7 +168,7 @@ class SubscriptionService(Service):
         ):
             call.demand(Operation.MANAGE, name)
         if subscription is None:
-            raise ApiError(404, "subscription-not-found", "there is no such subscription")
+            raise ApiError(404, "subscription-not-found", "the subscription does not exist")
         if subscription.consumers and not query.force:
             raise ApiError(
                 409,
@@ -311,8 +311,8 @@ class TransactionService(Service):
             raise ApiError(
                 409,
                 "transaction-open",
-                "its client has not prepared it, and may not have sent everything yet; it can only "
-                "be rolled back",
+                "the transaction is not prepared, and its client may not have sent everything yet; "
+                "it can only be rolled back",
             )
         self._broker.wake()
         await called_back(self._broker.transactions.commit, transaction)
@@ -335,9 +335,7 @@ class TransactionService(Service):
                         f", xid {xid.format_id}:{xid.global_transaction_id}:{xid.branch_qualifier}"
                     )
                 return each
-        raise ApiError(
-            404, "transaction-not-found", "there is no such transaction, or not any more"
-        )
+        raise ApiError(404, "transaction-not-found", "the transaction does not exist or has ended")
 
 
 def id_of(transaction: Transaction) -> str:

@@ -231,7 +231,7 @@ class DestinationService(Service):
             raise ApiError(
                 400,
                 "bad-name",
-                f"{name} is a name for temporary destinations, which clients create",
+                f"{name} is reserved for temporary destinations, which clients create",
             )
 
     @handles(DELETE_DESTINATION)

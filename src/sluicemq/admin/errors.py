@@ -148,9 +148,9 @@ def _api_error(error: Exception) -> ApiError:
                 headers["Retry-After"] = str(RETRY_SECONDS)
             return ApiError(status, code, str(error), headers)
     if isinstance(error, OSError) and error.errno in NO_SPACE:
-        return ApiError(507, "low-disk-space", f"nothing has been changed: {error}")
+        return ApiError(507, "low-disk-space", f"nothing was changed: {error}")
     log.error("internal error", exc_info=error)
-    return ApiError(500, "internal-error", "something went wrong here; the broker's log says what")
+    return ApiError(500, "internal-error", "internal error; the broker's log has the details")
 
 
 # --- Names and texts in JSON ----------------------------------------------------------------------

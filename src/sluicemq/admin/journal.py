@@ -136,7 +136,7 @@ class JournalService:
         known = kept(self._journal).addresses
         texts = query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
-            raise ApiError(400, "too-many-ids", f"at most {MOST_NUMBERS} ids at a time")
+            raise ApiError(400, "too-many-ids", f"a request can have at most {MOST_NUMBERS} ids")
         found = [(number, known.get(number)) for number in map(_number, texts)]
         return DestinationNames(
             [
@@ -292,7 +292,7 @@ def _missing(first: int, durable: DurableEnd) -> ApiError:
             f"segment {first} does not exist or was deleted because it was no longer needed. "
             "Create a slot to retain unread segments",
         )
-    return ApiError(404, "not-found", f"there is no segment {first} yet")
+    return ApiError(404, "not-found", f"segment {first} does not exist yet")
 
 
 def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
@@ -363,7 +363,8 @@ def _name(call: Call) -> str:
         raise ApiError(
             400,
             "bad-name",
-            "a slot's name has up to 63 characters of a-z 0-9 _ . - and no sign at the start",
+            "the name of a slot can have up to 63 characters of a-z 0-9 _ . - and "
+            "must begin with a letter or digit",
         )
     return name
 
@@ -436,7 +437,9 @@ class BackupService(Service):
                 message = f"there is no backup named {previous.name} to begin with"
                 raise ApiError(404, "backup-not-found", message) from None
         if not _running.acquire(blocking=False):
-            raise ApiError(409, "backup-running", "another backup is being made; wait for its end")
+            raise ApiError(
+                409, "backup-running", "another backup is in progress; wait until it is complete"
+            )
         given_up = threading.Event()
         latest: deque[CopyProgress] = deque(maxlen=1)
 

@@ -191,7 +191,7 @@ def _property(name: str, given: PropertyInput) -> Property:
         try:
             value = msgspec.convert(given.value, _TYPES[given.type], strict=not is_number)
         except msgspec.ValidationError as error:
-            message = f"the property {name!r} is no {given.type}: {error}"
+            message = f"the property {name!r} is not of type {given.type}: {error}"
             raise ApiError(400, "bad-body", message) from None
     else:
         value = given
@@ -308,7 +308,7 @@ class ActionService(Service):
         """Return the function that applies the action to one message. Creates the target of a move
         or copy if automatic creation permits it. Raises ApiError."""
         if (target is not None) != (action in ("move", "copy")):
-            raise ApiError(400, "bad-body", "move and copy have a target, the others have none")
+            raise ApiError(400, "bad-body", "only move and copy have a target")
         operations = self._broker.operations
         if target is None:
             acts: dict[Action, Act] = {

@@ -377,7 +377,7 @@ class MessageService(Service):
         )
         delivery = by_id(self._broker, subscription, parameters.id)
         if delivery is None:
-            raise ApiError(404, "message-not-found", "no such message is here, or it has gone")
+            raise ApiError(404, "message-not-found", "the message does not exist or has ended")
         return delivery, self._broker.read(delivery)
 
 

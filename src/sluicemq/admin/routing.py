@@ -231,7 +231,7 @@ class RouteTable:
         matches = ((pattern.fullmatch(raw_path), methods) for pattern, methods in self._routes)
         found, methods = next((match for match in matches if match[0]), (None, {}))
         if found is None:
-            raise ApiError(404, "not-found", "there is nothing at this path")
+            raise ApiError(404, "not-found", "no resource has this path")
         endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
@@ -255,7 +255,7 @@ def address_in(names: Mapping[str, str], query: Mapping[str, str]) -> Address:
     """Return the destination in a path. Raises ApiError for an invalid kind or name."""
     kind = KINDS.get(names["kind"])
     if kind is None:
-        raise ApiError(404, "not-found", "a destination is a queue or a topic")
+        raise ApiError(404, "not-found", "the kind of a destination must be queue or topic")
     name = names["name"]
     encoded = query.get("name_base64")
     if encoded is not None:

@@ -51,7 +51,7 @@ def attach(
     limit = settings.max_consumers if subscription.shared else 1
     if limit and len(subscription.consumers) >= limit:
         raise SubscriptionInUse(
-            f"{subscription.destination.name}: all {limit} consumers it may have are attached"
+            f"{subscription.destination.name}: it has {limit} consumers, the limit"
         )
     if selector is not None:
         _expect_selector_load(subscription, selector)

@@ -174,7 +174,7 @@ class Batches:
                     )
                 return BatchAnswer(True, writer.sequence)
         if part.part > len(known):
-            raise BatchConflict(f"{_name(part)}: only {len(known)} parts before it are there")
+            raise BatchConflict(f"{_name(part)}: only {len(known)} parts before it were written")
         return None
 
     def check(

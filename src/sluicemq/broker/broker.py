@@ -273,7 +273,7 @@ class Broker:
             if same:
                 return existing
             if existing.consumers:
-                raise SubscriptionInUse(f"{name} of {topic.address} is in use on other terms")
+                raise SubscriptionInUse(f"{name} of {topic.address} is in use with other settings")
         limit = topic.settings.max_subscriptions
         if limit and existing is None and len(topic.subscriptions) >= limit:
             raise LimitExceeded(f"{topic.address} has {limit} subscriptions, the limit")

@@ -109,7 +109,7 @@ class Destinations:
         if destination is not None:
             return destination
         if is_temporary(address.name):
-            raise DestinationNotFound(f"{address} does not exist, or no longer")
+            raise DestinationNotFound(f"{address} does not exist or was deleted")
         queue = self.find_dead_letter_queue(address)
         if queue is not None:
             return queue
@@ -222,7 +222,7 @@ class Destinations:
         if destination is None:
             if owner is None and is_temporary(address.name):
                 raise DestinationConflict(
-                    f"{address} is a name for temporary destinations, which clients create"
+                    f"{address} is reserved for temporary destinations, which clients create"
                 )
             self._check_limits(address, creator)
             destination = self.create(address, settings, owner, False, creator, provenance, created)

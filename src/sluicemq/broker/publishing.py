@@ -211,7 +211,8 @@ class Publisher:
         if settings.max_message_bytes and size > settings.max_message_bytes:
             destination.statistics.rejected += 1
             raise MessageTooLarge(
-                f"{destination.address} takes bodies of up to {settings.max_message_bytes} bytes, "
+                f"{destination.address} accepts bodies of up to "
+                f"{settings.max_message_bytes} bytes, "
                 f"this one has {size}"
             )
         if settings.message_ttl:

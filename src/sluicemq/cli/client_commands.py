@@ -421,7 +421,7 @@ def create_slot(
 ) -> CommandResult:
     """Create a slot: the journal is retained from its position on. Fails if it exists."""
     if name in {slot.name for slot in api.items(LIST_SLOTS, PageQuery())}:
-        raise RequestRefused(f"there is a slot {name} already; slots advance moves it")
+        raise RequestRefused(f"the slot {name} exists already; slots advance moves it")
     body = SlotRequest(
         position, int(quantity("--limit", limit, Unit.BYTES)) if limit is not None else None
     )

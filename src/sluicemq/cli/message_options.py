@@ -227,7 +227,7 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
         try:
             read: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
         except (ValueError, KeyError):
-            raise UsageError(f"--property {text!r}: {value!r} is no {kind}") from None
+            raise UsageError(f"--property {text!r}: {value!r} is not of type {kind}") from None
         found[name] = {"type": kind, "value": read}
     return found
 

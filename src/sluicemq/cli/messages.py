@@ -373,7 +373,7 @@ def _body(content: bytes, kind: str | None) -> dict[str, Any]:
             msgspec.json.decode(content)
             return {"body_json": msgspec.Raw(content)}
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-            raise UsageError(f"--kind json: the body is no JSON: {error}") from None
+            raise UsageError(f"--kind json: the body is not JSON: {error}") from None
     if kind == "bytes":
         return {"body_base64": b64encode(content).decode()}
     return body_fields(content)

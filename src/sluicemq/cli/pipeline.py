@@ -626,5 +626,5 @@ def _moment(option: str, text: str | None) -> datetime | None:
         return datetime.fromisoformat(text)
     except ValueError:
         raise ConfigurationError(
-            f"{option}: {text!r} is no time such as 2026-01-31T12:00"
+            f"{option}: {text!r} is not a time such as 2026-01-31T12:00"
         ) from None

@@ -75,7 +75,7 @@ def spark_settings(master: str | None, conf: list[str] | None) -> dict[str, str]
     for entry in conf or ():
         name, equals, value = entry.partition("=")
         if not equals or not name.startswith("spark."):
-            raise ConfigurationError(f"--conf: {entry!r} is no setting such as spark.name=value")
+            raise ConfigurationError(f"--conf: {entry!r} is not a setting such as spark.name=value")
         settings[name] = value
     return settings
 

@@ -86,7 +86,7 @@ class MsgliteMessage:
 def _address(name: str) -> bytes:
     raw = encode_name(name)
     if not is_address(raw):
-        raise ValueError(f"{name!r} is no address: it is empty or has white space")
+        raise ValueError(f"{name!r} is not a valid address: it is empty or has white space")
     return raw
 
 

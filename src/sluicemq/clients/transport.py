@@ -380,7 +380,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
         task.add_done_callback(self._tasks.discard)
 
     async def _connect(self) -> ConnectionT:
-        failure: ClientError = ConnectionLost("there is no host to connect to")
+        failure: ClientError = ConnectionLost("the list of hosts is empty")
         for host, port in (("", 0),) if self.target.path else self.target.hosts:
             try:
                 return await self._open(host, port)
@@ -409,7 +409,7 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
             else:
                 self._adopt(connection)
                 return
-        self._finish(ConnectionLost(f"given up after {attempt} attempts: {self._failure}"))
+        self._finish(ConnectionLost(f"gave up after {attempt} attempts: {self._failure}"))
 
     async def _ping_regularly(self) -> None:
         while True:

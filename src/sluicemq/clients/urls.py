@@ -60,7 +60,7 @@ class TlsOptions(msgspec.Struct, frozen=True, kw_only=True):
             read_chain(Path(self.certificate), *files).install(context)
         elif self.key or self.password_file:
             name = "key" if self.key else "password_file"
-            raise ConfigurationError(f"{name} belongs to a certificate; name it too")
+            raise ConfigurationError(f"{name} requires a certificate; give it too")
         return context
 
 
@@ -100,11 +100,11 @@ def parse(text: str, scheme: str, known: Known, *, tls_optional: bool = False) -
     found = Url.parse_all(text)
     url = found[0]
     if url.protocol != scheme or url.queue:
-        raise ConfigurationError(f"a broker is named as {scheme}://host:port")
+        raise ConfigurationError(f"the URL of a broker is {scheme}://host:port")
     fields = {"tls": url.tls, "path": url.path, **read(dict(url.options), known)}
     for name in () if fields["tls"] or tls_optional else _TLS:
         if name in fields:
-            raise ConfigurationError(f"{name} has a meaning only with TLS ({scheme}+tls)")
+            raise ConfigurationError(f"{name} requires TLS ({scheme}+tls)")
     if url.user:
         fields |= {"username": url.user, "password": url.password}
     hosts = () if url.path else reachable((each.host, each.port) for each in found)
@@ -148,7 +148,7 @@ def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
         field, reader = known.get(plain(name), ("", text))
         if not field:
             names = dict.fromkeys(field for field, _ in known.values())
-            raise ConfigurationError(f"there is no option {name}; {suggestion(name, names)}")
+            raise ConfigurationError(f"unknown option {name}; {suggestion(name, names)}")
         values[field] = reader(name, given)
     if values.get("timeout", 1) <= 0:
         raise ConfigurationError("timeout must be longer than 0")

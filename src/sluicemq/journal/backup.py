@@ -120,7 +120,7 @@ class CopyThrottle:
         self._on_progress(CopyProgress(self._done, self._total))
         while True:
             if self._cancelled():
-                raise BackupCancelled("the backup was given up")
+                raise BackupCancelled("the backup was cancelled")
             now = time.monotonic()
             if now - self._renewed > RENEW_SECONDS:
                 self._slots.renew(self._slot, LEASE_MS)

@@ -118,7 +118,7 @@ def write_at(fd: int, data: bytes, offset: int) -> int:
     while written < len(data):
         count = os.pwrite(fd, view[written:], offset + written)
         if count <= 0:
-            raise OSError("the system wrote nothing and gave no reason")
+            raise OSError("the operating system wrote nothing and reported no error")
         written += count
     return offset + written
 

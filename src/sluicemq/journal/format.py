@@ -380,7 +380,7 @@ def encode_address(address: Address) -> bytes:
 def decode_address(body: bytes) -> Address:
     """Decode what `encode_address` returns. Raises JournalDamaged."""
     if not body or body[0] not in (Kind.QUEUE, Kind.TOPIC):
-        raise JournalDamaged("a DESTINATION record is of no known kind")
+        raise JournalDamaged("a DESTINATION record is of an unknown kind")
     return Address(Kind(body[0]), decode_name(body[1:]))
 
 
@@ -436,7 +436,7 @@ def decode_message(record: Record, destination: Address) -> Message:
     origin = _ORIGINS.get(record.origin)
     durability = _DURABILITIES.get(record.durability)
     if kind is None or origin is None or durability is None or record.priority > 9:
-        raise JournalDamaged(f"record {record.sequence} has a header without meaning")
+        raise JournalDamaged(f"record {record.sequence} has an invalid header")
     message = Message(
         destination,
         record.body,

@@ -82,7 +82,7 @@ def check(directory: Path) -> InspectionReport:
     """
     report = InspectionReport()
     if not directory.is_dir():
-        raise JournalError(f"{directory} is no directory")
+        raise JournalError(f"{directory} is not a directory")
     identity: bytes | None = None
     with _reporting(directory, report):
         identity = read_identity(directory)

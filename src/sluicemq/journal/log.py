@@ -563,7 +563,7 @@ class FileJournal(Appender):
     def _message(self, sequence: int, record: Record) -> Message:
         address = self.addresses.get(record.destination)
         if address is None or not record.is_message:
-            raise RecordNotFound(f"record {sequence} is no message of a destination that exists")
+            raise RecordNotFound(f"record {sequence} is not a message of an existing destination")
         return decode_message(record, address)
 
     def entry(self, sequence: int) -> Record:
@@ -574,7 +574,7 @@ class FileJournal(Appender):
             record = find_pending(parts, place)
             if record is not None:
                 return record
-        raise RecordNotFound(f"number {sequence} was given without a record")
+        raise RecordNotFound(f"sequence number {sequence} has no record")
 
     # --- the rest ------------------------------------------------------------------------------
 

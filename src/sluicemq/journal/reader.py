@@ -184,7 +184,7 @@ class Lookup:
         elif place := segment.places[sequence - segment.base] << 3:
             file = self._files[segment.first]
             return file.fd, place, min(size_at(os.pread(file.fd, 4, place), 0), file.end)
-        raise RecordNotFound(f"number {sequence} was given without a record")
+        raise RecordNotFound(f"sequence number {sequence} has no record")
 
     def forget(self, first: int) -> None:
         """Close the files of the segment with that first number, which is about to be removed."""

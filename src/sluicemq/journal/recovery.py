@@ -585,7 +585,9 @@ def _check_columns(segment: LiveSegment, view: MappedSegment, index: SegmentInde
     if index.count and not (
         segment.base <= sequences[0] <= segment.last < segment.base + LARGEST_SPAN
     ):
-        raise DamagedFile(view.path, segment.end, "its sequence numbers are too far apart")
+        raise DamagedFile(
+            view.path, segment.end, "the gap between its sequence numbers is too large"
+        )
     if not index.dense:
         numbers = sequences.tolist()
         if not all(map(lt, numbers, numbers[1:])):

@@ -520,7 +520,7 @@ def find_tail(view: MappedSegment, durable: DurableEnd | None, limit: int | None
     if limit is not None:
         synced = min(synced, limit)
     if stop < synced <= view.size:
-        raise DamagedFile(view.path, stop, "a record is damaged that had been on disk")
+        raise DamagedFile(view.path, stop, "a durable record is damaged")
     if not blank and has_later_group(view.view[:end], beyond or stop, last):
         raise DamagedFile(view.path, stop, "a record is damaged and later ones are intact")
     return Tail(b"".join(heads), whole, len(bytes(view.view[whole:end]).rstrip(b"\0")))
@@ -533,11 +533,9 @@ def find_full(view: MappedSegment, end: int) -> Tail:
     """
     tail = find_tail(view, None, end)
     if tail.end != end:
-        raise DamagedFile(
-            view.path, tail.end, "a record is damaged or missing that had been on disk"
-        )
+        raise DamagedFile(view.path, tail.end, "a durable record is damaged or missing")
     if record_size(view.view, end) and view.view[end + TYPE_AT] != RecordType.INDEX:
-        raise DamagedFile(view.path, end, "the next segment says that there is no record here")
+        raise DamagedFile(view.path, end, "according to the next segment there is no record here")
     return tail
 
 

@@ -104,8 +104,8 @@ class Slots:
     def _path(self, name: str) -> Path:
         if not is_slot_name(name):
             raise JournalError(
-                f"{name!r} is no name for a slot: up to 63 characters of a-z 0-9 _ . - "
-                "and no sign at the start"
+                f"{name!r} is not a valid slot name: up to 63 characters of a-z 0-9 _ . - "
+                "beginning with a letter or digit"
             )
         return self._directory / f"{name}{_SUFFIX}"
 
@@ -116,7 +116,7 @@ class Slots:
             return msgspec.structs.replace(slot, limit_bytes=limit_bytes)
         except msgspec.MsgspecError as error:
             raise JournalDamaged(
-                f"{path} is not a slot: {error}. Drop the slot or restore the file."
+                f"{path} is not a slot file: {error}. Drop the slot or restore the file."
             ) from error
 
     def get(self, name: str) -> Slot:
@@ -125,7 +125,7 @@ class Slots:
         try:
             return self._read(path)
         except FileNotFoundError:
-            raise RecordNotFound(f"there is no slot named {name}") from None
+            raise RecordNotFound(f"the slot {name} does not exist") from None
 
     def list(self) -> dict[str, Slot]:
         """Return all slots by name. Raises JournalDamaged."""
@@ -160,7 +160,7 @@ class Slots:
         self._make_directory()
         with self._alone():
             if path.exists():
-                raise JournalError(f"there is a slot named {name} already")
+                raise JournalError(f"the slot {name} exists already")
             self._write(path, slot)
         return slot
 
@@ -243,7 +243,7 @@ class Slots:
             try:
                 path.unlink()
             except FileNotFoundError:
-                raise RecordNotFound(f"there is no slot named {name}") from None
+                raise RecordNotFound(f"the slot {name} does not exist") from None
             sync_directory(self._directory)
 
     def _alone(self) -> AbstractContextManager[None]:

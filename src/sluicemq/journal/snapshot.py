@@ -236,7 +236,7 @@ def check_segments(
 def missing_liveness(first: int, directory: Path) -> JournalDamaged:
     """Return the error for a segment whose liveness in the snapshot cannot be read."""
     return JournalDamaged(
-        f"the snapshot in {directory} does not tell what is live in segment {first:020d}"
+        f"the snapshot in {directory} does not list the live records of segment {first:020d}"
     )
 
 

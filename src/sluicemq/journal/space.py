@@ -330,5 +330,5 @@ def naming_space(directory: Path) -> Iterator[None]:
             raise
         raise JournalError(
             f"the journal in {directory} cannot be opened: {error}, and there is no reserve, or it "
-            "is used up. Make room on this file system, then start again; nothing is lost."
+            "is used up. Free space on this file system, then start again; nothing is lost."
         ) from error

@@ -162,7 +162,7 @@ def number(value: object) -> int:
             return int(value)
     except ValueError:
         pass
-    raise ValueError("is no number")
+    raise ValueError("is not a number")
 
 
 def positive(value: object) -> int | None:
@@ -174,7 +174,7 @@ def positive(value: object) -> int | None:
 def text(value: object) -> str:
     """Return a text."""
     if not isinstance(value, str):
-        raise ValueError("is no text")
+        raise ValueError("is not text")
     return value
 
 

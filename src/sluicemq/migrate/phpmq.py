@@ -115,7 +115,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
     except (ValueError, LookupError) as fault:  # unknown encoding
         raise Damage(f"{where}, line {parser.CurrentLineNumber}: not XML: {fault}") from None
     if not found or any(entry.path[0] != "PHPMQ" for entry in found):
-        raise Damage(f"{where}, line 1: this is no configuration of PHPMQ")
+        raise Damage(f"{where}, line 1: the file is not a configuration of PHPMQ")
     return found
 
 

@@ -183,7 +183,7 @@ def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Conn
     if not path.is_file():
         raise SourceError(f"{path}: there is no such file")
     if not is_database(path):
-        raise Damage(f"{path}, byte 0: this is no SQLite database")
+        raise Damage(f"{path}, byte 0: the file is not an SQLite database")
     beside = [Path(f"{path}{ending}") for ending in BESIDE]
     for each in (path, *beside):
         change_detector.look(each)

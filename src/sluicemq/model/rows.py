@@ -132,7 +132,7 @@ def name_of(raw: bytes | msgspec.Raw) -> str:
     try:
         name: Any = _any.decode(raw) if len(raw) <= MOST_NAME_BYTES else None
     except _UNREADABLE as error:
-        raise ProtocolError(f"the destination is no text: {error}") from None
+        raise ProtocolError(f"the destination is not text: {error}") from None
     if isinstance(name, list) and len(name) == 2 and isinstance(name[1], str):
         name, reason = name
     if isinstance(name, bytes):
@@ -151,9 +151,9 @@ def properties_of(raw: msgspec.Raw) -> dict[str, Property] | None:
     try:
         properties = _properties.decode(raw)
     except _UNREADABLE as error:
-        raise ProtocolError(f"the properties are no map of scalars: {error}") from None
+        raise ProtocolError(f"the properties are not a map of scalars: {error}") from None
     if properties is not None and not _SCALARS.issuperset(map(type, properties.values())):
-        raise ProtocolError("the properties are no map of scalars")
+        raise ProtocolError("the properties are not a map of scalars")
     return properties
 
 
@@ -270,7 +270,7 @@ def _decoded(data: memoryview | bytes, decoder: msgspec.msgpack.Decoder[list[Row
     try:
         return decoder.decode(data)
     except _UNREADABLE as error:
-        raise ProtocolError(f"a frame is no array of rows: {error}") from None
+        raise ProtocolError(f"a frame is not an array of rows: {error}") from None
 
 
 def announced_rows(data: memoryview | bytes) -> int:

@@ -191,10 +191,10 @@ def _parse_scheme(scheme: str) -> tuple[str, bool, bool]:
     protocol, *modifiers = scheme.lower().split("+")
     if protocol not in PROTOCOLS:
         hint = suggestion(protocol, PROTOCOLS)
-        raise ConfigurationError(f"there is no protocol {protocol!r}; {hint}")
+        raise ConfigurationError(f"unknown protocol {protocol!r}; {hint}")
     for modifier in modifiers:
         if modifier not in ("unix", "tls"):
-            raise ConfigurationError(f"+{modifier} has no meaning; there are +unix and +tls")
+            raise ConfigurationError(f"+{modifier} is unknown; there are +unix and +tls")
     if len(set(modifiers)) != len(modifiers):
         raise ConfigurationError("+unix and +tls are written once")
     return protocol, "unix" in modifiers, "tls" in modifiers
@@ -206,7 +206,9 @@ def _parse_query(query: str) -> dict[str, str]:
         raw_name, _, raw_value = item.partition("=")
         name = re.sub("[- ]", "_", unquote(raw_name))
         if not name or not raw_value:
-            raise ConfigurationError(f"{item!r} is no option; options are name=value, joined by &")
+            raise ConfigurationError(
+                f"{item!r} is not an option; options are name=value, joined by &"
+            )
         if not name.isidentifier():
             raise ConfigurationError(f"{name!r} cannot be the name of an option")
         if name in options:

@@ -236,7 +236,7 @@ def loads_map(stream: bytes) -> dict[str, Value]:
     """Return the body of a MapMessage. Raises SerialError, also for values of other types."""
     value = loads(stream)
     if not isinstance(value, dict):
-        raise SerialError("the stream is of no map")
+        raise SerialError("the stream is not a map")
     return value
 
 
@@ -260,7 +260,7 @@ class _Reader:
 
     def __init__(self, stream: bytes) -> None:
         if not stream.startswith(STREAM_HEADER):
-            raise SerialError("this is no Java serialisation")
+            raise SerialError("the bytes are not a Java serialisation stream")
         self._data = stream
         self._position = len(STREAM_HEADER)
         self._handles: list[object] = []
@@ -298,7 +298,7 @@ class _Reader:
             return None
         if code == _ARRAY:
             if self._class() is not _BYTES:
-                raise SerialError("a stream has an array that is no byte[]")
+                raise SerialError("a stream has an array other than byte[]")
             return self._keep(self._bytes(self._take(_i32)))
         raise SerialError(f"there is {code:#x} where a value should begin")
 
@@ -335,7 +335,7 @@ class _Reader:
     def _referred(self) -> object:
         place = self._take(_u32) - _FIRST_HANDLE
         if not 0 <= place < len(self._handles) or self._handles[place] is None:
-            raise SerialError("a stream refers to what is not there")
+            raise SerialError("a stream refers to an object that does not exist")
         return self._handles[place]
 
     def _again(self, depth: int) -> Value:
@@ -351,7 +351,7 @@ class _Reader:
             self._weigh(len(value))
         elif isinstance(value, dict):
             if depth == 0:
-                raise SerialError("a stream has a map where none can be")
+                raise SerialError("a stream has a map in an invalid place")
             for name, inner in value.items():
                 self._count()
                 self._weigh(len(name))
@@ -379,7 +379,7 @@ class _Reader:
         if as_java and described.parent is not None:
             as_java = self._class(inner=True) is described.parent
         if not as_java:
-            raise SerialError(f"a stream describes {described.name.decode()} otherwise than Java")
+            raise SerialError(f"a stream describes {described.name.decode()} differently from Java")
         self._handles[place] = described
         return described
 
@@ -387,7 +387,7 @@ class _Reader:
         known = self._class()
         if known.made is dict:
             if depth == 0:
-                raise SerialError("a stream has a map where none can be")
+                raise SerialError("a stream has a map in an invalid place")
             place = len(self._handles)
             self._keep(None)
             entries = self._map(depth - 1)
@@ -405,7 +405,7 @@ class _Reader:
         self._position += _map_fields.size
         length = _BLOCKS.get(self._take(_u8))
         if length is None or self._take(length) != _map_size.size:
-            raise SerialError("a stream describes a map otherwise than Java")
+            raise SerialError("a stream describes a map differently from Java")
         self._position += _i32.size  # the number of hash buckets
         size = self._take(_i32)
         if size < 0:
@@ -414,7 +414,7 @@ class _Reader:
         for _ in range(size):
             name = self._value(0)
             if not isinstance(name, str) or isinstance(name, Char):
-                raise SerialError("a map's key is no String")
+                raise SerialError("a map's key is not a String")
             entries[name] = self._value(depth)
         if self._take(_u8) != _END:
             raise SerialError("a map has more than its entries")
@@ -470,7 +470,7 @@ class _Writer:
             append(b"\x70")
         elif isinstance(value, dict):
             if depth == 0:
-                raise SerialError("a map within a map within a map is not written")
+                raise SerialError("maps cannot be nested in three levels")
             self._map(value, depth - 1)
         elif isinstance(value, str) and not isinstance(value, Char):
             self._string(value)
@@ -492,7 +492,7 @@ class _Writer:
         kind = type(value)
         box = _BOX_OF.get(int if isinstance(value, int) and kind not in _BOX_OF else kind)
         if box is None:
-            raise SerialError(f"a {kind.__name__} is not written")
+            raise SerialError(f"values of type {kind.__name__} are not supported")
         if box is _INTEGER and isinstance(value, int):
             box = _INTEGER if -0x8000_0000 <= value <= 0x7FFF_FFFF else _LONG
         try:
@@ -530,7 +530,7 @@ class _Writer:
         append(b"\x77\x08" + _map_size.pack(buckets, size))
         for name, value in entries.items():
             if type(name) is not str:
-                raise SerialError("a map's key is no String")
+                raise SerialError("a map's key is not a String")
             if value is None and self._map_class is _HASHTABLE:
                 raise SerialError("a Hashtable holds no null")
             self._string(name)

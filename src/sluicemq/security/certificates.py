@@ -62,7 +62,7 @@ class KeyedChain(NamedTuple):
             context.load_cert_chain(f"/proc/self/fd/{descriptor}")
         except (OSError, ssl.SSLError) as error:
             reason = error.strerror or str(error)
-            raise ConfigurationError(f"OpenSSL refuses the certificate: {reason}") from None
+            raise ConfigurationError(f"OpenSSL rejects the certificate: {reason}") from None
         finally:
             os.close(descriptor)
 
@@ -110,7 +110,7 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
         certificates = tuple(x509.load_pem_x509_certificates(content))
     except ValueError:
         raise ConfigurationError(
-            f"there is no certificate in {certificate}; it must be PEM (or PKCS#12, if the name "
+            f"{certificate} has no certificate; it must be PEM (or PKCS#12, if the name "
             "ends in .p12 or .pfx)"
         ) from None
     where = key or certificate
@@ -123,7 +123,7 @@ def read_authorities(path: Path) -> str:
     try:
         found = x509.load_pem_x509_certificates(read_bounded(path))
     except ValueError:
-        raise ConfigurationError(f"there is no certificate in {path}; it must be PEM") from None
+        raise ConfigurationError(f"{path} has no certificate; it must be PEM") from None
     return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
 
 
@@ -159,7 +159,7 @@ def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None)
     try:
         bundle = load_pkcs12(read_bounded(path), password)
     except UnsupportedAlgorithm as error:
-        raise ConfigurationError(f"{path} is encrypted in a way not supported: {error}") from None
+        raise ConfigurationError(f"{path} uses an unsupported encryption: {error}") from None
     except (TypeError, ValueError):
         reason = (
             f"the password in {password_file} does not decrypt it, or it is"
@@ -169,7 +169,7 @@ def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None)
         raise ConfigurationError(f"{path} cannot be read: {reason} no PKCS#12 file") from None
     if bundle.key is None or bundle.cert is None:
         missing = "private key" if bundle.key is None else "certificate of its key"
-        raise ConfigurationError(f"there is no {missing} in {path}")
+        raise ConfigurationError(f"{path} has no {missing}")
     others = [each.certificate for each in bundle.additional_certs]
     return KeyedChain(bundle.key, _in_order(bundle.cert.certificate, others))
 
@@ -191,19 +191,19 @@ def _read_key(
     path: Path, content: bytes, password: bytes | None, password_file: Path | None
 ) -> PrivateKeyTypes:
     if b"PRIVATE KEY-----" not in content:
-        raise ConfigurationError(f"there is no private key in {path}; name its file with key")
+        raise ConfigurationError(f"{path} has no private key; give its file with key")
     try:
         try:
             return load_pem_private_key(content, password)
         except TypeError:
             if password is None:
                 raise ConfigurationError(
-                    f"the private key in {path} is encrypted; name the file that its password is "
-                    "in with password_file"
+                    f"the private key in {path} is encrypted; give the file with its password "
+                    "with password_file"
                 ) from None
             return load_pem_private_key(content, None)  # ignore the password
     except UnsupportedAlgorithm as error:
-        raise ConfigurationError(f"{path}: a private key not supported: {error}") from None
+        raise ConfigurationError(f"{path}: unsupported private key: {error}") from None
     except ValueError:
         reason = (
             "is damaged"

@@ -113,14 +113,14 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Return a user. Raises UserNotFound."""
         user = self.users.get(name)
         if user is None:
-            raise UserNotFound(f"there is no user {name[:100]!r}")
+            raise UserNotFound(f"the user {name[:100]!r} does not exist")
         return user
 
     def role(self, name: str) -> tuple[Permission, ...]:
         """Return the permissions of a role. Raises RoleNotFound."""
         permissions = self.roles.get(name)
         if permissions is None:
-            raise RoleNotFound(f"there is no role {name[:100]!r}")
+            raise RoleNotFound(f"the role {name[:100]!r} does not exist")
         return permissions
 
 
@@ -322,7 +322,7 @@ def add_user(database: Database, name: str, user: UserRecord) -> Database:
             "subject of a certificate, such as CN=alice,O=Example"
         )
     if name in database.users:
-        raise UserExists(f"there is a user {name} already")
+        raise UserExists(f"the user {name} exists already")
     if len(database.users) >= MOST_USERS:
         raise AccessError(f"there are {MOST_USERS} users, and there cannot be more")
     for role in user.roles:
@@ -406,7 +406,7 @@ def add_role(database: Database, role: str) -> Database:
             f"{role[:100]!r} cannot be a role's name: 1 to 64 letters, digits and - _ . @"
         )
     if role in database.roles:
-        raise RoleExists(f"there is a role {role} already")
+        raise RoleExists(f"the role {role} exists already")
     return replace(database, roles={**database.roles, role: ()})
 
 

@@ -115,7 +115,7 @@ class UserService:
         change = parameters.body
         there = name in self.database.users
         if there and expect == "new":
-            raise UserExists(f"there is a user {name} already")
+            raise UserExists(f"the user {name} exists already")
         new = not there and expect != "existing"
         await self.alter(call, name, change, new=new)
         call.status = 201 if new else 200
@@ -195,7 +195,7 @@ class UserService:
             await self._change(call, records.add_role, name)
             call.status = 201
         elif expect == "new":
-            raise RoleExists(f"there is a role {name} already")
+            raise RoleExists(f"the role {name} exists already")
         return role_views(self.database, [name])[0]
 
     @implements(DELETE_ROLE)

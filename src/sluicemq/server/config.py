@@ -279,7 +279,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         yield from self._directory_problems()
         endpoint = self.tracing.endpoint
         if endpoint and not endpoint.startswith(("http://", "https://")):
-            yield f"tracing.endpoint: {endpoint!r} is no URL with http:// or https://"
+            yield f"tracing.endpoint: {endpoint!r} is not a URL with http:// or https://"
         yield from _destination_problems(
             "broker.default_destination", self.broker.default_destination
         )

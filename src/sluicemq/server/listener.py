@@ -186,7 +186,9 @@ def is_stale(url: Url) -> bool:
     except OSError as error:
         raise ConfigurationError(f"cannot use {url}: {error.strerror or error}") from error
     else:
-        raise AddressUnavailable(f"cannot listen on {url}: another program does so already")
+        raise AddressUnavailable(
+            f"cannot listen on {url}: the address is in use by another program"
+        )
     finally:
         probe.close()
 

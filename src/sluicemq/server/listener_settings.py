@@ -516,10 +516,10 @@ def check_applies(setting: Setting, url: Url) -> None:
         return
     if setting.only == TLS:
         secure = url._replace(tls=True)
-        raise ConfigurationError(f"{setting.name} has a meaning only with TLS; write {secure}")
+        raise ConfigurationError(f"{setting.name} requires TLS; write {secure}")
     if "unix" in setting.only:
-        raise ConfigurationError(f"{setting.name} has a meaning only for a Unix socket")
-    raise ConfigurationError(f"{setting.name} has no meaning for {url.protocol}")
+        raise ConfigurationError(f"{setting.name} requires a Unix socket")
+    raise ConfigurationError(f"{setting.name} is not an option of {url.protocol}")
 
 
 def tls_problems(listener: Listener) -> Iterator[str]:

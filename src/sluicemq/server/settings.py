@@ -104,7 +104,7 @@ def convert(value: object, setting: Setting, where: str, *, text: bool, base: Pa
 
 def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
     """Return the error for an unknown setting; `known` are the settings of the same section."""
-    return ConfigurationError(f"{where}: there is no setting {name}; {suggestion(name, known)}")
+    return ConfigurationError(f"{where}: unknown setting {name}; {suggestion(name, known)}")
 
 
 def _convert_path(value: object, where: str, base: Path) -> Path:

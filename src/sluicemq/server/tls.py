@@ -157,7 +157,8 @@ def _choose_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
         context.set_ciphers(ciphers)
     except ssl.SSLError:
         raise ConfigurationError(
-            f"ciphers: OpenSSL knows none in {ciphers!r}; write a list as for `openssl ciphers`"
+            f"ciphers: OpenSSL knows no cipher in {ciphers!r}; write a list as for "
+            "`openssl ciphers`"
         ) from None
 
 

@@ -105,7 +105,9 @@ def _try_socket(url: Url, directory: Path) -> None:
         if parent != directory and parent not in directory.parents:
             raise ConfigurationError(f"cannot listen on {url}: there is no directory {parent}")
     elif not os.access(parent, os.W_OK | os.X_OK):
-        raise ConfigurationError(f"cannot listen on {url}: this user may not write to {parent}")
+        raise ConfigurationError(
+            f"cannot listen on {url}: the user of this process may not write to {parent}"
+        )
 
 
 def _holder(directory: Path) -> str:

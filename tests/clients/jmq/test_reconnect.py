@@ -273,7 +273,7 @@ def test_it_is_given_up_after_so_many_attempts() -> None:
         consumer = await (await client.session()).consumer("q")
         broker.answer = refusing(PacketType.ADD_CONSUMER, Status.CONFLICT)
         drop(broker)
-        with pytest.raises(ConnectionLost, match="given up after 2 attempts: add consumer"):
+        with pytest.raises(ConnectionLost, match="gave up after 2 attempts: add consumer"):
             await consumer.receive()
         assert len(broker.connections) == 3
 

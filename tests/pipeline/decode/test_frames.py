@@ -74,7 +74,7 @@ def test_invalid_arguments_are_rejected_at_once(spark: SparkSession, tmp_path: P
     for text, reason in (
         ("jmq", "is not PORT=PROTOCOL"),
         ("0=jmq", "0 is no port"),
-        ("1=amqp", "there is no protocol 'amqp'"),
+        ("1=amqp", "unknown protocol 'amqp'"),
     ):
         with pytest.raises(ConfigurationError, match=reason):
             DecodeOptions(ports=parse_ports(text))

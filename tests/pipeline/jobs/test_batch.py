@@ -341,7 +341,7 @@ def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path
         ("/lake", "../b", "--broker"),
         ("s3://bucket/lake", "b", "write s3a:// for S3"),
         ("ftp://host/lake", "b", "none of the schemes file, s3a"),
-        ("file://host/lake", "b", "is no file:///path"),
+        ("file://host/lake", "b", "is not of the form file:///path"),
     ],
 )
 def test_a_wrong_place_is_rejected(location: str, broker: str, error: str) -> None:

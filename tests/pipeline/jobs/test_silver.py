@@ -104,8 +104,8 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
     lies = {
         (b"\xfftext", "text"): "the body is not UTF-8",
         (b"\xff{}", "json"): "the body is not UTF-8",
-        (b"no map at all", "map"): "this is no Java serialisation",
-        (dumps("no map"), "map"): "the stream is of no map",
+        (b"no map at all", "map"): "the bytes are not a Java serialisation stream",
+        (dumps("no map"), "map"): "the stream is not a map",
         (b"\xac\xed\x00\x05\x99", "stream"): "there is 0x99 where a value should begin",
         (b"surprise", "none"): "8 bytes where there should be none",
         (b"no zlib !", "text"): "a compressed body is broken: "

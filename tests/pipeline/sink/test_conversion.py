@@ -200,16 +200,16 @@ def test_a_map_is_a_map_message() -> None:
 @pytest.mark.parametrize(
     ("values", "types", "reason"),
     [
-        ({"destination": None}, {}, "names no destination"),
-        ({"destination": ""}, {}, "names no destination"),
+        ({"destination": None}, {}, "has no destination"),
+        ({"destination": ""}, {}, "has no destination"),
         ({"destination": "x" * 70_000}, {}, "has 70000 bytes"),
         ({"destination_kind": "stack"}, {}, "queue or topic, not 'stack'"),
         ({"body": "x", "body_kind": "map"}, {"body": pa.string()}, "cannot be of body_kind map"),
         ({"body": [("a", "b")], "body_kind": "text"}, {"body": TEXTS}, "cannot be of body_kind"),
         ({"body_kind": "xml"}, {}, "no body_kind 'xml'"),
         ({"body": None, "body_kind": "text"}, {}, "no body of body_kind text"),
-        ({"priority": 10}, {}, "the priority is 10"),
-        ({"priority": -1}, {}, "the priority is -1"),
+        ({"priority": 10}, {}, "the priority must be 0 to 9, not 10"),
+        ({"priority": -1}, {}, "the priority must be 0 to 9, not -1"),
         ({"ttl": -1}, {}, "ttl is negative"),
         ({"ttl": MAX_TIME + 1}, {}, "far too long"),
         ({"expiration": datetime(1969, 12, 31, tzinfo=UTC)}, {}, "expiration is before 1970"),
@@ -357,8 +357,8 @@ def test_a_row_with_a_fault_keeps_what_could_be_converted() -> None:
         }
     )
     assert faults(rows) == {
-        0: "the property 'p' is of no known type: 'date'",
-        1: "the row names no destination",
+        0: "the property 'p' has an unknown type: 'date'",
+        1: "the row has no destination",
         2: "there is no body_kind 'xml'",
     }
     first, second, third = received(rows)

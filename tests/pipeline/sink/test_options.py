@@ -106,7 +106,7 @@ def test_columns(spark: SparkSession) -> None:
 @pytest.mark.parametrize(
     ("schema", "reason"),
     [
-        ("destination string", "there has to be a column body"),
+        ("destination string", "the column body is missing"),
         ("body string", "the option destination"),
         ("body string, destination string, value string", "there is no column value"),
         ("body struct<a:int>, destination string", "body is string, binary or map<string,string>"),

@@ -236,7 +236,7 @@ BAD = """select * from values
 
 
 def test_bad_rows_fail_a_write(spark: SparkSession, url: str, data: Path, queue: str) -> None:
-    with pytest.raises(PySparkException, match="the first of them is row 1: the body is no JSON"):
+    with pytest.raises(PySparkException, match="the first of them is row 1: the body is not JSON"):
         write(spark.sql(BAD).coalesce(1), url, destination=queue)
     assert published(data, queue) == []
 
@@ -259,8 +259,8 @@ def test_bad_rows_become_dead_letters(
     dead_letters = {m.body: m.properties or {} for m in published(data, dead)}
     assert len(published(data, dead)) == 3
     assert set(dead_letters) == {b"{", b"good", b"{}"}
-    assert str(dead_letters[b"{"]["deadLetterReason"]).startswith("the body is no JSON")
-    assert dead_letters[b"good"]["deadLetterReason"] == "the priority is 12, not 0 to 9"
+    assert str(dead_letters[b"{"]["deadLetterReason"]).startswith("the body is not JSON")
+    assert dead_letters[b"good"]["deadLetterReason"] == "the priority must be 0 to 9, not 12"
     assert "this one 2000" in str(dead_letters[b"{}"]["deadLetterReason"])
     assert dead_letters[b"good"]["originalQueue"] == queue
     assert dead_letters[b"{}"]["originalQueue"] == long

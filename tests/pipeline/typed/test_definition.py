@@ -111,13 +111,15 @@ refresh = "incremental"
 """
     assert problems(text) == [
         "pipeline.toml:1: table 'Orders': destination is missing: add destination = \"...\"",
-        "pipeline.toml:2: table 'Orders': name is no text of up to 63 letters a-z, digits and _ "
+        "pipeline.toml:2: table 'Orders': name must be a text of up to 63 letters "
+        "a-z, digits and _ "
         "that begins with a letter",
         "pipeline.toml:3: table 'Orders': there is no key 'destinaton'; did you mean destination?",
         "pipeline.toml:4: table 'Orders': there is no format 'jason'; did you mean json?",
-        "pipeline.toml:5: table 'Orders': schema is empty, or no text in quotes",
-        "pipeline.toml:6: table 'Orders': key is no list of different texts such as [\"id\"]",
-        "pipeline.toml:10: table 'Orders', expectation 'a': check is empty, or no text in quotes",
+        "pipeline.toml:5: table 'Orders': schema must be a text in quotes that is not empty",
+        "pipeline.toml:6: table 'Orders': key must be a list of different texts such as [\"id\"]",
+        "pipeline.toml:10: table 'Orders', expectation 'a': check must be a text "
+        "in quotes that is not empty",
         "pipeline.toml:11: table 'Orders', expectation 'a': there is no action 'explode'; "
         "there are warn, drop, quarantine, fail",
         "pipeline.toml:14: table 'messages': the pipeline itself writes a table of this name",
@@ -138,8 +140,8 @@ def test_syntax_error_has_its_line() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        (table('key = ["id", "id"]'), ":5: table 'orders': key is no list of different texts"),
-        (table("key = [1]"), ":5: table 'orders': key is no list of different texts"),
+        (table('key = ["id", "id"]'), ":5: table 'orders': key must be a list of different texts"),
+        (table("key = [1]"), ":5: table 'orders': key must be a list of different texts"),
         (
             table('expect = "x"'),
             ":5: table 'orders': expect is no array of tables: write it as [[table.expect]]",
@@ -157,10 +159,13 @@ def test_syntax_error_has_its_line() -> None:
             ":1: table 'orders': a table has either schema = \"id BIGINT, ...\", or schema = "
             '"infer", or schema_file = "FILE.json"',
         ),
-        (table('delete = " "'), ":5: table 'orders': delete is empty, or no text in quotes"),
+        (
+            table('delete = " "'),
+            ":5: table 'orders': delete must be a text in quotes that is not empty",
+        ),
         (
             '[[table]]\nname = 5\ndestination = "a"\nschema = "infer"',
-            ":2: table 5: name is no text of up to 63 letters a-z",
+            ":2: table 5: name must be a text of up to 63 letters a-z",
         ),
         (
             '[[table]]\nname = "a_quarantine"\ndestination = "a"\nschema = "infer"',
@@ -291,7 +296,7 @@ def test_unsupported_json_schema_is_reported_with_every_place(tmp_path: Path) ->
         "#/properties/f/properties/r: $ref '#/$defs/node' is recursive: a table has no such type",
         "#/properties/g: type is missing",
         "#/properties/h: $ref '#/$defs/leaf' refers to nothing",
-        "#/properties/i: this is no schema: an object is expected",
+        "#/properties/i: a schema must be an object",
     ):
         assert start + expected in text
 

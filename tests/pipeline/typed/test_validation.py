@@ -76,7 +76,8 @@ schema = "_a STRING, A INT, a INT"
     found = problems(spark, text)
     starts = [
         "pipeline.toml:1: table 'orders', delete: [PARSE_SYNTAX_ERROR]",
-        "pipeline.toml:1: table 'orders': key 'number' is no column of id, amount, customer, tags",
+        "pipeline.toml:1: table 'orders': key 'number' is not among the columns "
+        "id, amount, customer, tags",
         "pipeline.toml:1: table 'orders': key 'tags' is nested, which cannot be compared",
         "pipeline.toml:8: table 'orders', expectation 'a': [UNRESOLVED_COLUMN",
         "pipeline.toml:11: table 'orders', expectation 'b': the condition is DECIMAL(10,2), not",
@@ -146,7 +147,7 @@ def test_columns_that_no_table_can_have(spark: SparkSession, columns: str, expec
             "SELECT customer, count(*) AS n FROM silver.orders JOIN range(3) GROUP BY customer",
             "Join",
         ),
-        ("SELECT id FROM silver.orders GROUP BY id", "'customer' is no column of id"),
+        ("SELECT id FROM silver.orders GROUP BY id", "'customer' is not among the columns id"),
         ("SELECT customer FROM silver.other GROUP BY customer", "TABLE_OR_VIEW_NOT_FOUND"),
         ("SELECT customer FROM (", "PARSE_SYNTAX_ERROR"),
     ],

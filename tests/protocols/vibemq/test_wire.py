@@ -202,7 +202,7 @@ def test_the_limit_is_inclusive() -> None:
 
 
 def test_an_unknown_flag_is_refused_by_the_header() -> None:
-    assert str(refused(b"\0\0\0\x64\x03")) == "there is no compression 3"
+    assert str(refused(b"\0\0\0\x64\x03")) == "unknown compression 3"
 
 
 @pytest.mark.parametrize("how", [Compression.GZIP, Compression.BROTLI])

@@ -481,7 +481,7 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
                 check(reply)
                 return
             request = reply
-        raise ConnectionLost("the broker asks again and again who this is")
+        raise ConnectionLost("the broker keeps requesting authentication")
 
     def _credentials(self, request: Packet) -> bytes:
         target = self.target
@@ -490,4 +490,6 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
             return fields.digest_login(target.username, target.password, request.body)
         if kind == fields.BASIC:
             return fields.basic_login(target.username, target.password)
-        raise ConnectionLost(f"the broker wants a login of the type {kind!r}, which is not known")
+        raise ConnectionLost(
+            f"the broker requires the authentication type {kind!r}, which is unknown"
+        )

@@ -133,7 +133,7 @@ def encode_body(body: object) -> tuple[PacketType, bytes]:
             return PacketType.MAP_MESSAGE, java.dumps_map(body)
         case list() | tuple():
             return PacketType.STREAM_MESSAGE, java.dumps_stream(body)
-    raise MessageFormatError(f"a {type(body).__name__} is no body of a message")
+    raise MessageFormatError(f"a {type(body).__name__} cannot be the body of a message")
 
 
 class SendOptions(NamedTuple):

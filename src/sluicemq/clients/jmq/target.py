@@ -76,7 +76,7 @@ def _parse_addresses(text: str) -> Target:
         address = _ADDRESS.match(item)
         if address is None:
             raise ConfigurationError(
-                "a broker is named as jmq://host:port or mq://host:port/service"
+                "the URL of a broker is jmq://host:port or mq://host:port/service"
             )
         scheme, host, service = address.groups()
         scheme = scheme.lower()

@@ -159,7 +159,9 @@ def locate(source: Path) -> Path:
     if found:
         names = ", ".join(each.name for each in found)
         raise SourceError(f"{source}: there are several instances ({names}); name one of them")
-    raise SourceError(f"{source}: this is no instance of Open MQ: it has no {PROPERTIES}")
+    raise SourceError(
+        f"{source}: the directory is not an instance of Open MQ: it has no {PROPERTIES}"
+    )
 
 
 # --- conversions -------------------------------------------------------------------------------
@@ -180,7 +182,7 @@ def _size(value: str) -> int:
     try:
         return max(0, int(digits.rstrip("bkmg")) * _UNITS.get(digits[-1:], 1))
     except ValueError:
-        raise ValueError("is no size") from None
+        raise ValueError("is not a size") from None
 
 
 def _limit(value: str) -> int:
@@ -433,7 +435,9 @@ def read_accounts(file: Path, plan: Plan) -> list[OpenmqAccount]:
             continue
         parts = line.split(":")
         if len(parts) < 2 or not parts[0] or not _HASH.match(parts[1]):
-            raise Damage(f"{file}, line {count}: this is no account: name:hash:group:active")
+            raise Damage(
+                f"{file}, line {count}: the line is not an account: name:hash:group:active"
+            )
         name, digest, group, active = (*parts, "", "")[:4]
         accounts.append(OpenmqAccount(name, digest, group.strip(), active == "1"))
     return accounts

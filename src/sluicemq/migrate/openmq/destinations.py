@@ -96,7 +96,7 @@ def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
     try:
         return msgspec.convert(entry.value, expected)
     except msgspec.ValidationError:
-        raise Damage(f"{entry.where}: this is no {what}") from None
+        raise Damage(f"{entry.where}: the record is not a {what}") from None
 
 
 # --- destinations ------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def read_subscription(
     stored = _stored(entry, StoredSubscription, "durable subscription")
     number = uid_number(entry.key, entry.where)
     if stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
-        raise Damage(f"{entry.where}: this is no durable subscription")
+        raise Damage(f"{entry.where}: the record is not a durable subscription")
     client_id = stored.client_id or ""
     topic = stored.dest.name
     name = subscription_name(

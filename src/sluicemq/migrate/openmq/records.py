@@ -92,7 +92,7 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
     try:
         magic, version, _, _ = data.unpack(">Ihhq", 0)
         if magic != FILE_MAGIC or version not in _HEADER_SIZE:
-            raise data.damage(0, "this is no file of records of Open MQ, or one of another version")
+            raise data.damage(0, "the file is not a record file of Open MQ, or has another version")
     except Damage as fault:
         faults(fault)
         return

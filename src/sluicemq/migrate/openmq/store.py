@@ -444,10 +444,10 @@ def message_of_packet(
     decoder = Decoder(Limits(packet=len(raw), header=len(raw), properties=len(raw)))
     packets = decoder.feed(raw)
     if decoder.error is not None or len(packets) != 1 or not isinstance(packets[0], Packet):
-        raise Damage(f"{where}: this is no packet: {decoder.error or 'it is not whole'}")
+        raise Damage(f"{where}: the bytes are not a packet: {decoder.error or 'it is incomplete'}")
     packet = packets[0]
     if not packet.is_message:
-        raise Damage(f"{where}: the packet is no message, but of type {packet.type}")
+        raise Damage(f"{where}: the packet is not a message but of type {packet.type}")
     try:
         message = message_of(packet, None, Durability.SYNC, Durability.SYNC)
     except ProtocolError as fault:

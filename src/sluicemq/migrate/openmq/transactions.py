@@ -124,7 +124,7 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
         return
     magic, version, _, position, _, checkpoint, _, cookie = data.unpack(">IhhqqqqQ", 0)
     if magic != FILE_MAGIC or version != _VERSION or cookie != _VERSION:
-        raise data.damage(0, "this is no transaction log of Open MQ, or one of another version")
+        raise data.damage(0, "the file is not a transaction log of Open MQ, or has another version")
     number = 0
     while 0 <= position <= data.size - _RECORD_SIZE:
         sign, sort, size, _, count, since, checksum, _ = data.unpack(">IiiqqqQi", position)
@@ -247,7 +247,7 @@ def _state(entry: MapEntry) -> LoggedTransaction:
     if isinstance(value, ParsedObject) and value.name.endswith(".TransactionInfo"):
         value = next(iter(value.inner()), None)
     if not isinstance(value, ParsedObject) or len(value.written) < XID_SIZE + 4:
-        raise Damage(f"{entry.where}: this is no state of a transaction")
+        raise Damage(f"{entry.where}: the record is not a state of a transaction")
     xid = value.written[:XID_SIZE]
     state = int.from_bytes(value.written[XID_SIZE : XID_SIZE + 4], "big", signed=True)
     if entry.behind.startswith(_MARK) and len(entry.behind) > len(_MARK):
@@ -262,7 +262,7 @@ def _acks(entry: MapEntry) -> list[LoggedAck]:
     for each in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
         consumers = [uid_number(one, entry.where) for one in each.inner()]
         if len(each.written) < SYSID_SIZE or not consumers:
-            raise Damage(f"{entry.where}: this is no acknowledgement")
+            raise Damage(f"{entry.where}: the record is not an acknowledgement")
         # the store uses the last number
         found.append(LoggedAck("", each.written[:SYSID_SIZE], consumers[-1]))
     return found

@@ -204,7 +204,7 @@ def beside(directory: Path, path: str) -> Path:
 def _read_file(plan: Plan, file: Path) -> Values:
     tree = decode(plan.change_detector.read_settings(file), str(file))
     if not isinstance(tree, dict):
-        raise Damage(f"{file}, line 1: this is no JSON object")
+        raise Damage(f"{file}, line 1: the file is not a JSON object")
     return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
 
 
@@ -223,7 +223,7 @@ def _read_variables(plan: Plan, file: Path) -> Values:
     try:
         lines = plan.change_detector.read_settings(file).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as fault:
-        raise Damage(f"{file}, byte {fault.start}: this is not UTF-8") from None
+        raise Damage(f"{file}, byte {fault.start}: the file is not UTF-8") from None
     found = {}
     for line_number, line in enumerate(lines, 1):
         raw = line.strip()
@@ -327,7 +327,7 @@ def _queue_size(value: object) -> int | PartlyMigrated:
     try:
         return min(max(1, number(value)), NO_LIMIT)
     except ValueError:
-        return PartlyMigrated(None, "this is no number")
+        return PartlyMigrated(None, "the value is not a number")
 
 
 def _tls_versions(value: object) -> str | PartlyMigrated | None:

@@ -223,7 +223,7 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     what kind of destination the queue would be.
     """
     if not name or is_temporary(name):
-        return None, "this is no name of a queue, so it is not created"
+        return None, "the name is not valid for a queue, which is not created"
     try:
         return read_written(given, NO_HEADERS).options(), ""
     except ProtocolError as fault:
@@ -448,7 +448,7 @@ def _instant(raw: bytes | None) -> int:
             found = found.replace(tzinfo=UTC)
         return max(0, round(found.timestamp() * 1000))
     except (ValueError, OverflowError):
-        raise UnimportableRow("unreadable", f"{raw!r} is no time") from None
+        raise UnimportableRow("unreadable", f"{raw!r} is not a time") from None
 
 
 def _number(value: object) -> int:

@@ -74,7 +74,7 @@ class DecodeOptions:
         """Validate the options. Raises ConfigurationError."""
         for port, protocol in self.ports.items():
             if not 0 < port < 65_536:
-                raise ConfigurationError(f"ports: {port} is no port; they go from 1 to 65535")
+                raise ConfigurationError(f"ports: {port} is not a port number (1 to 65535)")
             _check_protocol("ports", protocol, (*CODECS, *REPORTED))
         if self.raw is not None:
             if self.raw.protocol is not None:
@@ -90,7 +90,7 @@ class DecodeOptions:
 def _check_protocol(name: str, protocol: str, known: Collection[str]) -> None:
     if protocol not in known:
         raise ConfigurationError(
-            f"{name}: there is no protocol {protocol!r}; there are {', '.join(known)}"
+            f"{name}: unknown protocol {protocol!r}; there are {', '.join(known)}"
         )
 
 

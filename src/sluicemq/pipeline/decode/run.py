@@ -35,7 +35,7 @@ def _files_in(paths: Iterable[str | Path]) -> list[str]:
         found += sorted(path.glob("[!.]*")) if path.is_dir() else [path]
     files = dict.fromkeys(str(path.absolute()) for path in found if path.is_file())
     if not files:
-        raise ConfigurationError("there is no file to decode; name captures or directories of them")
+        raise ConfigurationError("there is no file to decode; give captures or directories of them")
     return list(files)
 
 

@@ -85,11 +85,12 @@ class Lake:
         if self.scheme == "file":
             url = urlsplit(text) if match else None
             if url is not None and (url.netloc or not url.path.startswith("/")):
-                raise ConfigurationError(f"--lake: {text} is no file:///path")
+                raise ConfigurationError(f"--lake: {text} is not of the form file:///path")
             self.directory = Path(text if url is None else unquote(url.path)).absolute()
         if not _BROKER.fullmatch(broker):
             raise ConfigurationError(
-                f"--broker: {broker!r} is no name: up to 63 letters, digits, '_', '.' and '-'"
+                f"--broker: {broker!r} is not a valid name: up to 63 letters, digits, '_', "
+                "'.' and '-'"
             )
         self.location = str(self.directory) if self.directory is not None else text
         self.broker = broker
@@ -192,7 +193,7 @@ class Lake:
         if not there.is_dir():
             what = f"table {name}" if name else "lake"
             raise ConfigurationError(
-                f"there is no {what} in {self}: sluicemq pipeline run or backfill makes one"
+                f"{self} has no {what}: sluicemq pipeline run or backfill makes one"
             )
 
     def checkpoint(self, query: str) -> str:

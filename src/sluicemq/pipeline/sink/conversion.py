@@ -96,14 +96,14 @@ def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
 
 def _priority(priority: int) -> int:
     if not 0 <= priority <= 9:
-        raise InvalidValue(f"the priority is {priority}, not 0 to 9")
+        raise InvalidValue(f"the priority must be 0 to 9, not {priority}")
     return priority
 
 
 def _name(spelled: str) -> str | bytes:
     """Return a destination's name, as bytes if it is not UTF-8."""
     if not spelled:
-        raise InvalidValue("the row names no destination")
+        raise InvalidValue("the row has no destination")
     raw = spelled.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
@@ -194,7 +194,7 @@ def _map(entries: list[tuple[str, str]] | None, row: int, faults: Faults) -> byt
     try:
         return dumps_map(dict(entries))
     except SerialError as error:
-        faults.setdefault(row, f"the body is no MapMessage: {error}")
+        faults.setdefault(row, f"the body is not a MapMessage: {error}")
         return b""
 
 
@@ -250,11 +250,13 @@ def _value(name: str, text: str | None, kind: str | None) -> Property:
         return text
     reader = _READERS.get(kind)
     if reader is None:
-        raise InvalidValue(f"the property {name!r:.60} is of no known type: {kind!r:.60}")
+        raise InvalidValue(f"the property {name!r:.60} has an unknown type: {kind!r:.60}")
     try:
         return reader(text)
     except (ValueError, LookupError):
-        raise InvalidValue(f"the property {name!r:.60} is no {kind}: {text!r:.60}") from None
+        raise InvalidValue(
+            f"the property {name!r:.60} is not of type {kind}: {text!r:.60}"
+        ) from None
 
 
 # --- rows --------------------------------------------------------------------------------------

@@ -200,14 +200,14 @@ def places(schema: StructType, destination: str) -> dict[str, int]:
             wrong.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
         found[name] = place
     if "body" not in found:
-        wrong.append("there has to be a column body")
+        wrong.append("the column body is missing")
     if "destination" not in found and not destination:
-        wrong.append("there has to be a column destination, or the option destination")
+        wrong.append("the column destination, or the option destination, is missing")
     if "property_types" in found and "properties" not in found:
         wrong.append("property_types needs a column properties, which is missing")
     if wrong:
         raise ConfigurationError(
-            f"these rows are no messages: {'; '.join(wrong)}. Messages have the columns "
+            f"these rows are not messages: {'; '.join(wrong)}. Messages have the columns "
             + ", ".join(COLUMNS)
         )
     return {

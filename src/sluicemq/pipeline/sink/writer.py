@@ -168,4 +168,4 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log a failed batch; Spark repeats it, which adds the missing messages."""
-        _log.warning("batch %d to %s was broken off", batchId, self._options.target)
+        _log.warning("batch %d to %s was aborted", batchId, self._options.target)

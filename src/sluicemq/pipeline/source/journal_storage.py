@@ -228,7 +228,7 @@ class DirectoryStorage(JournalStorage):
         self._given = path
         if not path.is_dir():
             raise ConfigurationError(
-                f"option path: {path} is no directory. Set it to a broker's data directory "
+                f"option path: {path} is not a directory. Set it to a broker's data directory "
                 "(serve --data-dir) that is readable on every machine where Spark runs tasks."
             )
 

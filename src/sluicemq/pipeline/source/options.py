@@ -180,7 +180,7 @@ def _listed(text: str, what: str) -> tuple[str, ...]:
     """Return the names in a list that has one at least. Raises ValueError."""
     names = _list(text)
     if not names:
-        raise ValueError(f"it names no {what}")
+        raise ValueError(f"it has no {what}")
     return names
 
 
@@ -189,7 +189,7 @@ def _boolean(text: str) -> Any:
 
 
 def _positive(text: str) -> Any:
-    return _decoded(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "no number above 0")
+    return _decoded(text, Annotated[int, msgspec.Meta(gt=0, le=_MAX)], "not a number above 0")
 
 
 def _shape(text: str) -> Shape:
@@ -202,7 +202,7 @@ def _globs(text: str) -> tuple[re.Pattern[str], ...]:
     patterns = _listed(text, "destination, such as orders,topic:n")
     for pattern in patterns:
         if not is_pattern(pattern.removeprefix("topic:")):
-            raise ValueError(f"{pattern!r} is no pattern")
+            raise ValueError(f"{pattern!r} is not a valid pattern")
     return tuple(map(matcher, patterns))
 
 
@@ -267,13 +267,13 @@ def _regular_expression(text: str) -> tuple[re.Pattern[str], ...]:
     try:
         return (re.compile(text),)
     except re.error as error:
-        raise ValueError(f"{text!r} is no regular expression: {error}") from None
+        raise ValueError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def _assigned(text: str) -> tuple[str, ...]:
     """Return the destinations of `{"orders":[0]}`. Raises ValueError."""
     rule = (
-        'no JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
+        'not JSON such as {"orders":[0],"topic:news":[0]}. The partitions of each destination must '
         "be [0], because it has the partition 0 only"
     )
     return tuple(_decoded(text, Annotated[dict[str, tuple[Literal[0]]], _NOT_EMPTY], rule))
@@ -283,7 +283,7 @@ def _timestamps_by_destination(text: str) -> dict[str, int]:
     """Return the time of each destination, in µs. Raises ValueError."""
     milliseconds = _by_destination(
         text,
-        "no JSON with destinations and milliseconds since 1970, such as "
+        "not JSON with destinations and milliseconds since 1970, such as "
         '{"orders":{"0":1767225600000}}. A destination has the partition 0 only; its timestamp '
         "must be a whole number",
     )
@@ -310,7 +310,7 @@ def _duration_ms(text: str) -> int:
     Raises ValueError."""
     found = _DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in _UNITS_MS:
-        raise ValueError(f"{text!r} is no duration such as 500ms, 30s, 15m, 2h or 1d")
+        raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m, 2h or 1d")
     return int(int(found[1]) * _UNITS_MS[found[2]])
 
 

@@ -94,7 +94,7 @@ def with_text(messages: DataFrame, format: Format, java: bool) -> DataFrame:
         "* EXCEPT (_read)",
         f"if({condition}, coalesce(_read.json, string(_read.plain)), string(body)) AS _text",
         f"CASE WHEN body_kind IN {kinds} THEN concat('a body of the kind ', body_kind, "
-        f"' is no {format}') WHEN _read.error IS NOT NULL THEN _read.error "
+        f"' is not {format}') WHEN _read.error IS NOT NULL THEN _read.error "
         "WHEN coalesce(octet_length(body), 0) = 0 THEN 'the body is empty' END AS _error",
     )
 
@@ -337,7 +337,9 @@ def _wrong(field: StructField, raw: Column) -> Column:
         wrong = f.lit(False)
     kind = field.dataType.simpleString().upper()
     value = f.substring(raw, 1, MAX_REASON_VALUE)
-    return f.when(wrong, f.concat(f.lit(f"{field.name}: "), value, f.lit(f" is no {kind}")))
+    return f.when(
+        wrong, f.concat(f.lit(f"{field.name}: "), value, f.lit(f" is not of type {kind}"))
+    )
 
 
 def _wrong_inside(field: StructField) -> Column:
@@ -346,7 +348,7 @@ def _wrong_inside(field: StructField) -> Column:
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
         f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull() | f.expr(_infinite([field])),
-        f.lit(f"{field.name}: the value is no {kind}"),
+        f.lit(f"{field.name}: the value is not of type {kind}"),
     )
 
 

@@ -206,10 +206,10 @@ _NAME: Final = Annotated[str, msgspec.Meta(pattern=r"\A[a-z][a-z0-9_]{0,62}\Z")]
 _NAMES: Final = tuple[str, ...]
 _SECTIONS: Final = list[dict[str, Any]]
 _MISFITS: Final[dict[Any, str]] = {
-    _TEXT: "is empty, or no text in quotes",
-    _NAME: "is no text of up to 63 letters a-z, digits and _ that begins with a letter",
-    _NAMES: 'is no list of different texts such as ["id"]',
-    _SECTIONS: "is no array of tables: write it as [[{path}]]",
+    _TEXT: "must be a text in quotes that is not empty",
+    _NAME: "must be a text of up to 63 letters a-z, digits and _ that begins with a letter",
+    _NAMES: 'must be a list of different texts such as ["id"]',
+    _SECTIONS: "must be an array of tables: write it as [[{path}]]",
 }
 """Error of a value that is not of its kind."""
 

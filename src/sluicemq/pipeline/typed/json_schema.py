@@ -102,7 +102,7 @@ class _Converter:
         if depth > MAX_DEPTH:
             raise ConfigurationError(f"nested more than {MAX_DEPTH} deep")
         if not isinstance(schema, dict):
-            raise ConfigurationError("this is no schema: an object is expected")
+            raise ConfigurationError("a schema must be an object")
         for key in _UNSUPPORTED:
             if key in schema:
                 raise ConfigurationError(

@@ -137,7 +137,7 @@ def _key_faults(table: TypedTable, columns: StructType) -> Iterator[str]:
     for title, names in (("key", table.key), ("partition_by", table.partition_by)):
         for name in names:
             if name not in kinds:
-                yield f"{title} {name!r} is no column of {', '.join(kinds)}"
+                yield f"{title} {name!r} is not among the columns {', '.join(kinds)}"
             elif isinstance(kinds[name], _NESTED):
                 yield f"{title} {name!r} is nested, which cannot be compared"
             elif title == "partition_by" and isinstance(kinds[name], BinaryType):
@@ -179,7 +179,7 @@ def _check_gold(
     else:
         missing = [key for key in gold.keys if key not in result.columns]
         if missing:
-            text = f"keys: {missing[0]!r} is no column of {', '.join(result.columns)}"
+            text = f"keys: {missing[0]!r} is not among the columns {', '.join(result.columns)}"
         elif gold.refresh is Refresh.INCREMENTAL:
             text = incremental_problem(gold, result)
     if text:

@@ -363,14 +363,16 @@ def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Cre
     try:
         given = text(packet, "JMQAuthType") or requested
         if fields.PAGE_SPELLINGS.get(given, given) != requested:
-            raise RejectedRequest(Status.INVALID_LOGIN, f"log in by {requested}")
+            raise RejectedRequest(
+                Status.INVALID_LOGIN, f"the broker requires the authentication type {requested}"
+            )
         user, secret = fields.read_login(packet.body)
         if requested == fields.DIGEST:
             return Credentials(user, digest=secret, nonce=nonce)
         return Credentials(user, fields.login_password(secret))
     except ProtocolError as error:
         raise RejectedRequest(
-            Status.INVALID_LOGIN, f"this is no user name and password: {error}"
+            Status.INVALID_LOGIN, f"the body does not contain a user name and a password: {error}"
         ) from None
 
 

@@ -108,11 +108,12 @@ class ConsumerCommands:
         try:
             mode = AckMode(given)
         except ValueError:
-            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckMode {given}") from None
+            raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {given}") from None
         connection = self._connection
         if len(connection.sessions) >= connection.options.most:
             raise RejectedRequest(
-                Status.NOT_ALLOWED, f"{len(connection.sessions)} sessions are enough"
+                Status.NOT_ALLOWED,
+                f"the connection has {len(connection.sessions)} sessions, the limit",
             )
         session = JmsSession(self._connection.uid(), mode)
         connection.sessions[session.number] = session
@@ -128,7 +129,7 @@ class ConsumerCommands:
         session = connection.sessions.get(chosen)
         if session is None:
             if chosen != connection.number:
-                raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
+                raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {chosen}")
             session = connection.sessions[chosen] = JmsSession(chosen, AckMode.NONE)
         return session
 
@@ -137,7 +138,7 @@ class ConsumerCommands:
         chosen = number(packet, "JMQSessionID")
         session = self._connection.sessions.pop(chosen, None)
         if session is None:
-            raise RejectedRequest(Status.NOT_FOUND, f"there is no session {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {chosen}")
         connection = self._connection
         self._branches.leave_session(connection, chosen)
         self.end_session(session)
@@ -188,7 +189,8 @@ class ConsumerCommands:
         selector = self._connection.selector(packet)
         if len(connection.consumers) >= connection.options.most:
             raise RejectedRequest(
-                Status.CONFLICT, f"{len(connection.consumers)} consumers are enough"
+                Status.CONFLICT,
+                f"the connection has {len(connection.consumers)} consumers, the limit",
             )
         consumer_id = self._connection.uid()
         terms = self._terms(packet, address, selector, consumer_id)
@@ -243,7 +245,9 @@ class ConsumerCommands:
         connection = self._connection
         if is_temporary(address.name):
             if find_or_create(self._broker, address, None).owner is not connection.channel:
-                raise RejectedRequest(Status.NOT_ALLOWED, f"{address} is another connection's")
+                raise RejectedRequest(
+                    Status.NOT_ALLOWED, f"{address} belongs to another connection"
+                )
         elif not owns(connection, self._broker.destinations.find(address)):
             connection.channel.demand(Operation.CONSUME, address.name.replace(">", "*"))
 
@@ -258,9 +262,9 @@ class ConsumerCommands:
         durable = text(packet, "JMQDurableName")
         if address.kind is Kind.QUEUE:
             if truth(packet, "JMQNoLocal"):
-                raise RejectedRequest(Status.ERROR, "JMQNoLocal is for topics")
+                raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
             if durable:
-                raise RejectedRequest(Status.ERROR, "durable subscriptions are for topics")
+                raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
             return Terms(address.name, OF_QUEUE, True, selector, None)
         shared = text(packet, "JMQSharedSubscriptionName")
         share = truth(packet, "JMQShare")
@@ -271,7 +275,7 @@ class ConsumerCommands:
             )
         if durable and not client_id and not jms_share:
             raise RejectedRequest(
-                Status.PRECONDITION_FAILED, "a durable subscription needs a client id"
+                Status.PRECONDITION_FAILED, "a durable subscription requires a client id"
             )
         sort, name, sharing = ALONE, str(consumer_id), False
         if jms_share:
@@ -289,7 +293,7 @@ class ConsumerCommands:
             if not exclude:
                 raise RejectedRequest(
                     Status.PRECONDITION_FAILED,
-                    "without a client id, no messages are local to this subscription",
+                    "JMQNoLocal requires a client id for a subscription that is not exclusive",
                 )
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
@@ -309,10 +313,10 @@ class ConsumerCommands:
         connection = self._connection
         consumer = connection.consumers.get(chosen)
         if consumer is None or consumer.closed:
-            raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {chosen}")
         last = packet.body or None
         if last is not None and len(last) != SYSID_SIZE:
-            raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageID")
+            raise RejectedRequest(Status.BAD_REQUEST, "the body is not a SysMessageID")
         nothing = truth(packet, "JMQRedeliverAll")
         durable = ""
         if text(packet, "JMQDurableName"):
@@ -340,7 +344,7 @@ class ConsumerCommands:
         name = text(packet, "JMQDurableName")
         if not name:
             raise RejectedRequest(
-                Status.BAD_REQUEST, "which consumer, or which durable subscription?"
+                Status.BAD_REQUEST, "JMQConsumerID and JMQDurableName are missing"
             )
         connection = self._connection
         client_id = connection.sender.client_id or text(packet, "JMQClientID")
@@ -357,7 +361,7 @@ class ConsumerCommands:
             if durables.is_known(full):
                 expect_unused(full, durables.find(full), leaving)
                 return full
-        raise RejectedRequest(Status.NOT_FOUND, f"there is no durable subscription {name}")
+        raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 
     def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
@@ -446,7 +450,9 @@ class ConsumerCommands:
             kind = number(packet, "JMQBodyType", kind)
         width = INT_BLOCK if kind == BodyType.CONSUMERID_I_SYSMESSAGEID else LONG_BLOCK
         if len(body) % width:
-            raise RejectedRequest(Status.ERROR, f"{len(body)} bytes are no blocks of {width}")
+            raise RejectedRequest(
+                Status.ERROR, f"{len(body)} bytes are not a multiple of the block size, {width}"
+            )
         return decode_blocks(body, width)
 
     def _find(self, consumer_id: int) -> JmsConsumer | None:
@@ -458,9 +464,11 @@ class ConsumerCommands:
         if consumer is None:
             if self._known.get(consumer_id) in self._connection.sessions:
                 return None
-            raise RejectedRequest(Status.NOT_FOUND, f"there is no consumer {consumer_id} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
         if not consumer.holds:
-            raise RejectedRequest(Status.NOT_ALLOWED, "this session does not acknowledge")
+            raise RejectedRequest(
+                Status.NOT_ALLOWED, "the session has JMQAckMode NO_ACK: it cannot acknowledge"
+            )
         return consumer
 
     def _forget(self, consumer: JmsConsumer) -> None:
@@ -495,10 +503,12 @@ class ConsumerCommands:
     def _validate(self, transaction: int, blocks: list[tuple[int, bytes]]) -> None:
         """Raise RejectedRequest unless the transaction contains all these acknowledgements."""
         if not transaction:
-            raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate is about a transaction")
+            raise RejectedRequest(Status.BAD_REQUEST, "JMQValidate requires a transaction")
         branch = self._branches.active(transaction, self._connection)
         if not all(block in branch.acked for block in blocks):
-            raise RejectedRequest(Status.NOT_FOUND, "not all of these belong to the transaction")
+            raise RejectedRequest(
+                Status.NOT_FOUND, "not all of these messages are acknowledged in the transaction"
+            )
 
     # --- undeliverable messages --------------------------------------------------------------
 
@@ -508,7 +518,7 @@ class ConsumerCommands:
         Raises RejectedRequest.
         """
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
-            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAckType {kind}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckType {kind}")
         expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
         for _, _, holder, delivery in self._taken(blocks):
             if kind == AckType.UNDELIVERABLE:

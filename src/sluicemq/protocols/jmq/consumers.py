@@ -338,7 +338,7 @@ class JmsConsumer:
         for other in subscription.consumers:
             sink = other.sink
             if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.terms.sharing):
-                raise SubscriptionInUse(f"{terms.name} of {topic.address} has its consumer already")
+                raise SubscriptionInUse(f"{terms.name} of {topic.address} has a consumer already")
         if terms.durable:
             self._durables.add(terms.name, subscription)
         return subscription

@@ -215,12 +215,12 @@ def destroy_destination(connection: JmqConnection, packet: Packet) -> None:
     address = address_of(packet)
     destination = connection.broker.destinations.find(address)
     if destination is None:
-        raise RejectedRequest(Status.NOT_FOUND, f"there is no {address}")
+        raise RejectedRequest(Status.NOT_FOUND, f"{address} does not exist")
     if destination.temporary:
         if destination.owner is not connection.channel:
-            raise RejectedRequest(Status.FORBIDDEN, f"{address} is another connection's")
+            raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to another connection")
     elif is_reserved(address):
-        raise RejectedRequest(Status.FORBIDDEN, f"{address} is the broker's own")
+        raise RejectedRequest(Status.FORBIDDEN, f"{address} belongs to the broker")
     else:
         connection.channel.demand(Operation.DELETE, address.name)
     connection.broker.remove(destination)
@@ -250,7 +250,7 @@ def missing(broker: Broker, address: Address) -> RejectedRequest:
         and (settings.auto_create_queues if queue else settings.auto_create_topics)
     )
     properties = {"JMQCanCreate": creatable}
-    return RejectedRequest(Status.NOT_FOUND, f"there is no {address}", properties)
+    return RejectedRequest(Status.NOT_FOUND, f"{address} does not exist", properties)
 
 
 # --- browsing --------------------------------------------------------------------------------
@@ -367,7 +367,7 @@ class Browsing:
         """Handle DELIVER."""
         consumer_id = number(packet, "JMQConsumerID")
         if len(packet.body) % SYSID_SIZE:
-            raise RejectedRequest(Status.BAD_REQUEST, "the body is no SysMessageIDs")
+            raise RejectedRequest(Status.BAD_REQUEST, "the body is not a list of SysMessageIDs")
         self._begin(self._send(packet, consumer_id), packet)
 
     # --- one after the other -----------------------------------------------------------------
@@ -377,7 +377,8 @@ class Browsing:
         too_large = self._waiting_bytes + size > MOST_WAITING_BYTES
         if len(self._waiting) >= MOST_WAITING or (self._waiting and too_large):
             raise RejectedRequest(
-                Status.UNAVAILABLE, "too much is being browsed on this connection"
+                Status.UNAVAILABLE,
+                "the connection has too many requests to browse queues in progress",
             )
         self._waiting.append((work, size))
         self._waiting_bytes += size
@@ -466,7 +467,7 @@ class Browsing:
                 yield
         if found is None:
             self._connection.refuse(
-                packet, RejectedRequest(Status.NOT_FOUND, "none of these is there any more")
+                packet, RejectedRequest(Status.NOT_FOUND, "none of these messages exists any more")
             )
             return
         if not answered:

@@ -84,7 +84,9 @@ class Pattern:
             elif element == "*" or (element and not is_wildcard(element)):
                 signs.append(element)
             elif text != ">":
-                raise ValueError(f"{text[:80]!r} is no wildcard: {element!r} is no element")
+                raise ValueError(
+                    f"{text[:80]!r} is not a valid wildcard: {element!r} is not a valid element"
+                )
         if text.endswith("*>"):
             signs += ("*", ">")
         elif open_ended and signs[-1:] != [">"]:  # `**.>` is `**`; `matches` expects one `>`
@@ -137,12 +139,13 @@ def check_name(address: Address) -> None:
     size = len(name.encode("utf-8", "surrogatepass"))
     if not 0 < size <= MAX_NAME or not name.isprintable():
         raise RejectedRequest(
-            Status.BAD_REQUEST, f"a destination's name has 1 to {MAX_NAME} bytes, all printable"
+            Status.BAD_REQUEST,
+            f"the name of a destination must have 1 to {MAX_NAME} bytes, all printable",
         )
     if is_wildcard(name):
         if kind is Kind.QUEUE:
             raise RejectedRequest(
-                Status.UNSUPPORTED_TYPE, f"{name}: there are no wildcards for queues"
+                Status.UNSUPPORTED_TYPE, f"{name}: the name of a queue cannot contain wildcards"
             )
         try:
             Pattern(name)
@@ -179,7 +182,7 @@ def find_or_create(broker: Broker, address: Address, creator: str | None) -> Des
         return destination
     name = address.name
     if is_temporary(name):
-        raise RejectedRequest(Status.NOT_FOUND, f"there is no {name}, or not any more")
+        raise RejectedRequest(Status.NOT_FOUND, f"{name} does not exist or was deleted")
     if is_reserved(address):
         if address.kind is Kind.QUEUE or not name.startswith(_FOR_MONITORS):
             raise RejectedRequest(Status.ERROR, f"{name}: names with {_RESERVED} are reserved")

@@ -153,7 +153,7 @@ def decode_blocks(body: bytes, width: int = LONG_BLOCK) -> list[tuple[int, bytes
     Raises ProtocolError if the body is not a whole number of blocks.
     """
     if len(body) % width:
-        raise ProtocolError(f"{len(body)} bytes are no blocks of {width}")
+        raise ProtocolError(f"{len(body)} bytes are not a multiple of the block size, {width}")
     return list(_blocks[width].iter_unpack(body))
 
 
@@ -186,7 +186,7 @@ class Xid(NamedTuple):
 def decode_xid(body: bytes) -> Xid:
     """Decode a Xid. Raises ProtocolError unless the body is one Xid."""
     if len(body) != XID_SIZE:
-        raise ProtocolError(f"a Xid has {XID_SIZE} bytes, this has {len(body)}")
+        raise ProtocolError(f"a Xid has {XID_SIZE} bytes, not {len(body)}")
     format_id, gtrid_size, bqual_size, gtrid, bqual = _xid.unpack(body)
     if not (0 <= gtrid_size <= len(gtrid) and 0 <= bqual_size <= len(bqual)):
         raise ProtocolError(f"a Xid's parts have 0-64 bytes, not {gtrid_size} and {bqual_size}")
@@ -253,7 +253,7 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
         raise _short()
     version, count = _head.unpack_from(block)
     if version != _VERSION:
-        raise ProtocolError(f"there is no property block of version {version}")
+        raise ProtocolError(f"unknown version {version} of a property block")
     if count < 0:
         raise ProtocolError(f"a property block announces {count} properties")
     position = _HEAD_SIZE
@@ -290,7 +290,7 @@ def _parse_block(block: bytes) -> tuple[dict[str, Property], int, int]:
                     raise _short()
                 properties[name] = _other(block[start:position])
             else:
-                raise ProtocolError(f"there is no property type {tag}")
+                raise ProtocolError(f"unknown property type {tag}")
             number += 1
     except (IndexError, error):
         raise _short() from None
@@ -349,7 +349,7 @@ def _entries(items: Iterable[tuple[str, object]]) -> list[bytes]:
     for name, value in items:
         key = encode_utf(name)
         if not 0 < len(key) <= MAX_STRING:
-            raise ProtocolError(f"a property's name has {len(key)} bytes, 1 to {MAX_STRING} can be")
+            raise ProtocolError(f"a property's name has {len(key)} bytes, not 1 to {MAX_STRING}")
         append(_u16.pack(len(key)))
         append(key)
         append(_value(value))
@@ -625,12 +625,12 @@ def login_password(text: str) -> str:
     try:
         return base64.b64decode("".join(text.split()), validate=True).decode()
     except (binascii.Error, ValueError):
-        raise ProtocolError("this is no password in base64") from None
+        raise ProtocolError("the password is not in base64") from None
 
 
 def _read_login_string(body: bytes, position: int) -> tuple[str, int]:
     start = position + _u16.size
     end = start + int.from_bytes(body[position:start], "big")
     if start > len(body) or end > len(body):
-        raise ProtocolError("a string is not complete")
+        raise ProtocolError("a string ends too early")
     return decode_utf(body[start:end]), end

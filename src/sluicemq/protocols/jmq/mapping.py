@@ -140,7 +140,7 @@ def message_of(
     flags = packet.flags
     address = variable.queue if flags & Q else variable.topic
     if not address.name:
-        raise ProtocolError("a message without a destination")
+        raise ProtocolError("the message has no destination")
     body = packet.body
     block = packet.block
     head = packet.head

@@ -415,8 +415,12 @@ def after(
     step = STEPS.get((request, flags))
     if step is None:
         if flags == LOCAL:
-            raise RejectedRequest(Status.PRECONDITION_FAILED, "this transaction is not distributed")
-        raise RejectedRequest(Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} mean nothing here")
+            raise RejectedRequest(
+                Status.PRECONDITION_FAILED, "the transaction is local: it has no Xid"
+            )
+        raise RejectedRequest(
+            Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} are not valid for this request"
+        )
     reached, before = step
     if state is ReportedTransactionState.TIMED_OUT:
         raise RejectedRequest(

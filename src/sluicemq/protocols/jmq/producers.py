@@ -134,7 +134,8 @@ class Producers:
         if len(self._producers) >= connection.options.most:
             # by this, and not by 409, the Java client knows that there are too many
             raise RejectedRequest(
-                Status.NOT_ALLOWED, f"{len(self._producers)} producers are enough"
+                Status.NOT_ALLOWED,
+                f"the connection has {len(self._producers)} producers, the limit",
             )
         producer = self._connection.uid()
         self._producers[producer] = address
@@ -153,14 +154,16 @@ class Producers:
         """Handle DELETE_PRODUCER."""
         chosen = number(packet, "JMQProducerID")
         if self._producers.pop(chosen, None) is None:
-            raise RejectedRequest(Status.NOT_FOUND, f"there is no producer {chosen} here")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no producer {chosen}")
         self._connection.reply(packet)
 
     def _check(self, address: Address) -> None:
         """Raise RejectedRequest or AccessDenied unless this client may send to the address."""
         check_name(address)
         if is_reserved(address):
-            raise RejectedRequest(Status.CONFLICT, f"nobody may send to {address}")
+            raise RejectedRequest(
+                Status.CONFLICT, f"{address} does not accept messages from clients"
+            )
         if not is_temporary(address.name) and not accepts_replies(
             self._broker.destinations.find(address)
         ):
@@ -207,7 +210,7 @@ class Producers:
             self._broker.transactions.publish(branch.transaction, destination, message)
             return True
         if packet.flags & I and not is_copy and self._is_there(packet, destination, message):
-            raise RejectedRequest(Status.NOT_MODIFIED, "this message is there already")
+            raise RejectedRequest(Status.NOT_MODIFIED, "the message was published before")
         return self.publisher.publish(destination, message, packet)
 
     def _find(self, header: VariableHeader, address: Address) -> Destination:
@@ -216,7 +219,9 @@ class Producers:
         Raises RejectedRequest, AccessDenied, BrokerError.
         """
         if is_reserved(address):
-            raise RejectedRequest(Status.FORBIDDEN, f"nobody may send to {address}")
+            raise RejectedRequest(
+                Status.FORBIDDEN, f"{address} does not accept messages from clients"
+            )
         self._check(address)
         creator = self._connection.identity.creator
         destination = find_or_create(self._broker, address, creator)

@@ -421,11 +421,13 @@ class JmqSession:
     def _handler(self, kind: int) -> Callable[[Packet], None]:
         """Return the handler of packets of a type. Raises RejectedRequest."""
         if not self._login.logged_in and kind not in _BEFORE_LOGIN:
-            raise RejectedRequest(Status.ERROR, "say HELLO and log in first")
+            raise RejectedRequest(
+                Status.ERROR, "the connection is not logged in: send HELLO and AUTHENTICATE first"
+            )
         handler = self._handlers.get(kind)
         if handler is None:
             raise RejectedRequest(
-                Status.NOT_IMPLEMENTED, f"packets of type {kind} have no meaning here"
+                Status.NOT_IMPLEMENTED, f"packets of type {kind} are not supported"
             )
         return handler
 
@@ -484,7 +486,7 @@ class JmqSession:
     def _hello(self, packet: Packet) -> None:
         connection = self._connection
         if self._nonce is not None:
-            raise RejectedRequest(Status.ERROR, "HELLO has been said already")
+            raise RejectedRequest(Status.ERROR, "HELLO was sent before")
         connection.reconnectable = truth(packet, "JMQReconnectable")
         self._before = number(packet, "JMQConnectionID", 0)
         connection.reconnected = self._before != 0
@@ -504,9 +506,9 @@ class JmqSession:
         """Check the login; later packets wait until the check ends."""
         nonce = self._nonce
         if nonce is None:
-            raise RejectedRequest(Status.ERROR, "say HELLO first")
+            raise RejectedRequest(Status.ERROR, "send HELLO first")
         if self._login.logged_in:
-            raise RejectedRequest(Status.ERROR, "this connection has logged in already")
+            raise RejectedRequest(Status.ERROR, "the connection is already logged in")
         try:
             credentials = read_credentials(self._connection.options, packet, nonce)
         except RejectedRequest as error:
@@ -544,7 +546,7 @@ class JmqSession:
         old = self._coordinator.connections.get(self._before)
         user = self._channel.identity.name
         if old and old._connection.reconnectable and old._channel.identity.name == user:
-            old._close("the client has connected again")
+            old._close("the client has reconnected")
 
     # --- other requests ---------------------------------------------------------------------
 
@@ -576,7 +578,7 @@ class JmqSession:
     def _generate_uid(self, packet: Packet) -> None:
         quantity = number(packet, "JMQQuantity", 1)
         if not 0 < quantity <= MOST_IDS:
-            raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity is 1 to {MOST_IDS}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"JMQQuantity must be 1 to {MOST_IDS}")
         ids = b"".join([self._coordinator.uid().to_bytes(8, "big") for _ in range(quantity)])
         self._connection.reply(packet, properties={"JMQQuantity": quantity}, body=ids)
 
@@ -615,7 +617,7 @@ class JmqSession:
         elif requested == _INFO_CONSUMERS:
             raise RejectedRequest(
                 Status.NOT_IMPLEMENTED,
-                "news of consumers (JMQRequestType 3) is not available",
+                "notifications of consumers (JMQRequestType 3) are not supported",
                 properties,
             )
         elif requested != _INFO_STATUS:
@@ -632,7 +634,7 @@ class JmqSession:
         if self._channel.closed:
             return
         if self._silent > MISSED_PINGS:
-            self._close("the client has not been heard of for too long")
+            self._close("the client does not answer")
             return
         if self._silent and self._login.logged_in:
             answers = connection.level >= Level.MQ_3_6_SP4

@@ -290,7 +290,7 @@ class Durables:
             raise foreign(terms.name)
         sort, _, rest = terms.name.partition(":")
         if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
-            raise SubscriptionInUse(f"{rest} is a subscription that is shared in another way")
+            raise SubscriptionInUse(f"{rest} exists as a subscription with another kind of sharing")
         old = [
             each
             for each in self.find(terms.name)
@@ -413,5 +413,5 @@ def expanded(client_id: str, user: str) -> str:
         or _NO_PART in client_id
     )
     if unusable:
-        raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} cannot be a client id")
+        raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} is not a valid client id")
     return client_id

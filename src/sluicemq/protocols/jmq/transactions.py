@@ -165,9 +165,7 @@ class Branches:
             ended = self._ended.get(number)
             if ended is not None and ended.state is State.TIMED_OUT:
                 raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
-            raise RejectedRequest(
-                Status.GONE, f"there is no transaction {number} here, or not any more"
-            )
+            raise RejectedRequest(Status.GONE, f"transaction {number} does not exist or has ended")
         if branch.state is not State.STARTED:
             reason = f": {branch.failure}" if branch.failure else ""
             raise RejectedRequest(
@@ -439,7 +437,7 @@ class TransactionCommands:
         self._check_rollback(packet, xid)
         if not xid:
             if "JMQXAFlags" in packet.properties:
-                raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags are about a Xid")
+                raise RejectedRequest(Status.BAD_REQUEST, "JMQXAFlags requires a Xid")
             session = number(packet, "JMQSessionID", 0)
             sessionless = truth(packet, "JMQSessionLess")
             branch = self._branches.start(
@@ -452,13 +450,13 @@ class TransactionCommands:
     def _check_rollback(self, packet: Packet, xid: bytes) -> None:
         policy = number(packet, "JMQAutoRollback", _NOT_PREPARED)
         if policy not in (_ALL, _NOT_PREPARED, _NEVER):
-            raise RejectedRequest(Status.BAD_REQUEST, f"there is no JMQAutoRollback {policy}")
+            raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAutoRollback {policy}")
         if policy == _NEVER or (xid and policy == _ALL):
             raise RejectedRequest(
-                Status.NOT_IMPLEMENTED, "what is prepared survives a failure, and nothing else does"
+                Status.NOT_IMPLEMENTED, "only prepared transactions survive a failure"
             )
         if number(packet, "JMQLifetime", 0) > 0:
-            raise RejectedRequest(Status.NOT_IMPLEMENTED, "JMQLifetime is the broker's to set")
+            raise RejectedRequest(Status.NOT_IMPLEMENTED, "JMQLifetime cannot be set by clients")
 
     def _start_branch(self, packet: Packet, xid: bytes) -> Branch:
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
@@ -468,7 +466,7 @@ class TransactionCommands:
         if flags in (XaFlag.JOIN, XaFlag.RESUME):
             branch = self._own(branch)
         elif branch is not None and self._visible(branch) is None:
-            raise RejectedRequest(Status.ERROR, "there is a transaction with this Xid already")
+            raise RejectedRequest(Status.ERROR, "a transaction with this Xid exists already")
         state = State.CREATED if branch is None else branch.state
         again = packet.flags & I != 0
         state = after(PacketType.START_TRANSACTION, flags, state, again=again)
@@ -545,7 +543,7 @@ class TransactionCommands:
             branch = self._visible(self._branches.by_number(chosen))
             if branch is None or branch.state is not State.PREPARED:
                 raise RejectedRequest(
-                    Status.NOT_FOUND, f"no transaction {chosen} is prepared", {"JMQQuantity": 0}
+                    Status.NOT_FOUND, f"transaction {chosen} is not prepared", {"JMQQuantity": 0}
                 )
             properties = {"JMQQuantity": 1, "JMQTransactionID": Long(chosen)}
             self._connection.reply(packet, properties=properties, body=branch.xid)
@@ -566,7 +564,9 @@ class TransactionCommands:
             branch = self._branches.by_xid(xid)
         branch = self._visible(branch)
         if branch is None or branch.state is not State.PREPARED:
-            raise RejectedRequest(Status.NOT_FOUND, "there is no such transaction that is prepared")
+            raise RejectedRequest(
+                Status.NOT_FOUND, "the transaction does not exist or is not prepared"
+            )
         facts = {
             "JMQAutoRollback": _NOT_PREPARED,
             "JMQXid": str(decode_xid(branch.xid)),
@@ -614,11 +614,9 @@ class TransactionCommands:
             branch = self._own(branches.by_xid(xid))
             other = chosen and chosen != branch.number
             if other and self._visible(branches.by_number(chosen)) is not None:
-                raise RejectedRequest(
-                    Status.BAD_REQUEST, f"transaction {chosen} has another Xid than this one"
-                )
+                raise RejectedRequest(Status.BAD_REQUEST, f"transaction {chosen} has another Xid")
         elif not chosen:
-            raise RejectedRequest(Status.BAD_REQUEST, "which transaction?")
+            raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
             branch = self._own(branches.by_number(chosen))
             usable = branches.usable(branch, self._connection)
@@ -664,4 +662,4 @@ def _xid(packet: Packet) -> bytes:
 
 
 def _unknown() -> RejectedRequest:
-    return RejectedRequest(Status.NOT_FOUND, "there is no such transaction, or not any more")
+    return RejectedRequest(Status.NOT_FOUND, "the transaction does not exist or has ended")

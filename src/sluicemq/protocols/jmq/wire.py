@@ -373,15 +373,15 @@ def _need_of(data: bytes, position: int) -> int:
         _check_prefix(magic, version, total)
         return FIXED_SIZE
     if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
-        raise ProtocolError("this is no packet")
+        raise ProtocolError("the bytes are not a JMQ packet")
     return there + 1
 
 
 def _check_prefix(magic: int, version: int, total: int) -> None:
     if magic != MAGIC:
-        raise ProtocolError("this is no packet")
+        raise ProtocolError("the bytes are not a JMQ packet")
     if version not in _VERSIONS:
-        raise ProtocolError(f"there is no packet version {version}")
+        raise ProtocolError(f"unknown packet version {version}")
     if total < FIXED_SIZE:
         raise ProtocolError(f"a packet announces a size of {total} bytes")
 
@@ -548,7 +548,7 @@ def read_services(answer: bytes) -> list[Service]:
     """Parse a port mapper's answer. Raises ConnectionLost if it is not one."""
     head, *lines = answer.splitlines()[:1000] or [b""]
     if head.split(b" ")[:1] != [b"%d" % PORT_MAPPER_VERSION]:
-        raise ConnectionLost("what answers there is no port mapper")
+        raise ConnectionLost("the server's answer is not one of a port mapper")
     found = []
     for line in lines:
         words = line.decode("utf-8", "replace").split(" ")

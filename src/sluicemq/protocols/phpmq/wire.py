@@ -219,9 +219,11 @@ class Decoder(FrameDecoder[Frame]):
             known = _packet_headers.get(packet_header)
             packet, length = known if known is not None else _parse_packet_header(packet_header)
             if packet not in expected:
-                raise ProtocolError(f"packet {packet:02d} has no place in message type {kind:03d}")
+                raise ProtocolError(
+                    f"packet {packet:02d} is not allowed in message type {kind:03d}"
+                )
             if contents[packet] is not None:
-                raise ProtocolError(f"packet {packet:02d} comes twice")
+                raise ProtocolError(f"packet {packet:02d} occurs twice")
             if length > limits[packet]:
                 raise FrameTooLarge(
                     f"packet {packet:02d} announces {length} bytes, the limit is {limits[packet]}"
@@ -292,7 +294,7 @@ def _parse_packet_header(header: bytes) -> tuple[int, int]:
         raise ProtocolError("a packet header is not P and 31 digits")
     packet = int(header[1:3])
     if not QUEUE_NAME <= packet <= TIME_TO_LIVE:
-        raise ProtocolError(f"there is no packet type {packet:02d}")
+        raise ProtocolError(f"unknown packet type {packet:02d}")
     known = packet, int(header[3:])
     if len(_packet_headers) >= _CACHED_HEADERS:
         _packet_headers.clear()

@@ -92,7 +92,7 @@ def create_queue(connection: VibemqConnection, frame: Frame) -> None:
     options = written.options(creation.options)
     existing = queues.find(broker, name)
     if existing is not None and connection.options.strict_create:
-        raise DestinationConflict(f"there is a queue {name}")
+        raise DestinationConflict(f"the queue {name} exists already")
     if existing is None or _takes_options(broker, existing, options):
         dlq = options.dead_letter_queue
         # else a user who may create one queue could fill any other, by letting messages expire
@@ -339,7 +339,7 @@ def _grant(
     elif not operations:
         done(AccessError("No valid operations specified."))
     elif not is_pattern(pattern):
-        done(AccessError("a pattern has up to 256 characters"))
+        done(AccessError("a pattern can have up to 256 characters"))
     else:
         response |= {"queuePattern": pattern, "operations": operations}
         granted = frozenset(OPERATIONS[operation] for operation in operations)

@@ -242,7 +242,7 @@ def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ProtocolError(f"the options are not JSON: {error}") from None
     if decoded is not None and not isinstance(decoded, dict):
-        raise ProtocolError("the options of a queue are a JSON object")
+        raise ProtocolError("the options of a queue must be a JSON object")
     given: dict[str, object] = {}
     for source in (headers, decoded or {}):
         given |= {key: value for key, value in source.items() if value is not None}
@@ -264,7 +264,7 @@ def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
 
 def _unreadable(key: str, value: object) -> ProtocolError:
     text = str(value)
-    return ProtocolError(f"{key}: {text[:80]!r} is no possible value")
+    return ProtocolError(f"{key}: {text[:80]!r} is not a valid value")
 
 
 def _integer(value: object) -> int | None:

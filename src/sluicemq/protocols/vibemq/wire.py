@@ -530,7 +530,7 @@ class Decoder(FrameDecoder[Frame]):
                 break
             flag = data[start - 1]
             if flag > _BROTLI:
-                raise ProtocolError(f"there is no compression {flag}")
+                raise ProtocolError(f"unknown compression {flag}")
             if flag == _GZIP and not _GZIP_MAGIC.startswith(data[start : start + 2]):
                 raise ProtocolError(
                     "the frame is marked gzip and is not; protocol 1.0, without a byte for "

@@ -115,9 +115,9 @@ class Export:
         well = result is SpanExportResult.SUCCESS
         self.counts["exported" if well else "failed"] += len(batch)
         if self._well and not well:
-            log.warning("the collector does not take traces", error=why or "see its log")
+            log.warning("the collector does not accept traces", error=why or "see its log")
         elif well and not self._well:
-            log.info("the collector takes traces again")
+            log.info("the collector accepts traces again")
         self._well = well
 
 
