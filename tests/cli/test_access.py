@@ -62,7 +62,7 @@ def test_users_over_the_api_are_those_in_the_file(
     assert UserStore(guarded.data_dir / "users.json").read().users["anna"] != record
     login = ["--user", "anna", "--password-file", "new"]
     assert run("queues", "--url", guarded.url, *login).code == 0
-    assert "there is no user" in run("permissions", "grant", "bert", "*", "all").err
+    assert "does not exist" in run("permissions", "grant", "bert", "*", "all").err
     assert "already" in run("permissions", "role", "add", "readers").err
     assert "assigned to anna" in run("permissions", "role", "remove", "readers").err
     assert run("permissions", "role", "unassign", "readers", "anna").code == 0
@@ -72,7 +72,7 @@ def test_users_over_the_api_are_those_in_the_file(
     assert run("users", "token", "remove", "anna", token["id"], "--yes").code == 0
     assert run("queues", *by_token).code == 1
     assert run("users", "remove", "anna", "--yes").code == 0
-    assert "there is no user" in run("users", "remove", "anna", "--yes").err
+    assert "does not exist" in run("users", "remove", "anna", "--yes").err
     assert "last superuser" in run("users", "remove", "root", "--yes").err
 
 
@@ -98,7 +98,7 @@ def test_new_password_does_not_create_a_missing_user(run: Run, guarded: GuardedB
     file = ["--password-file", str(guarded.secret)]
     result = run("users", "passwd", "unknown", *file, *guarded.where)
     assert result.code == 1
-    assert "there is no user 'unknown'" in result.err
+    assert "the user 'unknown'" in result.err
 
 
 def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) -> None:

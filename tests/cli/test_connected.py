@@ -75,7 +75,7 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
 def test_missing_connection_is_an_error(ask: Run) -> None:
     result = ask("connections", "close", "999999", "x/y", "--yes")
     assert result.code == 1
-    assert result.err.count("there is no such connection") == 2
+    assert result.err.count("the connection does not exist") == 2
     assert "Closed 0 of 2." in result.err
 
 

@@ -238,7 +238,7 @@ def test_help_names_the_default_state(run: Run) -> None:
         (["delete", "q", "1", "--all", "--yes"], "say which messages"),
         (["move", "q", "", "1"], "a destination has a name"),
         (["publish", "q", "x", "-p", "novalue"], "NAME=VALUE"),
-        (["publish", "q", "x", "-p", "n:int=three"], "'three' is no int"),
+        (["publish", "q", "x", "-p", "n:int=three"], "'three' is not of type int"),
         (["publish", "q", "x", "-p", "n:complex=3"], "there is no type 'complex'"),
         (["publish", "q", "{", "--kind", "json"], "the body is not JSON"),
         (["publish", "q", "[" * 5000, "--kind", "json"], "the body is not JSON"),

@@ -14,8 +14,8 @@ from tests.cli.conftest import Run
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("run", "--master", "local", "--conf", "cores=2"), "--conf: 'cores=2' is no setting"),
-        (("run", "--broker", "a/b"), "--broker: 'a/b' is no name"),
+        (("run", "--master", "local", "--conf", "cores=2"), "--conf: 'cores=2' is not a setting"),
+        (("run", "--broker", "a/b"), "--broker: 'a/b' is not a valid name"),
         (("run", "--journal", "x", "--url", "http://h:1"), "give either --journal or --url"),
         (("run", "--password-file", "x"), "--password-file and --token-file go with --url"),
         (("run", "--journal", "nowhere"), "there is no directory nowhere"),
@@ -30,7 +30,7 @@ from tests.cli.conftest import Run
         (("replay", "--url", "http://h:1", "--selector", "a ="), "--selector: expected a value"),
         (("report",), "there is no lake in"),
         (("maintain",), "there is no lake in"),
-        (("report", "--since", "once"), "--since: 'once' is no time such as"),
+        (("report", "--since", "once"), "--since: 'once' is not a time such as"),
     ],
 )
 def test_mistakes(run: Run, arguments: tuple[str, ...], message: str) -> None:

@@ -43,7 +43,7 @@ def test_a_url_selects_the_client_and_its_options() -> None:
     ("url", "says"),
     [
         ("amqp://127.0.0.1", "begins with"),
-        ("phpmq+ssl://127.0.0.1", "has no meaning"),
+        ("phpmq+ssl://127.0.0.1", "is unknown"),
         ("phpmq://127.0.0.1/queue", "phpmq://host:port"),
         ("phpmq://127.0.0.1:0", "port 0"),
         ("vibemq://127.0.0.1?ca=/x", "requires TLS"),

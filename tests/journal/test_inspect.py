@@ -86,7 +86,7 @@ def test_missing_files_are_listed(journal: FileJournal, tmp_path: Path) -> None:
 def test_a_directory_without_a_journal_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(JournalError, match="no journal"):
         check(tmp_path)
-    with pytest.raises(JournalError, match="no directory"):
+    with pytest.raises(JournalError, match="not a directory"):
         check(tmp_path / "nowhere")
 
 

@@ -29,7 +29,7 @@ def test_a_slot_is_created_advanced_listed_and_dropped(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "../lock", "Upper", "a" * 64, "-x", "a/b", "ü"])
 def test_names_that_are_no_file_names_are_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(JournalError, match="no name"):
+    with pytest.raises(JournalError, match="not a valid slot name"):
         Slots(tmp_path).create(name)
 
 

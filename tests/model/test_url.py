@@ -59,7 +59,7 @@ def test_parse(text: str, expected: Url) -> None:
         ("localhost:9813", "msglite://localhost:9813"),
         ("msglight://h", "did you mean msglite"),
         ("xyz://h", "there are msglite"),
-        ("phpmq+ssl://h", "+ssl has no meaning"),
+        ("phpmq+ssl://h", "+ssl is unknown"),
         ("phpmq+tls+tls://h", "once"),
         ("auto://h", "no traditional port"),
         ("phpmq://h:65536", "not a port"),

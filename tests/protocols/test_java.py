@@ -101,7 +101,7 @@ def test_data_after_a_value_is_ignored() -> None:
 def test_resets_come_before_a_value_and_end_what_can_be_referred_to() -> None:
     assert java.loads(HEADER + b"\x79\x79\x74\0\1a") == "a"
     assert java.loads_stream(HEADER + b"\x74\0\1a\x79") == ["a"]
-    with pytest.raises(SerialError, match="not there"):
+    with pytest.raises(SerialError, match="does not exist"):
         java.loads_stream(HEADER + b"\x74\0\1a\x79\x71\0\x7e\0\0")
 
 
@@ -187,7 +187,7 @@ def test_an_array_has_no_more_than_its_bytes() -> None:
 
 def test_a_map_cannot_hold_itself() -> None:
     stream = HEADER + MAP + b"\x77\x08" + pack(">ii", 16, 1) + b"\x74\0\1k\x71\0\x7e\0\1\x78"
-    with pytest.raises(SerialError, match="not there"):
+    with pytest.raises(SerialError, match="does not exist"):
         java.loads(stream)
 
 

@@ -32,7 +32,7 @@ def test_users(database: Database) -> None:
         records.add_user(database, "anna", user())
     with pytest.raises(AccessError, match="letters"):
         records.add_user(database, "a b", user())
-    with pytest.raises(AccessError, match="no role 'x'"):
+    with pytest.raises(AccessError, match="the role 'x' does not exist"):
         records.add_user(database, "carl", user(roles=("x",)))
     with pytest.raises(UserNotFound):
         records.remove_user(database, "unknown")

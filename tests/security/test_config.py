@@ -89,7 +89,7 @@ def test_login_times_that_contradict(tmp_path: Path) -> None:
 
 
 def test_a_user_is_for_protocols_without_logins() -> None:
-    with pytest.raises(ConfigurationError, match="no meaning for vibemq"):
+    with pytest.raises(ConfigurationError, match="not an option of vibemq"):
         load(listen=["vibemq://:1?user=anna"])
 
 

@@ -373,7 +373,7 @@ def list_tokens(
     """List the tokens of one user or of all, without their secrets."""
     users = list(accounts.items(LIST_USERS, AccountQuery()))
     if user is not None and user not in {each.name for each in users}:
-        raise AccessError(f"there is no user {user!r}")
+        raise AccessError(f"the user {user!r} does not exist")
     found = [
         (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
     ]
@@ -600,7 +600,7 @@ def list_permissions(
     chosen_users = [each for each in all_users if who in (None, each.name)]
     chosen_roles = [each for each in all_roles if who is None or (role and who == each.name)]
     if who is not None and not (chosen_users or chosen_roles):
-        raise AccessError(f"there is no {'role' if role else 'user'} {who!r}")
+        raise AccessError(f"the {'role' if role else 'user'} {who!r} does not exist")
     of_roles = {each.name: each.permissions for each in all_roles}
     rows = [row for user in chosen_users for row in _permission_rows(user, of_roles)]
     rows += [_row(one, role=each.name) for each in chosen_roles for one in each.permissions]

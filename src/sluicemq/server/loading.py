@@ -253,7 +253,7 @@ class _Collector:
         """
         where = f"listeners[{raw[-1]}]"
         if not isinstance(item, str | dict):
-            raise ConfigurationError("a table is not allowed here: give a value")
+            raise ConfigurationError("this must be a table, not a value")
         table = {"url": item} if isinstance(item, str) else dict(item)
         address = table.pop("url", None)
         if not isinstance(address, str):
@@ -399,5 +399,5 @@ def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:
 
 def _table(value: object, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{where}: a table is not allowed here: give a value")
+        raise ConfigurationError(f"{where}: this must be a table, not a value")
     return value

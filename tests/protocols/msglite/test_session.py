@@ -623,7 +623,7 @@ def test_an_exclusive_queue_that_is_taken_is_an_error(harness: Harness, client: 
     harness.limit("a", DestinationSettings(max_consumers=1))
     client.put(b"< 9 a\r\n")
     other = harness.connect()
-    assert other.ask(b"< 9 b a\r\n").startswith(b"- a: all 1 consumers")
+    assert other.ask(b"< 9 b a\r\n").startswith(b"- a: it has 1 consumers")
     other.drop()
     assert harness.broker.destinations.queue("b").consumers == 0
 

@@ -193,7 +193,7 @@ class Lake:
         if not there.is_dir():
             what = f"table {name}" if name else "lake"
             raise ConfigurationError(
-                f"{self} has no {what}: sluicemq pipeline run or backfill makes one"
+                f"there is no {what} in {self}: sluicemq pipeline run or backfill makes one"
             )
 
     def checkpoint(self, query: str) -> str:
