@@ -17,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin.api_context import ApiContext, Service
@@ -219,13 +218,6 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: send its response, audit it and record its duration."""
         began = perf_counter()
-        started = False
-
-        async def sending(event: Event) -> None:
-            nonlocal started
-            started = True
-            await send(event)
-
         request = Request(scope, receive)
         call: Call | None = None
         try:
@@ -246,11 +238,7 @@ class Application:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         try:
-            await response(scope, receive, sending)
-        except Exception as error:
-            if started:
-                raise
-            await refusal(error)(scope, receive, send)
+            await response(scope, receive, send)
         finally:
             # an unknown path is no label: clients could create any number of label values
             operation = None if call is None else call.endpoint.operation
