@@ -14,7 +14,6 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
 from time import perf_counter
@@ -56,7 +55,6 @@ from sluicemq.management.messages import (
     PropertyView,
 )
 from sluicemq.management.operation import is_utf_8, kind_name
-from sluicemq.management.settings import HttpSettings
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -243,21 +241,6 @@ _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
 
 
-@dataclass(slots=True)
-class ScanBudget:
-    """Time and number of messages that one request may spend on scanning."""
-
-    settings: HttpSettings
-    started: float = field(default_factory=perf_counter)
-    scanned: int = 0
-
-    @property
-    def left(self) -> int:
-        """Number of messages that may still be scanned."""
-        over = perf_counter() - self.started > self.settings.max_scan_time
-        return 0 if over else self.settings.max_scan_messages - self.scanned
-
-
 class MessageService(Service):
     """Handlers of `/destinations/{kind}/{name}/messages`."""
 
@@ -281,18 +264,22 @@ class MessageService(Service):
             cursor = subscription.cursor(NO_END, priority, last)
         elif query.state == "ready":
             place -= await _skip(cursor, place, slices)
-        budget = ScanBudget(self._context.http)
+        http = self._context.http
+        until = perf_counter() + http.max_scan_time
+        scanned = 0
         items: list[MessageItem] = []
 
         def requested() -> int:
-            return min(budget.left, query.limit - len(items))
+            if perf_counter() > until:
+                return 0
+            return min(http.max_scan_messages - scanned, query.limit - len(items))
 
         if query.state == "ready":
             deliveries = slices.scan(cursor, requested)
         else:
             deliveries = self._others(subscription, query.state, place, slices, requested)
         async for delivery in deliveries:
-            budget.scanned += 1
+            scanned += 1
             if selector is None or selects(self._broker, selector, delivery):
                 position = place if selector is None else None
                 items.append(self._item(delivery, query.state, position, query.body))
@@ -307,7 +294,7 @@ class MessageService(Service):
             items=items,
             total=total if selector is None else None,
             next_cursor=encode_cursor(cursor.priority, cursor.last, place) if more else None,
-            scanned=budget.scanned,
+            scanned=scanned,
         )
 
     async def _others(
