@@ -395,9 +395,9 @@ class BatchService(Service):
         for place, error, passing in self._broker.batches.check(messages, identity.creator):
             (later if passing else refused)[rows[place]] = str(error)
         if later:
-            raise _later(later)
+            raise _rejected(later, passing=True)
         if query.bad_rows == "fail":
-            raise _refused(refused)
+            raise _rejected(refused, passing=False)
         dead_letters = []
         if query.bad_rows == "dead-letter":
             dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
@@ -424,10 +424,8 @@ class BatchService(Service):
             rows[place]: f"the dead-letter queue refuses it: {error}"
             for place, error, _ in refusals
         }
-        if any(passing for _, _, passing in refusals):
-            raise _later(reasons)
         if reasons:
-            raise _refused(reasons)
+            raise _rejected(reasons, passing=any(passing for _, _, passing in refusals))
         return dead_letters
 
 
@@ -440,27 +438,25 @@ def refusal_report(refused: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _refused(refused: Mapping[int, str]) -> ApiError:
-    row, reason = min(refused.items())
+def _rejected(rows: Mapping[int, str], *, passing: bool) -> ApiError:
+    """Return the error for a part of which nothing is written because of these rows; `passing`: the
+    same rows may be accepted later."""
+    row, reason = min(rows.items())
+    first = f"the first of them is row {row}: {reason}. Nothing of the part has been written"
+    if passing:
+        return ApiError(
+            503,
+            "temporarily-unavailable",
+            f"{len(rows)} rows cannot be sent now, {first}; send it again",
+            {"Retry-After": str(RETRY_SECONDS)},
+            refusal_report(rows),
+        )
     return ApiError(
         409,
         "rejected",
-        f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
-        "the part has been written; bad_rows=drop leaves such rows out, bad_rows=dead-letter puts "
-        "them into a queue of their own",
-        more=refusal_report(refused),
-    )
-
-
-def _later(refused: Mapping[int, str]) -> ApiError:
-    row, reason = min(refused.items())
-    return ApiError(
-        503,
-        "temporarily-unavailable",
-        f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
-        "Nothing of the part has been written; send it again",
-        {"Retry-After": str(RETRY_SECONDS)},
-        refusal_report(refused),
+        f"{len(rows)} rows cannot be sent, {first}; bad_rows=drop leaves such rows out, "
+        "bad_rows=dead-letter puts them into a queue of their own",
+        more=refusal_report(rows),
     )
 
 
