@@ -93,7 +93,7 @@ class MetricsPage(Service):
         into.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
-                f.SERIES_LIMIT: self._context.figures.exported.limit,
+                f.SERIES_LIMIT: self._context.figures.destinations.limit,
                 f.MESSAGES["memory"]: broker.memory,
                 f.MESSAGES["memory_budget"]: broker.settings.memory_budget,
                 f.MESSAGES["memory_limit"]: broker.settings.memory_limit,

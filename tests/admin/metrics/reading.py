@@ -11,7 +11,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicemq.admin.metrics import Exposition
-from sluicemq.admin.scrape_state import DestinationMetrics, ExportedDestinations
+from sluicemq.admin.scrape_state import DestinationMetrics
 from tests.support.broker import BrokerFixture
 
 Labels = frozenset[tuple[str, str]]
@@ -60,11 +60,10 @@ class Figures:
 
     def __init__(self, fixture: BrokerFixture, limit: int = 1000) -> None:
         self.fixture = fixture
-        self.destinations = ExportedDestinations(fixture.broker, limit)
-        self._figures = DestinationMetrics(fixture.broker, self.destinations)
+        self.destinations = DestinationMetrics(fixture.broker, limit)
 
     def scrape(self) -> Scrape:
         into = Exposition()
-        asyncio.run(self._figures.collect(into, self.fixture.clock.wall))
+        asyncio.run(self.destinations.collect(into, self.fixture.clock.wall))
         parse(into.text(True), as_openmetrics=True)
         return parse(into.text(False))
