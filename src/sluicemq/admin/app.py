@@ -40,7 +40,6 @@ from sluicemq.admin.openapi import OpenApiService
 from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.routing import (
     SMALL_BYTES,
-    BodyBudget,
     Call,
     Endpoint,
     RouteTable,
@@ -156,8 +155,6 @@ class LoginService(Service):
 
 # --- The application ------------------------------------------------------------------------------
 
-TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the large JSON bodies being processed at the same time."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -204,7 +201,6 @@ class Application:
             *(service(context) for service in SERVICES),
         )
         self.table = RouteTable(each for service in services for each in self._endpoints(service))
-        self._budget = BodyBudget(TOGETHER_BYTES)
 
     def _endpoints(self, service: object) -> Iterator[Endpoint]:
         limits = self.context.limits
@@ -279,10 +275,7 @@ class Application:
             return await _respond(call)
         size = _size(call.request, call.endpoint.limit)
         body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
-        if size <= SMALL_BYTES:
-            return await _respond(call, _decoded(call, body))
-        async with self._budget.reserve(size):
-            return await _respond(call, _decoded(call, body))
+        return await _respond(call, _decoded(call, body))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.api_context import Service
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
-from sluicemq.admin.routing import BodyBudget, Call, announced, handles, read_chunks
+from sluicemq.admin.routing import Call, announced, handles, read_chunks
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import BatchAnswer, BatchPart
 from sluicemq.management.journal import (
@@ -231,8 +231,6 @@ _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 PART_ROWS: Final = 32_768
 """Maximum number of rows of a part. Writing a part blocks the event loop."""
-TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the bodies being decoded or written at the same time."""
 MAX_REPORTED: Final = 100
 """Maximum number of refused rows that a response lists."""
 
@@ -248,10 +246,6 @@ class Outcome(NamedTuple):
 class BatchService(Service):
     """Handlers of `/batches`, shared by all connections of a listener."""
 
-    def __init__(self, context: ApiContext) -> None:
-        super().__init__(context)
-        self._budget = BodyBudget(max(TOGETHER_BYTES, context.limits.part))
-
     @handles(WRITE_BATCH_PART)
     async def post(self, call: Call, query: BatchQuery) -> BatchPartResult:
         """POST /batches"""
@@ -264,35 +258,34 @@ class BatchService(Service):
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
         request = call.request
-        size = announced(
+        announced(
             request, call.endpoint.limit, "send the partition's rows as several parts of a batch"
         )
         body = bytearray()
         async for chunk in read_chunks(request):
             body += chunk
-        async with self._budget.reserve(size):
-            rows = _count(body)
-            part = BatchPart(
-                writer=query.writer,
-                batch=query.batch,
-                partition=query.partition,
-                part=query.part,
-                final=query.final,
-                digest=await _digest(body),
-                rows=rows,
-                owner=self._owner(call, query.writer),
-            )
-            broker = self._broker
-            broker.wake()
-            found = broker.batches.find(part)
-            if found is not None:
-                return await self._known(found, part.writer)
-            reader = await self._read(call.identity, body)
-            del body  # free the body during the wait for the disk; the messages suffice
-            if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
-                others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
-                call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
-            return await self._write(call, query, part, reader)
+        rows = _count(body)
+        part = BatchPart(
+            writer=query.writer,
+            batch=query.batch,
+            partition=query.partition,
+            part=query.part,
+            final=query.final,
+            digest=await _digest(body),
+            rows=rows,
+            owner=self._owner(call, query.writer),
+        )
+        broker = self._broker
+        broker.wake()
+        found = broker.batches.find(part)
+        if found is not None:
+            return await self._known(found, part.writer)
+        reader = await self._read(call.identity, body)
+        del body  # free the body during the wait for the disk; the messages suffice
+        if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
+            others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
+            call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
+        return await self._write(call, query, part, reader)
 
     @handles(LIST_BATCH_WRITERS)
     async def writers(self, call: Call, query: WritersQuery) -> Page[WriterView]:
