@@ -399,10 +399,11 @@ class Pauses:
 
 
 def usage() -> dict[Family, float]:
-    """Return the CPU time, the start time, the memory and the threads of the process; empty on
-    systems other than Linux."""
+    """Return the CPU time, the start time, the memory, the threads and the open files of the
+    process; empty on systems other than Linux."""
     try:
         line = Path("/proc/self/stat").read_text()
+        files = len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
     except OSError:
         return {}
     # the name of the program comes before and may contain anything
@@ -412,6 +413,7 @@ def usage() -> dict[Family, float]:
         PROCESS["resident"]: int(fields[21]) * _PAGE,
         PROCESS["started"]: round(_booted() + int(fields[19]) / _TICKS, 2),
         PROCESS["threads"]: int(fields[17]),
+        PROCESS["files"]: files,
     }
 
 
@@ -422,18 +424,10 @@ def _booted() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def open_files() -> int:
-    """Return the number of open file descriptors; 0 if unknown."""
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
-    except OSError:
-        return 0
-
-
 def add_process(into: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    into.add_all({**usage(), PROCESS["files"]: open_files(), PROCESS["files_limit"]: limit})
+    into.add_all({**usage(), PROCESS["files_limit"]: limit})
     for generation, figures in enumerate(gc.get_stats()):
         into.add(COLLECTIONS, figures["collections"], str(generation))
     into.add_histogram(PAUSES, pauses.seen.read())
