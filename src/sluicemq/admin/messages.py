@@ -54,7 +54,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.management.operation import is_utf_8, kind_name
+from sluicemq.management.operation import MOST_EXACT, is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -86,7 +86,6 @@ PROTOCOLS: Final = {
     Origin.JMQ: "jmq",
     Origin.MSGLITE: "msglite",
 }
-_EXACT: Final = 1 << 53
 _CLASS_AT: Final = 8
 """Offset of the class name in a serialisation stream that begins with an object."""
 
@@ -98,11 +97,6 @@ def address_view(address: Address) -> AddressView:
         name=printable(address.name),
         name_base64=base64_of(address.name),
     )
-
-
-def property_views(message: Message) -> dict[str, PropertyView]:
-    """Return the views of the properties by name."""
-    return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
 def death_view(message: Message) -> DeadLetterView | None:
@@ -216,7 +210,7 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     name = next(name for kind, name in _TYPES if isinstance(value, kind))
     json_value = value
     if name == "int":
-        json_value = int(value) if -_EXACT < value < _EXACT else str(value)
+        json_value = int(value) if abs(value) <= MOST_EXACT else str(value)
     elif name == "float":
         json_value = float(value) if isfinite(value) else str(float(value))
     elif name == "bytes":
@@ -340,11 +334,12 @@ class MessageService(Service):
         """GET …/messages/{id}"""
         delivery, message = self._one(call, parameters)
         summary = item(self._broker, delivery, message, state_of(delivery), None)
-        properties, dead = property_views(message), death_view(message)
+        given = message.properties or {}
+        properties = {printable(name): _view(value) for name, value in given.items()}
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
         most = parameters.max_body_bytes
         fields["body"] = await asyncio.to_thread(view_of_body, message, most)
-        return MessageView(**fields, properties=properties, dead_letter=dead)
+        return MessageView(**fields, properties=properties, dead_letter=death_view(message))
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:
