@@ -264,14 +264,14 @@ class BatchService(Service):
         body = bytearray()
         async for chunk in read_chunks(request):
             body += chunk
-        rows = _count(body)
+        rows, rows_digest = await _measure(body)
         part = BatchPart(
             writer=query.writer,
             batch=query.batch,
             partition=query.partition,
             part=query.part,
             final=query.final,
-            digest=await _digest(body),
+            digest=rows_digest,
             rows=rows,
             owner=self._owner(call, query.writer),
         )
@@ -453,10 +453,11 @@ def _rejected(rows: Mapping[int, str], *, passing: bool) -> ApiError:
     )
 
 
-def _count(body: bytearray) -> int:
-    """Return the number of rows of a part. Raises ApiError for too many, ProtocolError for invalid
-    and empty frames, of which a part could have millions."""
-    rows = 0
+async def _measure(body: bytearray) -> tuple[int, int]:
+    """Return the number of rows of a part and their digest. Other requests are handled between two
+    frames. Raises ApiError for too many rows, ProtocolError (FrameTooLarge) for invalid and empty
+    frames, of which a part could have millions."""
+    rows = total = 0
     for frame in frames(memoryview(body)):
         count = announced_rows(frame)
         if not count:
@@ -469,16 +470,6 @@ def _count(body: bytearray) -> int:
                 f"the part has more than {PART_ROWS} rows; send several parts",
                 more={"limit": PART_ROWS},
             )
-    return rows
-
-
-async def _digest(body: bytearray) -> int:
-    """Return the digest of a part's rows. Other requests are handled between two frames.
-
-    Raises ProtocolError (FrameTooLarge) for an invalid frame.
-    """
-    total = 0
-    for frame in frames(memoryview(body)):
         total += digest(frame)
         await asyncio.sleep(0)
-    return total & DIGEST_MASK
+    return rows, total & DIGEST_MASK
