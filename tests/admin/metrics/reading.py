@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from prometheus_client import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicemq.admin.metrics import Exposition
@@ -37,10 +36,9 @@ class Scrape(NamedTuple):
         }
 
 
-def parse(text: bytes, *, as_openmetrics: bool = False) -> Scrape:
+def parse(text: bytes) -> Scrape:
     """Parse a scrape; fails for invalid text and for duplicate samples."""
-    reader = openmetrics if as_openmetrics else text_string_to_metric_families
-    return scrape_of(reader(text.decode()))
+    return scrape_of(text_string_to_metric_families(text.decode()))
 
 
 def scrape_of(families: Iterable[Metric]) -> Scrape:
@@ -65,5 +63,4 @@ class Figures:
     def scrape(self) -> Scrape:
         into = Exposition()
         asyncio.run(self.destinations.collect(into, self.fixture.clock.wall))
-        parse(into.text(True), as_openmetrics=True)
-        return parse(into.text(False))
+        return parse(into.text())

@@ -12,7 +12,6 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
 from sluicemq.admin.metrics import (
     ALL,
-    OPENMETRICS,
     PROCESS,
     TEXT,
     Exposition,
@@ -110,15 +109,6 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     }
 
 
-def test_both_formats_are_offered(start: Start) -> None:
-    port = start(HTTP).port("http")
-    status, media, body = ask(port, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
-    assert (status, media) == (200, OPENMETRICS)
-    parse(body, as_openmetrics=True)
-    status, media, body = ask(port, "text/plain")
-    assert (status, media) == (200, TEXT)
-
-
 def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Path) -> None:
     directory = ["--data-dir", str(tmp_path / "broker")]
     (tmp_path / "secret").write_text("correct horse battery\n")
@@ -212,7 +202,7 @@ def test_requests_are_counted_and_timed() -> None:
     requests.record("GET", "/a", 404, 0.25)
     into = Exposition()
     requests.add_to(into)
-    found = parse(into.text(False))
+    found = parse(into.text())
     route = {"method": "GET", "route": "/a"}
     assert found.value("sluicemq_http_requests_total", **route, status="404") == 1
     assert found.value("sluicemq_http_request_duration_seconds_count", **route) == 2
