@@ -30,11 +30,6 @@ class Shape(StrEnum):
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     SUMMARY = "summary"
-    INFO = "info"
-
-
-SUFFIXES: Final = {Shape.COUNTER: "_total", Shape.INFO: "_info"}
-"""Suffixes of sample names."""
 
 
 class Family(NamedTuple):
@@ -54,7 +49,7 @@ class Family(NamedTuple):
     @property
     def sample(self) -> str:
         """Name of its samples, without the further suffixes of histograms and summaries."""
-        return self.name + SUFFIXES.get(self.shape, "")
+        return f"{self.name}_total" if self.shape is Shape.COUNTER else self.name
 
 
 def text_of(name: str) -> str:
@@ -81,7 +76,7 @@ class Exposition:
     _lines: dict[Family, list[bytes]] = field(default_factory=dict)
 
     def add(self, family: Family, value: float, *labels: str) -> None:
-        """Add one sample of a counter or gauge, or of an info metric, whose value is 1."""
+        """Add one sample of a counter or gauge."""
         around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(family, f"{family.sample}{around} {value}\n")
 
@@ -131,8 +126,7 @@ class Exposition:
 
 def _head(family: Family) -> str:
     help = family.help.replace("\\", "\\\\").replace("\n", "\\n")
-    shape = Shape.GAUGE if family.shape is Shape.INFO else family.shape
-    return f"# HELP {family.sample} {help}\n# TYPE {family.sample} {shape}\n"
+    return f"# HELP {family.sample} {help}\n# TYPE {family.sample} {family.shape}\n"
 
 
 # --- Table of all metrics -------------------------------------------------------------------------
@@ -157,8 +151,8 @@ def _family(name: str, shape: Shape, unit: str, labels: tuple[str, ...], help: s
 # --- the broker ----------------------------------------------------------------------------------
 
 BUILD: Final = _family(
-    "sluicemq_build",
-    Shape.INFO,
+    "sluicemq_build_info",
+    _GAUGE,
     "",
     ("version", "python", "compiled"),
     "Version of the broker, version of Python, and true if the message path is compiled.",

@@ -17,7 +17,7 @@ from tests.admin.metrics.reading import parse
 
 SENT = Family("x_sent_bytes", Shape.COUNTER, "bytes", ("destination",), "What\nwas \\ sent.")
 DEPTH = Family("x_depth", Shape.GAUGE, "", (), "How many.")
-BUILD = Family("x_build", Shape.INFO, "", ("version",), "Which.")
+BUILD = Family("x_build_info", Shape.GAUGE, "", ("version",), "Which.")
 TIME = Family("x_time_seconds", Shape.HISTOGRAM, "seconds", ("route",), "How long.")
 TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "How long.")
 
