@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import sees
+from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
@@ -210,10 +210,7 @@ class OverviewService(Service):
         if not name:
             return self.past(steps)
         call.demand(Operation.BROWSE, name)
-        destination = self._context.broker.destinations.find(Address(KINDS[query.kind], name))
-        if destination is None or not sees(call.identity, destination):
-            raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
-        return self.past(steps, destination)
+        return self.past(steps, found(self._context, call, Address(KINDS[query.kind], name)))
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
