@@ -110,8 +110,7 @@ class LoginService(Service):
         if call.who.session is not None:
             self._context.sessions.end(call.who.session)
         response = Response(status_code=204)
-        secure = self._secure(call)
-        response.delete_cookie(COOKIE, secure=secure, httponly=True, samesite="strict")
+        response.delete_cookie(COOKIE, secure=self._secure(call), httponly=True, samesite="strict")
         return response
 
     @handles(CHANGE_PASSWORD)
@@ -137,8 +136,9 @@ class LoginService(Service):
         login_handle = call.caller.access.login_handle(credentials)
         secret, session = self._context.sessions.begin(identity.name, login_handle)
         response = answer(self._view(identity, session))
-        secure = self._secure(call)
-        response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
+        response.set_cookie(
+            COOKIE, secret, secure=self._secure(call), httponly=True, samesite="strict"
+        )
         return response
 
     def _secure(self, call: Call) -> bool:

@@ -111,7 +111,12 @@ class PartReader:
                 except ProtocolError as error:
                     problem = str(error)
                 else:
-                    self._count_properties(properties or {})
+                    self._properties += len(properties or {})
+                    if self._properties > MOST_PROPERTIES:
+                        raise FrameTooLarge(
+                            f"the rows of the part have more than {MOST_PROPERTIES} properties; "
+                            "send several parts"
+                        )
             if not problem and row.body_kind != BodyKind.BYTES:
                 problem = body_problem(row.body_kind, row.body)
             if row.reply_to and len(encode_name(row.reply_to)) > self._max_name:
@@ -122,15 +127,6 @@ class PartReader:
                 self._rejected[number] = row
             else:
                 messages[number] = target, self._message(row, target, properties)
-
-    def _count_properties(self, properties: Mapping[str, Property]) -> None:
-        """Count the properties of a row. Raises FrameTooLarge for too many in the part."""
-        self._properties += len(properties)
-        if self._properties > MOST_PROPERTIES:
-            raise FrameTooLarge(
-                f"the rows of the part have more than {MOST_PROPERTIES} properties; send several "
-                "parts"
-            )
 
     def message(self, number: int) -> tuple[str, Message]:
         """Return a row, even an invalid one, as a message, and the name of its destination."""

@@ -320,7 +320,6 @@ def _signed(
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__doc__ = command.__doc__
-    run.__name__ = getattr(command, "__name__", "command")
     return run
 
 
