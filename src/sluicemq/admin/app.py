@@ -44,11 +44,10 @@ from sluicemq.admin.routing import (
     Endpoint,
     RouteTable,
     address_in,
-    announced,
     handles,
     may_be_unread,
     parameters,
-    read_chunks,
+    read_body,
     read_query,
 )
 from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
@@ -273,9 +272,9 @@ class Application:
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:
             return await _respond(call)
-        size = _size(call.request, call.endpoint.limit)
-        body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
-        return await _respond(call, _decoded(call, body))
+        advice = "nothing that is sent here needs more"
+        body = await read_body(call.request, call.endpoint.limit, advice)
+        return await _respond(call, _decoded(call, body or b"{}"))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
@@ -288,16 +287,7 @@ class Application:
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
 
 
-def _size(request: Request, limit: int) -> int:
-    """Return the size of the body in bytes; 0 without a body. Raises ApiError for a body above the
-    limit or of unknown length."""
-    headers = request.headers
-    if "content-length" not in headers and "transfer-encoding" not in headers:
-        return 0
-    return announced(request, limit, "nothing that is sent here needs more")
-
-
-def _decoded(call: Call, body: bytes) -> Any:
+def _decoded(call: Call, body: bytes | bytearray) -> Any:
     """Return the decoded body. Raises ApiError if it is invalid."""
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from sluicemq.admin.api_context import Service
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
-from sluicemq.admin.routing import Call, announced, handles, read_chunks
+from sluicemq.admin.routing import Call, handles, read_body
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import BatchAnswer, BatchPart
 from sluicemq.management.journal import (
@@ -253,13 +253,8 @@ class BatchService(Service):
             raise ApiError(400, "bad-parameter", message)
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
-        request = call.request
-        announced(
-            request, call.endpoint.limit, "send the partition's rows as several parts of a batch"
-        )
-        body = bytearray()
-        async for chunk in read_chunks(request):
-            body += chunk
+        advice = "send the partition's rows as several parts of a batch"
+        body = await read_body(call.request, call.endpoint.limit, advice)
         rows, rows_digest = await _measure(body)
         part = BatchPart(
             writer=query.writer,

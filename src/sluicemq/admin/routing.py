@@ -16,7 +16,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, cast
@@ -56,11 +56,12 @@ SMALL_BYTES: Final = 64 * 1024
 _MOST_DIGITS: Final = 15
 
 
-def announced(request: Request, limit: int, what_to_do: str) -> int:
-    """Return the length of the body. Raises ApiError if it is unknown or above the limit."""
-    text = request.headers.get("content-length", "")
-    if not text:
+async def read_body(request: Request, limit: int, what_to_do: str) -> bytearray:
+    """Return the body, which is empty if there is none. Raises ApiError if its length is unknown or
+    above the limit, or if the client disconnects before its end."""
+    if "transfer-encoding" in request.headers:
         raise ApiError(411, "length-required", "the request needs a Content-Length")
+    text = request.headers.get("content-length", "0")
     # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
         raise ApiError(
@@ -69,17 +70,13 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
             f"the body has more than {limit} bytes; {what_to_do}",
             more={"limit": limit},
         )
-    return int(text)
-
-
-async def read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body in chunks. Raises ApiError if the client disconnects before its end."""
+    body = bytearray()
     try:
         async for chunk in request.stream():
-            if chunk:
-                yield chunk
+            body += chunk
     except ClientDisconnect:
         raise ApiError(400, "client-disconnected", "the body was not sent to its end") from None
+    return body
 
 
 def may_be_unread(request: Request) -> bool:
