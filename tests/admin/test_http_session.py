@@ -13,7 +13,6 @@ import pytest
 from sluicemq.admin.api_context import ApiLimits
 from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import PATIENCE_SECONDS, SLOWEST, HttpService, HttpSession
-from sluicemq.admin.routing import BodyBudget
 from sluicemq.model.errors import AuthenticationFailed
 from sluicemq.model.rows import encode, row
 from sluicemq.protocols.transport import Session, Transport
@@ -393,17 +392,3 @@ async def test_unfinished_bodies_do_not_delay_others() -> None:
     second.session.receive(POST + BODY)
     await fixture.rest()
     assert answers(second)[0][0] == 200
-
-
-@looped
-async def test_bodies_are_processed_within_the_budget() -> None:
-    budget, order = BodyBudget(10), []
-
-    async def process(name: str, size: int) -> None:
-        async with budget.reserve(size):
-            order.append(name)
-            await asyncio.sleep(0)
-            order.append(name)
-
-    await asyncio.gather(process("a", 6), process("b", 6), process("c", 1))
-    assert order == ["a", "a", "b", "c", "b", "c"]

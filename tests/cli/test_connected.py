@@ -101,7 +101,7 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
     delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
     several = ask(*delete)
     assert several.code == 2
-    assert "--client-id" in several.err
+    assert "name one of durable:first/board, durable:second/board" in several.err
     assert ask(*delete, "--client-id", "first").code == 0
     assert len(listed(ask, "messages", "list", "topic:subscribed", *board)["items"]) == 1
     assert ask("messages", "delete", "topic:subscribed", "--all", *board, "--yes").code == 0

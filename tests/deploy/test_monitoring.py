@@ -216,7 +216,7 @@ def test_metric_names_follow_the_conventions() -> None:
         assert family.unit in ("", "bytes", "seconds")
         assert family.name.endswith(family.unit)
         assert family.help.endswith(".")
-        assert not family.name.endswith(("_total", "_count", "_sum", "_bucket", "_info"))
+        assert not family.name.endswith(("_total", "_count", "_sum", "_bucket"))
 
 
 def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:

@@ -18,7 +18,7 @@ import click
 from typer.main import get_command
 
 import sluicemq
-from sluicemq.admin.metrics import ALL, Shape
+from sluicemq.admin.metrics import ALL
 from sluicemq.admin.openapi import document
 from sluicemq.broker import BatchPart, describe
 from sluicemq.broker.codec import encode
@@ -44,7 +44,6 @@ Uses = dict[str, list[str]]
 """The uses of each name, in the order of the code; empty for names without uses."""
 
 ROOT: Final = Path(sluicemq.__file__).parent
-_SUFFIXES: Final = {Shape.COUNTER: "_total", Shape.INFO: "_info"}
 _CHANGES: Final = ("added", "changed", "removed")
 _LABELS: Final = re.compile(
     r"""\b(?:label|caption|action|title):\s*"([^"]+)"
@@ -64,7 +63,7 @@ def _plain(names: Iterable[str]) -> Uses:
 
 def metrics() -> Uses:
     """Return the names of all metrics as Prometheus reads them."""
-    return _plain(family.name + _SUFFIXES.get(family.shape, "") for family in ALL)
+    return _plain(family.sample for family in ALL)
 
 
 def metric_labels() -> Uses:

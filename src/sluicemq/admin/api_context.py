@@ -13,7 +13,7 @@ from sluicemq.admin.scrape_state import ScrapeState
 from sluicemq.broker import Broker, Consumer
 from sluicemq.management.broker import BrokerState, InputItem, ListenerItem, SettingView
 from sluicemq.management.clients import ConnectionItem
-from sluicemq.management.destinations import MOST
+from sluicemq.management.operation import MOST_EXACT
 from sluicemq.management.settings import HttpSettings
 from sluicemq.model.destination import Address
 from sluicemq.model.histogram import Histogram
@@ -128,7 +128,7 @@ class ApiLimits(NamedTuple):
     @property
     def publish_request(self) -> int:
         """Size of a request that publishes a message, whose body may be in base64."""
-        return 2 * min(self.publish, MOST) + _REQUEST_BYTES
+        return 2 * min(self.publish, MOST_EXACT) + _REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

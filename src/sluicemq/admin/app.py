@@ -17,7 +17,6 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Message as Event
 from starlette.types import Receive, Scope, Send
 
 from sluicemq.admin.api_context import ApiContext, Service
@@ -41,16 +40,14 @@ from sluicemq.admin.openapi import OpenApiService
 from sluicemq.admin.overview import OverviewService, StatusService
 from sluicemq.admin.routing import (
     SMALL_BYTES,
-    BodyBudget,
     Call,
     Endpoint,
     RouteTable,
     address_in,
-    announced,
     handles,
     may_be_unread,
     parameters,
-    read_chunks,
+    read_body,
     read_query,
 )
 from sluicemq.admin.scrape_endpoint import GET_METRICS, MetricsPage
@@ -112,8 +109,7 @@ class LoginService(Service):
         if call.who.session is not None:
             self._context.sessions.end(call.who.session)
         response = Response(status_code=204)
-        secure = self._secure(call)
-        response.delete_cookie(COOKIE, secure=secure, httponly=True, samesite="strict")
+        response.delete_cookie(COOKIE, secure=self._secure(call), httponly=True, samesite="strict")
         return response
 
     @handles(CHANGE_PASSWORD)
@@ -139,8 +135,9 @@ class LoginService(Service):
         login_handle = call.caller.access.login_handle(credentials)
         secret, session = self._context.sessions.begin(identity.name, login_handle)
         response = answer(self._view(identity, session))
-        secure = self._secure(call)
-        response.set_cookie(COOKIE, secret, secure=secure, httponly=True, samesite="strict")
+        response.set_cookie(
+            COOKIE, secret, secure=self._secure(call), httponly=True, samesite="strict"
+        )
         return response
 
     def _secure(self, call: Call) -> bool:
@@ -157,8 +154,6 @@ class LoginService(Service):
 
 # --- The application ------------------------------------------------------------------------------
 
-TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the large JSON bodies being processed at the same time."""
 HEADERS: Final = {
     "Cache-Control": "no-store",
     "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'; sandbox",
@@ -205,7 +200,6 @@ class Application:
             *(service(context) for service in SERVICES),
         )
         self.table = RouteTable(each for service in services for each in self._endpoints(service))
-        self._budget = BodyBudget(TOGETHER_BYTES)
 
     def _endpoints(self, service: object) -> Iterator[Endpoint]:
         limits = self.context.limits
@@ -219,13 +213,6 @@ class Application:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: send its response, audit it and record its duration."""
         began = perf_counter()
-        started = False
-
-        async def sending(event: Event) -> None:
-            nonlocal started
-            started = True
-            await send(event)
-
         request = Request(scope, receive)
         call: Call | None = None
         try:
@@ -246,11 +233,7 @@ class Application:
         for name, value in HEADERS.items():
             response.headers.setdefault(name, value)
         try:
-            await response(scope, receive, sending)
-        except Exception as error:
-            if started:
-                raise
-            await refusal(error)(scope, receive, send)
+            await response(scope, receive, send)
         finally:
             # an unknown path is no label: clients could create any number of label values
             operation = None if call is None else call.endpoint.operation
@@ -289,12 +272,9 @@ class Application:
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:
             return await _respond(call)
-        size = _size(call.request, call.endpoint.limit)
-        body = b"".join([chunk async for chunk in read_chunks(call.request)]) if size else b"{}"
-        if size <= SMALL_BYTES:
-            return await _respond(call, _decoded(call, body))
-        async with self._budget.reserve(size):
-            return await _respond(call, _decoded(call, body))
+        advice = "nothing that is sent here needs more"
+        body = await read_body(call.request, call.endpoint.limit, advice)
+        return await _respond(call, _decoded(call, body or b"{}"))
 
     def _note(self, call: Call, response: Response) -> None:
         """Write an audit line for a request that may have changed something."""
@@ -307,16 +287,7 @@ class Application:
         self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
 
 
-def _size(request: Request, limit: int) -> int:
-    """Return the size of the body in bytes; 0 without a body. Raises ApiError for a body above the
-    limit or of unknown length."""
-    headers = request.headers
-    if "content-length" not in headers and "transfer-encoding" not in headers:
-        return 0
-    return announced(request, limit, "nothing that is sent here needs more")
-
-
-def _decoded(call: Call, body: bytes) -> Any:
+def _decoded(call: Call, body: bytes | bytearray) -> Any:
     """Return the decoded body. Raises ApiError if it is invalid."""
     try:
         return msgspec.json.decode(body, type=call.endpoint.operation.body)

@@ -18,9 +18,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from sluicemq.admin.api_context import ApiContext, Service
+from sluicemq.admin.api_context import Service
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError, printable
-from sluicemq.admin.routing import BodyBudget, Call, announced, handles, read_chunks
+from sluicemq.admin.routing import Call, handles, read_body
 from sluicemq.admin.time_slices import TimeSlices, wait_until_durable
 from sluicemq.broker import BatchAnswer, BatchPart
 from sluicemq.management.journal import (
@@ -111,7 +111,12 @@ class PartReader:
                 except ProtocolError as error:
                     problem = str(error)
                 else:
-                    self._count_properties(properties or {})
+                    self._properties += len(properties or {})
+                    if self._properties > MOST_PROPERTIES:
+                        raise FrameTooLarge(
+                            f"the rows of the part have more than {MOST_PROPERTIES} properties; "
+                            "send several parts"
+                        )
             if not problem and row.body_kind != BodyKind.BYTES:
                 problem = body_problem(row.body_kind, row.body)
             if row.reply_to and len(encode_name(row.reply_to)) > self._max_name:
@@ -122,15 +127,6 @@ class PartReader:
                 self._rejected[number] = row
             else:
                 messages[number] = target, self._message(row, target, properties)
-
-    def _count_properties(self, properties: Mapping[str, Property]) -> None:
-        """Count the properties of a row. Raises FrameTooLarge for too many in the part."""
-        self._properties += len(properties)
-        if self._properties > MOST_PROPERTIES:
-            raise FrameTooLarge(
-                f"the rows of the part have more than {MOST_PROPERTIES} properties; send several "
-                "parts"
-            )
 
     def message(self, number: int) -> tuple[str, Message]:
         """Return a row, even an invalid one, as a message, and the name of its destination."""
@@ -231,8 +227,6 @@ _json: Final = msgspec.json.Decoder(msgspec.Raw)
 
 PART_ROWS: Final = 32_768
 """Maximum number of rows of a part. Writing a part blocks the event loop."""
-TOGETHER_BYTES: Final = 256 * 1024 * 1024
-"""Total size limit, in bytes, of the bodies being decoded or written at the same time."""
 MAX_REPORTED: Final = 100
 """Maximum number of refused rows that a response lists."""
 
@@ -248,10 +242,6 @@ class Outcome(NamedTuple):
 class BatchService(Service):
     """Handlers of `/batches`, shared by all connections of a listener."""
 
-    def __init__(self, context: ApiContext) -> None:
-        super().__init__(context)
-        self._budget = BodyBudget(max(TOGETHER_BYTES, context.limits.part))
-
     @handles(WRITE_BATCH_PART)
     async def post(self, call: Call, query: BatchQuery) -> BatchPartResult:
         """POST /batches"""
@@ -263,36 +253,30 @@ class BatchService(Service):
             raise ApiError(400, "bad-parameter", message)
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
-        request = call.request
-        size = announced(
-            request, call.endpoint.limit, "send the partition's rows as several parts of a batch"
+        advice = "send the partition's rows as several parts of a batch"
+        body = await read_body(call.request, call.endpoint.limit, advice)
+        rows, rows_digest = await _measure(body)
+        part = BatchPart(
+            writer=query.writer,
+            batch=query.batch,
+            partition=query.partition,
+            part=query.part,
+            final=query.final,
+            digest=rows_digest,
+            rows=rows,
+            owner=self._owner(call, query.writer),
         )
-        body = bytearray()
-        async for chunk in read_chunks(request):
-            body += chunk
-        async with self._budget.reserve(size):
-            rows = _count(body)
-            part = BatchPart(
-                writer=query.writer,
-                batch=query.batch,
-                partition=query.partition,
-                part=query.part,
-                final=query.final,
-                digest=await _digest(body),
-                rows=rows,
-                owner=self._owner(call, query.writer),
-            )
-            broker = self._broker
-            broker.wake()
-            found = broker.batches.find(part)
-            if found is not None:
-                return await self._known(found, part.writer)
-            reader = await self._read(call.identity, body)
-            del body  # free the body during the wait for the disk; the messages suffice
-            if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
-                others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
-                call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
-            return await self._write(call, query, part, reader)
+        broker = self._broker
+        broker.wake()
+        found = broker.batches.find(part)
+        if found is not None:
+            return await self._known(found, part.writer)
+        reader = await self._read(call.identity, body)
+        del body  # free the body during the wait for the disk; the messages suffice
+        if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
+            others = f" and {len(forbidden) - 1} others" if len(forbidden) > 1 else ""
+            call.denied(f"{Operation.PRODUCE} {min(forbidden)}{others}")
+        return await self._write(call, query, part, reader)
 
     @handles(LIST_BATCH_WRITERS)
     async def writers(self, call: Call, query: WritersQuery) -> Page[WriterView]:
@@ -395,9 +379,9 @@ class BatchService(Service):
         for place, error, passing in self._broker.batches.check(messages, identity.creator):
             (later if passing else refused)[rows[place]] = str(error)
         if later:
-            raise _later(later)
+            raise _rejected(later, passing=True)
         if query.bad_rows == "fail":
-            raise _refused(refused)
+            raise _rejected(refused, passing=False)
         dead_letters = []
         if query.bad_rows == "dead-letter":
             dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
@@ -424,10 +408,8 @@ class BatchService(Service):
             rows[place]: f"the dead-letter queue refuses it: {error}"
             for place, error, _ in refusals
         }
-        if any(passing for _, _, passing in refusals):
-            raise _later(reasons)
         if reasons:
-            raise _refused(reasons)
+            raise _rejected(reasons, passing=any(passing for _, _, passing in refusals))
         return dead_letters
 
 
@@ -440,34 +422,33 @@ def refusal_report(refused: Mapping[int, str]) -> dict[str, Any]:
     }
 
 
-def _refused(refused: Mapping[int, str]) -> ApiError:
-    row, reason = min(refused.items())
+def _rejected(rows: Mapping[int, str], *, passing: bool) -> ApiError:
+    """Return the error for a part of which nothing is written because of these rows; `passing`: the
+    same rows may be accepted later."""
+    row, reason = min(rows.items())
+    first = f"the first of them is row {row}: {reason}. Nothing of the part has been written"
+    if passing:
+        return ApiError(
+            503,
+            "temporarily-unavailable",
+            f"{len(rows)} rows cannot be sent now, {first}; send it again",
+            {"Retry-After": str(RETRY_SECONDS)},
+            refusal_report(rows),
+        )
     return ApiError(
         409,
         "rejected",
-        f"{len(refused)} rows cannot be sent, the first of them is row {row}: {reason}. Nothing of "
-        "the part has been written; bad_rows=drop leaves such rows out, bad_rows=dead-letter puts "
-        "them into a queue of their own",
-        more=refusal_report(refused),
+        f"{len(rows)} rows cannot be sent, {first}; bad_rows=drop leaves such rows out, "
+        "bad_rows=dead-letter puts them into a queue of their own",
+        more=refusal_report(rows),
     )
 
 
-def _later(refused: Mapping[int, str]) -> ApiError:
-    row, reason = min(refused.items())
-    return ApiError(
-        503,
-        "temporarily-unavailable",
-        f"{len(refused)} rows cannot be sent now, the first of them is row {row}: {reason}. "
-        "Nothing of the part has been written; send it again",
-        {"Retry-After": str(RETRY_SECONDS)},
-        refusal_report(refused),
-    )
-
-
-def _count(body: bytearray) -> int:
-    """Return the number of rows of a part. Raises ApiError for too many, ProtocolError for invalid
-    and empty frames, of which a part could have millions."""
-    rows = 0
+async def _measure(body: bytearray) -> tuple[int, int]:
+    """Return the number of rows of a part and their digest. Other requests are handled between two
+    frames. Raises ApiError for too many rows, ProtocolError (FrameTooLarge) for invalid and empty
+    frames, of which a part could have millions."""
+    rows = total = 0
     for frame in frames(memoryview(body)):
         count = announced_rows(frame)
         if not count:
@@ -480,16 +461,6 @@ def _count(body: bytearray) -> int:
                 f"the part has more than {PART_ROWS} rows; send several parts",
                 more={"limit": PART_ROWS},
             )
-    return rows
-
-
-async def _digest(body: bytearray) -> int:
-    """Return the digest of a part's rows. Other requests are handled between two frames.
-
-    Raises ProtocolError (FrameTooLarge) for an invalid frame.
-    """
-    total = 0
-    for frame in frames(memoryview(body)):
         total += digest(frame)
         await asyncio.sleep(0)
-    return total & DIGEST_MASK
+    return rows, total & DIGEST_MASK

@@ -225,8 +225,7 @@ class Caller:
 
 def caller_of(connection: HTTPConnection) -> Caller:
     """Return the client that sent a request."""
-    caller = connection.scope["state"]["caller"]
-    assert isinstance(caller, Caller)
+    caller: Caller = connection.scope["state"]["caller"]
     return caller
 
 

@@ -175,10 +175,8 @@ class SubscriptionService(Service):
                 "subscription-in-use",
                 f"it has {len(subscription.consumers)} consumers; delete it with force=true",
             )
-        kept = subscription.durable
         broker.unsubscribe(subscription)
-        if kept:
-            await wait_until_durable(broker, broker.last_ack_record)
+        await wait_until_durable(broker, broker.last_ack_record)
 
     @handles(LIST_CONSUMERS)
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:

@@ -16,6 +16,7 @@ import shutil
 import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -107,25 +108,19 @@ class JournalService:
     def __init__(self, context: ApiContext) -> None:
         self._journal = context.broker.journal
         self._lock = asyncio.Lock()
-        self._created: dict[int, int] = {}
-        """Creation times of segments in µs since the epoch."""
 
     @handles(GET_JOURNAL)
     async def show(self, call: Call, parameters: NoParameters) -> JournalView:
         """GET /journal"""
         journal = kept(self._journal)
         durable, extents = await self._extents(journal)
-        new = [each.first for each in extents if each.first not in self._created]
-        if new:
-            self._created.update(await asyncio.to_thread(_creation_times, journal, new))
-        there = [each for each in extents if each.first in self._created]
-        self._created = {each.first: self._created[each.first] for each in there}
+        segments = await asyncio.to_thread(_segment_views, journal.directory, extents)
         return JournalView(
             broker_id=journal.identity.hex(),
             format_version=FORMAT_VERSION,
             durable=DurablePosition(*durable),
-            segments=[SegmentView(*each, created=self._created[each.first]) for each in there],
-            earliest_sequence=there[0].first if there else durable.sequence + 1,
+            segments=segments,
+            earliest_sequence=segments[0].first_sequence if segments else durable.sequence + 1,
         )
 
     @handles(LIST_JOURNAL_DESTINATIONS)
@@ -262,15 +257,14 @@ async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]
             yield piece
 
 
-def _creation_times(journal: FileJournal, firsts: list[int]) -> dict[int, int]:
-    """Return the creation times of the segments that still exist, from their headers."""
-    times = {}
-    for first in firsts:
-        try:
-            times[first] = read_segment_header(journal.directory, first).created
-        except FileNotFoundError:
-            continue
-    return times
+def _segment_views(directory: Path, extents: list[Extent]) -> list[SegmentView]:
+    """Return the segments that still exist, with the creation times in their headers."""
+    views = []
+    for extent in extents:
+        with suppress(FileNotFoundError):
+            header = read_segment_header(directory, extent.first)
+            views.append(SegmentView(*extent, created=header.created))
+    return views
 
 
 def _number(text: str) -> int:

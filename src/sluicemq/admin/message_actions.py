@@ -67,15 +67,6 @@ from sluicemq.model.message import BodyKind, Durability, Message, Origin, Proper
 # The response is sent when the message is as durable as requested. `ttl_ms` and `delay_ms` count
 # from the time of the request.
 
-_DURABILITIES: Final = {
-    each.name.lower(): each for each in Durability if each is not Durability.TRANSIENT
-}
-_KINDS: Final = {
-    "text": BodyKind.TEXT,
-    "json": BodyKind.JSON,
-    "bytes": BodyKind.BYTES,
-    "none": BodyKind.NONE,
-}
 _TYPES: Final[dict[str, Any]] = {
     "boolean": bool,
     "int": int,
@@ -143,7 +134,7 @@ class PublishingService(Service):
             body,
             kind,
             Origin.INTERNAL,
-            _DURABILITIES[publication.durability],
+            Durability[publication.durability.upper()],
             wall,
             wall + publication.ttl_ms if publication.ttl_ms else 0,
             publication.priority,
@@ -172,7 +163,7 @@ def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
     elif isinstance(publication.body_json, msgspec.Raw):
         kind, body = BodyKind.JSON, bytes(publication.body_json)
     if isinstance(publication.body_kind, str):
-        kind = _KINDS[publication.body_kind]
+        kind = BodyKind[publication.body_kind.upper()]
         if problem := body_problem(kind, body):
             raise ApiError(400, "bad-body", problem)
     return kind, body

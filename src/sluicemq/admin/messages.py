@@ -14,7 +14,6 @@ import asyncio
 import re
 from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass, field
 from itertools import islice
 from math import isfinite
 from time import perf_counter
@@ -55,8 +54,7 @@ from sluicemq.management.messages import (
     MessageView,
     PropertyView,
 )
-from sluicemq.management.operation import is_utf_8, kind_name
-from sluicemq.management.settings import HttpSettings
+from sluicemq.management.operation import MOST_EXACT, is_utf_8, kind_name
 from sluicemq.model.dead_letters import ATTEMPTS, REASON, TIME, origin_of
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import JournalError, ProtocolError, SelectorError
@@ -88,7 +86,6 @@ PROTOCOLS: Final = {
     Origin.JMQ: "jmq",
     Origin.MSGLITE: "msglite",
 }
-_EXACT: Final = 1 << 53
 _CLASS_AT: Final = 8
 """Offset of the class name in a serialisation stream that begins with an object."""
 
@@ -100,11 +97,6 @@ def address_view(address: Address) -> AddressView:
         name=printable(address.name),
         name_base64=base64_of(address.name),
     )
-
-
-def property_views(message: Message) -> dict[str, PropertyView]:
-    """Return the views of the properties by name."""
-    return {printable(name): _view(value) for name, value in (message.properties or {}).items()}
 
 
 def death_view(message: Message) -> DeadLetterView | None:
@@ -218,7 +210,7 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     name = next(name for kind, name in _TYPES if isinstance(value, kind))
     json_value = value
     if name == "int":
-        json_value = int(value) if -_EXACT < value < _EXACT else str(value)
+        json_value = int(value) if abs(value) <= MOST_EXACT else str(value)
     elif name == "float":
         json_value = float(value) if isfinite(value) else str(float(value))
     elif name == "bytes":
@@ -241,21 +233,6 @@ PREVIEWED_BYTES: Final = 256 * 1024
 
 _ID: Final = re.compile(r"(m?)([1-9][0-9]{0,18})")
 _CURSOR: Final = re.compile(r"([0-9])\.([0-9]{1,19})\.([0-9]{1,19})")
-
-
-@dataclass(slots=True)
-class ScanBudget:
-    """Time and number of messages that one request may spend on scanning."""
-
-    settings: HttpSettings
-    started: float = field(default_factory=perf_counter)
-    scanned: int = 0
-
-    @property
-    def left(self) -> int:
-        """Number of messages that may still be scanned."""
-        over = perf_counter() - self.started > self.settings.max_scan_time
-        return 0 if over else self.settings.max_scan_messages - self.scanned
 
 
 class MessageService(Service):
@@ -281,18 +258,22 @@ class MessageService(Service):
             cursor = subscription.cursor(NO_END, priority, last)
         elif query.state == "ready":
             place -= await _skip(cursor, place, slices)
-        budget = ScanBudget(self._context.http)
+        http = self._context.http
+        until = perf_counter() + http.max_scan_time
+        scanned = 0
         items: list[MessageItem] = []
 
         def requested() -> int:
-            return min(budget.left, query.limit - len(items))
+            if perf_counter() > until:
+                return 0
+            return min(http.max_scan_messages - scanned, query.limit - len(items))
 
         if query.state == "ready":
             deliveries = slices.scan(cursor, requested)
         else:
             deliveries = self._others(subscription, query.state, place, slices, requested)
         async for delivery in deliveries:
-            budget.scanned += 1
+            scanned += 1
             if selector is None or selects(self._broker, selector, delivery):
                 position = place if selector is None else None
                 items.append(self._item(delivery, query.state, position, query.body))
@@ -307,7 +288,7 @@ class MessageService(Service):
             items=items,
             total=total if selector is None else None,
             next_cursor=encode_cursor(cursor.priority, cursor.last, place) if more else None,
-            scanned=budget.scanned,
+            scanned=scanned,
         )
 
     async def _others(
@@ -353,11 +334,12 @@ class MessageService(Service):
         """GET …/messages/{id}"""
         delivery, message = self._one(call, parameters)
         summary = item(self._broker, delivery, message, state_of(delivery), None)
-        properties, dead = property_views(message), death_view(message)
+        given = message.properties or {}
+        properties = {printable(name): _view(value) for name, value in given.items()}
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
         most = parameters.max_body_bytes
         fields["body"] = await asyncio.to_thread(view_of_body, message, most)
-        return MessageView(**fields, properties=properties, dead_letter=dead)
+        return MessageView(**fields, properties=properties, dead_letter=death_view(message))
 
     @handles(GET_MESSAGE_BODY)
     async def body(self, call: Call, parameters: MessagePath) -> Response:

@@ -1,19 +1,16 @@
-"""Text formats of metrics: Prometheus 0.0.4, and OpenMetrics 1.0 for clients that accept it.
+"""Metrics in the text format of Prometheus, version 0.0.4.
 
     # HELP sluicemq_destination_messages_published_total Messages accepted.
     # TYPE sluicemq_destination_messages_published_total counter
     sluicemq_destination_messages_published_total{destination="orders",kind="queue"} 17
 
-Samples look the same in both; the lines about families and the end differ.
-
-The client library of Prometheus takes 4 µs per sample (9 µs for OpenMetrics, 0.2 µs here), because
-it checks every character of every name. A broker with a thousand destinations has 20,000 samples,
-and formatting them blocks the event loop. The tests parse the output with that library.
+The client library of Prometheus takes 4 µs per sample (0.2 µs here), because it checks every
+character of every name. A broker with a thousand destinations has 20,000 samples, and formatting
+them blocks the event loop. The tests parse the output with that library.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,7 +21,6 @@ from sluicemq.model.histogram import BOUNDS, Distribution
 EACH: Final = 2
 """Exports every n-th bucket; a factor of 2 between bounds is fine enough for charts."""
 TEXT: Final = "text/plain; version=0.0.4; charset=utf-8"
-OPENMETRICS: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
 class Shape(StrEnum):
@@ -34,19 +30,12 @@ class Shape(StrEnum):
     GAUGE = "gauge"
     HISTOGRAM = "histogram"
     SUMMARY = "summary"
-    INFO = "info"
-
-
-SUFFIXES: Final = {Shape.COUNTER: "_total", Shape.INFO: "_info"}
-"""Suffixes of sample names."""
-_WEIGHT: Final = re.compile(r";\s*q\s*=\s*([01](?:\.\d{0,3})?)?")
-"""Weight of a media type in an Accept header (RFC 9110, section 12.4.2)."""
 
 
 class Family(NamedTuple):
     """Metric family.
 
-    name    name as in OpenMetrics; ends in the unit if there is one
+    name    without the suffix of its type; ends in the unit if there is one
     unit    seconds, bytes, or "" for counts
     labels  in the order of the values
     """
@@ -60,7 +49,7 @@ class Family(NamedTuple):
     @property
     def sample(self) -> str:
         """Name of its samples, without the further suffixes of histograms and summaries."""
-        return self.name + SUFFIXES.get(self.shape, "")
+        return f"{self.name}_total" if self.shape is Shape.COUNTER else self.name
 
 
 def text_of(name: str) -> str:
@@ -87,7 +76,7 @@ class Exposition:
     _lines: dict[Family, list[bytes]] = field(default_factory=dict)
 
     def add(self, family: Family, value: float, *labels: str) -> None:
-        """Add one sample of a counter or gauge, or of an info metric, whose value is 1."""
+        """Add one sample of a counter or gauge."""
         around = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(family, f"{family.sample}{around} {value}\n")
 
@@ -126,37 +115,18 @@ class Exposition:
         """Add formatted sample lines, each with its line end."""
         self._lines.setdefault(family, []).append(text.encode())
 
-    def text(self, openmetrics: bool) -> bytes:
+    def text(self) -> bytes:
         """Return all families as text."""
         parts: list[bytes] = []
         for family, lines in self._lines.items():
-            parts.append(_head(family, openmetrics).encode())
+            parts.append(_head(family).encode())
             parts += lines
-        if openmetrics:
-            parts.append(b"# EOF\n")
         return b"".join(parts)
 
 
-def _head(family: Family, openmetrics: bool) -> str:
+def _head(family: Family) -> str:
     help = family.help.replace("\\", "\\\\").replace("\n", "\\n")
-    if openmetrics:
-        unit = f"# UNIT {family.name} {family.unit}\n" if family.unit else ""
-        return f"# HELP {family.name} {help}\n# TYPE {family.name} {family.shape}\n{unit}"
-    shape = Shape.GAUGE if family.shape is Shape.INFO else family.shape
-    return f"# HELP {family.sample} {help}\n# TYPE {family.sample} {shape}\n"
-
-
-def wants_openmetrics(accept: str) -> bool:
-    """Return whether an Accept header weighs OpenMetrics at least as high as plain text. An invalid
-    weight counts as 0."""
-    weights = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
-    for part in accept.lower().split(","):
-        media = part.partition(";")[0].strip()
-        weight = _WEIGHT.search(part)
-        if media in weights:
-            weights[media] = max(weights[media], float(weight[1] or 0) if weight else 1.0)
-    openmetrics_weight = weights["application/openmetrics-text"]
-    return openmetrics_weight > 0 and openmetrics_weight >= weights["text/plain"]
+    return f"# HELP {family.sample} {help}\n# TYPE {family.sample} {family.shape}\n"
 
 
 # --- Table of all metrics -------------------------------------------------------------------------
@@ -181,8 +151,8 @@ def _family(name: str, shape: Shape, unit: str, labels: tuple[str, ...], help: s
 # --- the broker ----------------------------------------------------------------------------------
 
 BUILD: Final = _family(
-    "sluicemq_build",
-    Shape.INFO,
+    "sluicemq_build_info",
+    _GAUGE,
     "",
     ("version", "python", "compiled"),
     "Version of the broker, version of Python, and true if the message path is compiled.",

@@ -18,7 +18,7 @@ from starlette.responses import Response, StreamingResponse
 
 from sluicemq import __version__
 from sluicemq.admin.api_context import ApiContext, Service
-from sluicemq.admin.destinations import sees
+from sluicemq.admin.destinations import found
 from sluicemq.admin.errors import RETRY_SECONDS, ApiError
 from sluicemq.admin.history import STEP, TOTAL_STEPS
 from sluicemq.admin.routing import Call, handles, named
@@ -181,8 +181,8 @@ def event(name: str, data: bytes) -> bytes:
 FRESH_MS: Final = 900
 """Age in ms up to which an overview is reused for other requests."""
 STEPS_OF_A_MINUTE: Final = 60 // STEP
-_RATE_DIGITS: Final = 3
-_TIME_DIGITS: Final = 3
+_DIGITS: Final = 3
+"""Decimal places of rates and of times in ms."""
 
 
 class OverviewService(Service):
@@ -210,10 +210,7 @@ class OverviewService(Service):
         if not name:
             return self.past(steps)
         call.demand(Operation.BROWSE, name)
-        destination = self._context.broker.destinations.find(Address(KINDS[query.kind], name))
-        if destination is None or not sees(call.identity, destination):
-            raise ApiError(404, "destination-not-found", f"there is no such {query.kind}")
-        return self.past(steps, destination)
+        return self.past(steps, found(self._context, call, Address(KINDS[query.kind], name)))
 
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
@@ -317,8 +314,8 @@ class OverviewService(Service):
             ready=totals.waiting,
             unacked=totals.unacked,
             bytes=totals.bytes,
-            publish_rate=round(counted.publish_rate, _RATE_DIGITS),
-            deliver_rate=round(counted.deliver_rate, _RATE_DIGITS),
+            publish_rate=round(counted.publish_rate, _DIGITS),
+            deliver_rate=round(counted.deliver_rate, _DIGITS),
             published=counted.published,
             delivered=counted.delivered,
             redelivered=counted.redelivered,
@@ -338,8 +335,8 @@ class OverviewService(Service):
             seen = traffic.get(protocol, Traffic())
             view = ProtocolView(
                 connections.get(protocol, 0),
-                round(seen.publish_rate, _RATE_DIGITS),
-                round(seen.deliver_rate, _RATE_DIGITS),
+                round(seen.publish_rate, _DIGITS),
+                round(seen.deliver_rate, _DIGITS),
                 seen.published,
                 seen.delivered,
             )
@@ -355,20 +352,20 @@ class OverviewService(Service):
         return HistoryView(
             step_ms=STEP * 1000,
             end=history.end,
-            publish_rate=[round(each.publish_rate, _RATE_DIGITS) for each in samples],
-            deliver_rate=[round(each.deliver_rate, _RATE_DIGITS) for each in samples],
+            publish_rate=[round(each.publish_rate, _DIGITS) for each in samples],
+            deliver_rate=[round(each.deliver_rate, _DIGITS) for each in samples],
             ready=[each.ready for each in samples],
             unacked=[each.unacked for each in samples],
-            loop_lag_ms=[round(each.lag, _TIME_DIGITS) for each in totals],
-            fdatasync_ms=[round(each.sync, _TIME_DIGITS) for each in totals],
+            loop_lag_ms=[round(each.lag, _DIGITS) for each in totals],
+            fdatasync_ms=[round(each.sync, _DIGITS) for each in totals],
         )
 
 
 def _quantiles(found: Distribution) -> QuantilesView:
     return QuantilesView(
-        round(1000 * found.quantile(0.5), _TIME_DIGITS),
-        round(1000 * found.quantile(0.99), _TIME_DIGITS),
-        round(1000 * found.longest, _TIME_DIGITS),
+        round(1000 * found.quantile(0.5), _DIGITS),
+        round(1000 * found.quantile(0.99), _DIGITS),
+        round(1000 * found.longest, _DIGITS),
     )
 
 
@@ -376,8 +373,6 @@ def _quantiles(found: Distribution) -> QuantilesView:
 #
 # Endpoints for health checks, which require no login, and for the effective settings and the audit
 # log.
-
-_READY: Final = "serving"
 
 
 class StatusService(Service):
@@ -399,7 +394,7 @@ class StatusService(Service):
     async def ready(self, call: Call, parameters: NoParameters) -> HealthView:
         """GET /health/ready: 503 while clients would be rejected."""
         state = self._context.vitals.state()
-        if state != _READY:
+        if state != "serving":
             raise ApiError(
                 503,
                 "not-ready",

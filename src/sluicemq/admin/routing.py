@@ -13,12 +13,10 @@ and the name's bytes in `?name_base64=`. `{*rest}` at the end of a path matches 
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import binascii
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final, cast
@@ -46,12 +44,11 @@ from sluicemq.security.access import demand
 
 # --- Request bodies -------------------------------------------------------------------------------
 #
-# Request bodies: of known length, within limits, and in total within a memory budget.
+# Request bodies: of known length, and within limits.
 #
 # Bodies require Content-Length, so that the broker can reject one that is too large before it is
-# sent. `broker.input_memory_limit` bounds the bodies that are being received. A complete large body
-# reserves memory for its processing; it waits if there is none. Reserving it before the body has
-# arrived would let slow clients block all others.
+# sent. `broker.input_memory_limit` bounds the bodies of all requests that are not yet answered
+# (`HttpSession.buffered`).
 
 SMALL_BYTES: Final = 64 * 1024
 """Default maximum size of a body in bytes."""
@@ -59,37 +56,12 @@ SMALL_BYTES: Final = 64 * 1024
 _MOST_DIGITS: Final = 15
 
 
-class BodyBudget:
-    """Memory in bytes that the bodies being processed may occupy in total; granted in order."""
-
-    def __init__(self, size: int) -> None:
-        self._free = self.size = size
-        self._turn = asyncio.Lock()
-        """Held by the first of the waiting requests; the lock is granted in order."""
-        self._freed = asyncio.Event()
-
-    @asynccontextmanager
-    async def reserve(self, size: int) -> AsyncIterator[None]:
-        """Wait until a body of that size fits into the budget; reserve the memory in the
-        context."""
-        size = min(size, self.size)
-        async with self._turn:
-            while self._free < size:
-                self._freed.clear()
-                await self._freed.wait()
-            self._free -= size
-        try:
-            yield
-        finally:
-            self._free += size
-            self._freed.set()
-
-
-def announced(request: Request, limit: int, what_to_do: str) -> int:
-    """Return the length of the body. Raises ApiError if it is unknown or above the limit."""
-    text = request.headers.get("content-length", "")
-    if not text:
+async def read_body(request: Request, limit: int, what_to_do: str) -> bytearray:
+    """Return the body, which is empty if there is none. Raises ApiError if its length is unknown or
+    above the limit, or if the client disconnects before its end."""
+    if "transfer-encoding" in request.headers:
         raise ApiError(411, "length-required", "the request needs a Content-Length")
+    text = request.headers.get("content-length", "0")
     # h11 has verified that it is a number
     if len(text) > _MOST_DIGITS or int(text) > limit:
         raise ApiError(
@@ -98,17 +70,13 @@ def announced(request: Request, limit: int, what_to_do: str) -> int:
             f"the body has more than {limit} bytes; {what_to_do}",
             more={"limit": limit},
         )
-    return int(text)
-
-
-async def read_chunks(request: Request) -> AsyncIterator[bytes]:
-    """Yield the body in chunks. Raises ApiError if the client disconnects before its end."""
+    body = bytearray()
     try:
         async for chunk in request.stream():
-            if chunk:
-                yield chunk
+            body += chunk
     except ClientDisconnect:
         raise ApiError(400, "client-disconnected", "the body was not sent to its end") from None
+    return body
 
 
 def may_be_unread(request: Request) -> bool:

@@ -17,12 +17,7 @@ from starlette.responses import Response
 from sluicemq import __version__
 from sluicemq.admin import metrics as f
 from sluicemq.admin.api_context import Service
-from sluicemq.admin.metrics import (
-    OPENMETRICS,
-    TEXT,
-    Exposition,
-    wants_openmetrics,
-)
+from sluicemq.admin.metrics import TEXT, Exposition
 from sluicemq.admin.routing import Call, handles
 from sluicemq.admin.scrape_state import FRESH_SECONDS, add_process
 from sluicemq.broker import COMPILED
@@ -65,9 +60,7 @@ class MetricsPage(Service):
             if asked - figures.made_at >= FRESH_SECONDS:
                 figures.made = await self._collect()
                 figures.made_at = time.monotonic()
-        openmetrics = wants_openmetrics(call.request.headers.get("accept", ""))
-        text = figures.made.text(openmetrics)
-        return Response(text, headers={"Content-Type": OPENMETRICS if openmetrics else TEXT})
+        return Response(figures.made.text(), headers={"Content-Type": TEXT})
 
     async def _collect(self) -> Exposition:
         started = time.perf_counter()
@@ -93,7 +86,7 @@ class MetricsPage(Service):
         into.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
-                f.SERIES_LIMIT: self._context.figures.exported.limit,
+                f.SERIES_LIMIT: self._context.figures.destinations.limit,
                 f.MESSAGES["memory"]: broker.memory,
                 f.MESSAGES["memory_budget"]: broker.settings.memory_budget,
                 f.MESSAGES["memory_limit"]: broker.settings.memory_limit,

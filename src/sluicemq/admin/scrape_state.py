@@ -133,66 +133,6 @@ class Sum:
         return self._reported + self._present[len(self._reported) :]
 
 
-class ExportedDestinations:
-    """Exported destinations and sums, one object per broker.
-
-    own   exported destinations with their formatted labels
-    sums  by name, and whether they are of topics
-    """
-
-    def __init__(self, broker: Broker, limit: int) -> None:
-        self.limit = limit
-        self.own: dict[Destination, str] = {}
-        self._taken: set[str] = set()
-        self.sums = {
-            (name, topic): Sum(_labels(name, topic))
-            for name in (OTHERS, TEMPORARY)
-            for topic in (False, True)
-        }
-        there = [d for d in broker.destinations.values() if not d.temporary]
-        for destination in sorted(there, key=lambda destination: destination.automatic):
-            self._show(destination)
-        broker.destinations.creations.append(self._show)
-        broker.destinations.removals.append(self._hide)
-
-    def sum_of(self, destination: Destination) -> Sum:
-        """Return the sum that includes a destination without time series of its own."""
-        return self.sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
-
-    def labels(self, destination: Destination) -> str | None:
-        """Return the labels of an exported destination, None for others. Exports the destination
-        if the limit permits it now."""
-        own = self.own.get(destination)
-        if own is None and len(self.own) < self.limit and not destination.temporary:
-            self._show(destination)
-            own = self.own.get(destination)
-            if own is not None:
-                self.sum_of(destination).leave(destination.statistics)
-        return own
-
-    def _show(self, destination: Destination) -> None:
-        if len(self.own) >= self.limit or destination.temporary:
-            return
-        name = text_of(destination.name)
-        labels = _labels(name, destination.topic)
-        # an escaped name may equal the name of another destination or of a sum
-        if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
-            return
-        self.own[destination] = labels
-        self._taken.add(labels)
-
-    def _hide(self, destination: Destination) -> None:
-        labels = self.own.pop(destination, None)
-        if labels is None:
-            self.sum_of(destination).keep(destination.statistics)
-        else:
-            self._taken.discard(labels)
-
-
-def _labels(name: str, topic: bool) -> str:
-    return f'destination="{escape(name)}",kind="{"topic" if topic else "queue"}"'
-
-
 DEAD_LETTERS_END: Final = ".dlq"
 """Suffix of default dead-letter queues (see Destination.dead_letter_address)."""
 READING_SECONDS: Final = 0.05
@@ -253,20 +193,69 @@ class Ages:
 
 
 class DestinationMetrics:
-    """Collector of the metrics of destinations and subscriptions, one per broker."""
+    """Collector of the metrics of destinations and subscriptions, one per broker.
 
-    def __init__(self, broker: Broker, exported: ExportedDestinations) -> None:
+    limit  maximum number of exported destinations
+    own    exported destinations with their formatted labels
+    sums   by name, and whether they are of topics
+    """
+
+    def __init__(self, broker: Broker, limit: int) -> None:
         self._broker = broker
-        self._exported = exported
         self._ages = Ages(broker.journal)
+        self.limit = limit
+        self.own: dict[Destination, str] = {}
+        self._taken: set[str] = set()
+        self.sums = {
+            (name, topic): Sum(_labels(name, topic))
+            for name in (OTHERS, TEMPORARY)
+            for topic in (False, True)
+        }
+        there = [d for d in broker.destinations.values() if not d.temporary]
+        for destination in sorted(there, key=lambda destination: destination.automatic):
+            self._show(destination)
+        broker.destinations.creations.append(self._show)
+        broker.destinations.removals.append(self._hide)
+
+    def sum_of(self, destination: Destination) -> Sum:
+        """Return the sum that includes a destination without time series of its own."""
+        return self.sums[TEMPORARY if destination.temporary else OTHERS, destination.topic]
+
+    def labels(self, destination: Destination) -> str | None:
+        """Return the labels of an exported destination, None for others. Exports the destination
+        if the limit permits it now."""
+        own = self.own.get(destination)
+        if own is None and len(self.own) < self.limit and not destination.temporary:
+            self._show(destination)
+            own = self.own.get(destination)
+            if own is not None:
+                self.sum_of(destination).leave(destination.statistics)
+        return own
+
+    def _show(self, destination: Destination) -> None:
+        if len(self.own) >= self.limit or destination.temporary:
+            return
+        name = text_of(destination.name)
+        labels = _labels(name, destination.topic)
+        # an escaped name may equal the name of another destination or of a sum
+        if len(name) > LONGEST_NAME or name.startswith("~") or labels in self._taken:
+            return
+        self.own[destination] = labels
+        self._taken.add(labels)
+
+    def _hide(self, destination: Destination) -> None:
+        labels = self.own.pop(destination, None)
+        if labels is None:
+            self.sum_of(destination).keep(destination.statistics)
+        else:
+            self._taken.discard(labels)
 
     async def collect(self, into: Exposition, wall: int) -> None:
         """Add all families of destinations and subscriptions, as of `wall` ms."""
-        exported = self._exported
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
-        for each in exported.sums.values():
+        for each in self.sums.values():
             each.begin()
         kinds = dict.fromkeys(_KINDS, 0)
         dead = 0
@@ -282,10 +271,10 @@ class DestinationMetrics:
                 others.add(destination.dead_letter_address)
             if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
                 dead += destination.waiting
-            labels = exported.labels(destination)
+            labels = self.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
-                exported.sum_of(destination).add(row)
+                self.sum_of(destination).add(row)
                 continue
             rows.append((labels, row))
             if destination.topic:
@@ -295,7 +284,7 @@ class DestinationMetrics:
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
         await _write(into, _FAMILIES, rows, slices)
-        for each in exported.sums.values():
+        for each in self.sums.values():
             values = each.values()
             if any(values):
                 for family, value in zip(_FAMILIES, values, strict=True):
@@ -348,7 +337,7 @@ class DestinationMetrics:
             if not subscription.durable and not subscription.shared:
                 continue
             own = text_of(subscription.name)
-            if len(rows) >= self._exported.limit or len(own) > LONGEST_NAME:
+            if len(rows) >= self.limit or len(own) > LONGEST_NAME:
                 continue
             rows[f'destination="{name}",subscription="{escape(own)}"'] = (
                 subscription.waiting,
@@ -357,6 +346,10 @@ class DestinationMetrics:
                 len(subscription.consumers),
                 self._ages.of(subscription),
             )
+
+
+def _labels(name: str, topic: bool) -> str:
+    return f'destination="{escape(name)}",kind="{"topic" if topic else "queue"}"'
 
 
 async def _write(
@@ -406,10 +399,11 @@ class Pauses:
 
 
 def usage() -> dict[Family, float]:
-    """Return the CPU time, the start time, the memory and the threads of the process; empty on
-    systems other than Linux."""
+    """Return the CPU time, the start time, the memory, the threads and the open files of the
+    process; empty on systems other than Linux."""
     try:
         line = Path("/proc/self/stat").read_text()
+        files = len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
     except OSError:
         return {}
     # the name of the program comes before and may contain anything
@@ -419,6 +413,7 @@ def usage() -> dict[Family, float]:
         PROCESS["resident"]: int(fields[21]) * _PAGE,
         PROCESS["started"]: round(_booted() + int(fields[19]) / _TICKS, 2),
         PROCESS["threads"]: int(fields[17]),
+        PROCESS["files"]: files,
     }
 
 
@@ -429,18 +424,10 @@ def _booted() -> float:
     return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
-def open_files() -> int:
-    """Return the number of open file descriptors; 0 if unknown."""
-    try:
-        return len(os.listdir("/proc/self/fd")) - 1  # one of them reads the directory
-    except OSError:
-        return 0
-
-
 def add_process(into: Exposition, pauses: Pauses) -> None:
     """Add all families of the process."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    into.add_all({**usage(), PROCESS["files"]: open_files(), PROCESS["files_limit"]: limit})
+    into.add_all({**usage(), PROCESS["files_limit"]: limit})
     for generation, figures in enumerate(gc.get_stats()):
         into.add(COLLECTIONS, figures["collections"], str(generation))
     into.add_histogram(PAUSES, pauses.seen.read())
@@ -490,8 +477,7 @@ class ScrapeState:
         self, broker: Broker, limit: int = 1000, *, spans: Mapping[str, int] | None = None
     ) -> None:
         """Create the state; `limit` is the maximum number of exported destinations."""
-        self.exported = ExportedDestinations(broker, limit)
-        self.destinations = DestinationMetrics(broker, self.exported)
+        self.destinations = DestinationMetrics(broker, limit)
         self.requests = RequestCounts()
         self.pauses = Pauses()
         self.spans = spans

@@ -241,11 +241,9 @@ class WatchableCommand(TyperCommand):
         return super().parse_args(ctx, complete)
 
 
-@contextmanager
-def open_api(place: BrokerLocation) -> Iterator[Api]:
-    """Open the API of the broker at `place`."""
-    with Api(place.target()) as api:
-        yield api
+def open_api(place: BrokerLocation) -> Api:
+    """Return a client of the broker at `place`, to be closed by `with`."""
+    return Api(place.target())
 
 
 def action_command(
@@ -322,7 +320,6 @@ def _signed(
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     run.__doc__ = command.__doc__
-    run.__name__ = getattr(command, "__name__", "command")
     return run
 
 
@@ -346,26 +343,23 @@ def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) ->
     if as_json or not console.is_terminal:
         with suppress(KeyboardInterrupt):
             while True:
-                result = look()
-                print_result(result._replace(code=Exit.OK), as_json)
+                print_result(look()._replace(code=Exit.OK), as_json)
                 sys.stdout.flush()
                 time.sleep(interval)
         return
     result = look()
-    shown = result.output or result.text
     with (
         suppress(KeyboardInterrupt),
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
         while True:
-            live.update(_screen(shown, interval), refresh=True)
+            live.update(_screen(result.output or result.text, interval), refresh=True)
             time.sleep(interval)
             try:
                 result = look()
-                shown = result.output or result.text
             except ConnectionLost as lost:
                 # the broker may be restarting
-                shown = printable(str(lost))
+                result = CommandResult(None, printable(str(lost)))
 
 
 def _screen(what: RenderableType, interval: float) -> Group:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Annotated, Final
 
 import typer
@@ -30,6 +29,7 @@ from sluicemq.cli.console import (
     size,
 )
 from sluicemq.cli.destinations import Listing, address_of, complete_name
+from sluicemq.cli.message_options import subscription_name
 from sluicemq.clients.http import HttpRefusal
 from sluicemq.journal.slots import wall
 from sluicemq.management.clients import (
@@ -68,7 +68,7 @@ from sluicemq.management.operation import (
     PageQuery,
     kind_name,
 )
-from sluicemq.model.destination import Kind
+from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import RequestRefused
 from sluicemq.server.settings import Unit
 
@@ -205,15 +205,7 @@ def delete(
     """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
-    found = [
-        item.name
-        for item in subscriptions_called(api, destination, name)
-        if client_id in (None, item.client_id)
-    ]
-    if len(found) > 1:
-        raise UsageError(f"several clients have a subscription {name}: say which with --client-id")
-    # the broker reports an unknown one: it knows which subscriptions the user may see
-    chosen = found[0] if found else name
+    chosen = subscription_name(api, Address(Kind.TOPIC, destination), name, client_id)
     api.call(
         DELETE_SUBSCRIPTION, DeleteSubscription(name=chosen, destination=destination, force=force)
     )
@@ -221,13 +213,6 @@ def delete(
         {"deleted": name, "destination": destination},
         f"Removed the subscription {name} of the topic {destination}.",
     )
-
-
-def subscriptions_called(api: Api, topic: str, name: str) -> Iterator[SubscriptionItem]:
-    """Yield the subscriptions of a topic that have a name, as listed or as in the API."""
-    for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=topic)):
-        if name in (item.display_name, item.name):
-            yield item
 
 
 def _topic(text: str) -> str:

@@ -110,13 +110,6 @@ def quantity(option: str, text: str, unit: Unit) -> float:
         raise UsageError(f"{option}: {error}") from None
 
 
-def hint_for(error: Exception) -> str:
-    """Return what to do about an error: its notes, or a hint by its class."""
-    if notes := getattr(error, "__notes__", []):
-        return "\n".join(notes)
-    return next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-
-
 _HINTS: Final = {
     JournalLocked: "Stop the other process first, or give another directory with --data-dir.",
     JournalDamaged: "sluicemq journal check finds all the damage; nothing has been changed.",
@@ -124,19 +117,17 @@ _HINTS: Final = {
 }
 
 
-def exit_code(error: Exception) -> Exit:
-    """Return the exit code of a command that ends with `error`."""
-    return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
-
-
 def report(error: Exception) -> Exit:
-    """Print the error that ended a command (SluiceError, OSError) without a traceback."""
+    """Print the error that ended a command (SluiceError, OSError) without a traceback, with its
+    notes or a hint by its class. Return the exit code."""
     if isinstance(error, OSError) and not isinstance(error, SluiceError):
         reason = error.strerror or str(error)
         complain(f"{error.filename}: {reason}" if error.filename else reason)
     else:
-        complain(str(error) or type(error).__name__, hint_for(error))
-    return exit_code(error)
+        notes = "\n".join(getattr(error, "__notes__", ()))
+        usual = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+        complain(str(error) or type(error).__name__, notes or usual)
+    return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
 @contextmanager

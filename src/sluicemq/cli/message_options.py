@@ -29,6 +29,7 @@ from sluicemq.cli.console import (
     size,
 )
 from sluicemq.cli.destinations import address_in, display_name
+from sluicemq.management.clients import LIST_SUBSCRIPTIONS, SubscriptionQuery
 from sluicemq.management.destinations import DestinationBody
 from sluicemq.management.messages import (
     APPLY_MESSAGE_ACTION,
@@ -101,19 +102,24 @@ def check_state(state: str | None) -> MessageState:
     raise no_such("--state", "state", state or "", STATES)
 
 
-def subscription_name(api: Api, address: Address, listed: str | None) -> str:
-    """Return the name in the API of a topic's subscription; "" for none. Raises UsageError if
-    several clients have a subscription that is listed by that name."""
+def subscription_name(
+    api: Api, address: Address, listed: str | None, client_id: str | None = None
+) -> str:
+    """Return the name in the API of a topic's subscription, which may be listed by another name;
+    "" for none. With `client_id`, only those of that client are looked at. Raises UsageError if
+    several clients have one that is listed by that name."""
     if listed is None or address.kind is not Kind.TOPIC:
         return listed or ""
-    # imported here because it takes a while, and `send` imports this module
-    from sluicemq.cli.client_commands import subscriptions_called
-
-    found = [item.name for item in subscriptions_called(api, address.name, listed)]
+    found = [
+        item.name
+        for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=address.name))
+        if listed in (item.display_name, item.name) and client_id in (None, item.client_id)
+    ]
     if len(found) > 1:
         raise UsageError(
             f"several clients have a subscription {listed}: name one of {', '.join(found)}"
         )
+    # the broker reports an unknown one: it knows which subscriptions the user may see
     return found[0] if found else listed
 
 

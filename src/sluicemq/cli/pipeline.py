@@ -22,9 +22,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from sluicemq.broker import compile_selector
 from sluicemq.cli.api import CommandResult, print_result
 from sluicemq.cli.console import (
-    Exit,
     JsonFlag,
-    complain,
     err,
     out,
     print_json,
@@ -37,16 +35,16 @@ from sluicemq.cli.pipeline_helpers import (
     LakeOption,
     MasterOption,
     PasswordOption,
+    PipelineCommands,
     ProgressDisplay,
     TokenOption,
     credentials,
-    require_pipeline,
     seconds,
     source_of,
     spark_session,
     spark_settings,
 )
-from sluicemq.model.errors import ConfigurationError, SelectorError
+from sluicemq.model.errors import ConfigurationError, SelectorError, SluiceError
 from sluicemq.server.settings import Unit
 
 if TYPE_CHECKING:
@@ -56,6 +54,7 @@ if TYPE_CHECKING:
 ANOMALIES_SECONDS: Final = 60.0
 
 app = typer.Typer(
+    cls=PipelineCommands,
     help="Write the journal's traffic to tables; replay, report and decode it.",
     no_args_is_help=True,
 )
@@ -258,9 +257,9 @@ def jars(
     Without --to, also prepare a faster start of Spark in this environment, which takes 190 MB. On
     a host without a network, copy DIR to share/sluicemq/jars of the Python environment.
     """
-    with require_pipeline():
-        from sluicemq.pipeline.class_archive import prepare
-        from sluicemq.pipeline.jars import DELTA, fetch
+    from sluicemq.pipeline.class_archive import prepare
+    from sluicemq.pipeline.jars import DELTA, fetch
+
     names = [name.strip() for name in connectors.split(",") if name.strip()]
     with err().status("fetching the libraries"):
         found = fetch([DELTA, *names], to)
@@ -349,10 +348,10 @@ def replay(
         except SelectorError as error:
             raise ConfigurationError(f"--selector: {error}") from None
     secrets = credentials(password_file, token_file)
-    with require_pipeline():
-        from pyspark.errors import AnalysisException, ParseException
+    from pyspark.errors import AnalysisException, ParseException
 
-        from sluicemq.pipeline.replay import replay as send
+    from sluicemq.pipeline.replay import replay as send
+
     place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
     place.expect("silver.messages")
     with spark_session("sluicemq replay", settings, place) as spark:
@@ -427,16 +426,15 @@ def decode(
     for path in captures:
         if not path.is_file():
             raise ConfigurationError(f"there is no file {path}")
-    with require_pipeline():
-        from sluicemq.pipeline.decode import DecodeOptions, Raw, parse_ports
-        from sluicemq.pipeline.decode import run as decode_all
+    from sluicemq.pipeline.decode import DecodeOptions, Raw, parse_ports
+    from sluicemq.pipeline.decode import run as decode_all
 
-        given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
-        if raw:
-            given["raw"] = Raw(protocol, role)
-        if max_frame_bytes is not None:
-            given["max_frame_bytes"] = max_frame_bytes
-        options = DecodeOptions(**given)
+    given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
+    if raw:
+        given["raw"] = Raw(protocol, role)
+    if max_frame_bytes is not None:
+        given["max_frame_bytes"] = max_frame_bytes
+    options = DecodeOptions(**given)
     with spark_session("sluicemq decode") as spark, err().status("decoding"):
         lines = sys.stdout if as_json else None
         summary = decode_all(spark, captures, options, output=output, lines=lines)
@@ -446,8 +444,7 @@ def decode(
     if output is not None:
         err().print(f"The frames are in {output}.", markup=False)
     if summary.errors:
-        complain(f"{summary.errors:,} errors")
-        raise typer.Exit(Exit.REFUSED)
+        raise SluiceError(f"{summary.errors:,} errors")
 
 
 # --- `sluicemq pipeline schema …` -----------------------------------------------------------------
@@ -488,9 +485,8 @@ def infer(
     Review the types before you use it: a sample does not show every value.
     """
     source = source_of(journal, url, password_file, token_file)
-    with require_pipeline():
-        from sluicemq.pipeline.typed.definition import Format
-        from sluicemq.pipeline.typed.infer import block, infer_schema, read_published, table_name
+    from sluicemq.pipeline.typed.definition import Format
+    from sluicemq.pipeline.typed.infer import block, infer_schema, read_published, table_name
 
     if format and format not in list(Format):
         raise ConfigurationError(f"--format: {format!r} is none of {', '.join(Format)}")
@@ -504,10 +500,9 @@ def infer(
 
 
 def _lake(location: str, broker: str, catalog: str) -> Lake:
-    with require_pipeline():
-        from sluicemq.pipeline.jobs.lake import Lake
+    from sluicemq.pipeline.jobs.lake import Lake
 
-        return Lake(location, broker, catalog)
+    return Lake(location, broker, catalog)
 
 
 def _job(
@@ -524,29 +519,28 @@ def _job(
     definition: Path | None,
 ) -> PipelineJob:
     source = source_of(journal, url, password_file, token_file)
-    with require_pipeline():
-        from sluicemq.pipeline.jobs.lake import NAMES
-        from sluicemq.pipeline.jobs.run import PipelineJob
-        from sluicemq.pipeline.typed.definition import DEFAULT_FILE, Definition, load_definition
+    from sluicemq.pipeline.jobs.lake import NAMES
+    from sluicemq.pipeline.jobs.run import PipelineJob
+    from sluicemq.pipeline.typed.definition import DEFAULT_FILE, Definition, load_definition
 
-        if definition is None and Path(DEFAULT_FILE).is_file():
-            definition = Path(DEFAULT_FILE)
-        names = [name.strip() for name in tables.split(",") if name.strip()]
-        for name in names:
-            if name not in NAMES:
-                raise ConfigurationError(f"--tables: {name!r} is none of {', '.join(NAMES)}")
-        if not names:
-            raise ConfigurationError(f"--tables: name one of {', '.join(NAMES)} at least")
-        return PipelineJob(
-            source=source,
-            lake=lake,
-            slot=slot,
-            tables=names,
-            max_rows=max_rows,
-            max_bytes=int(quantity("--max-bytes", max_bytes, Unit.BYTES)),
-            watermark=timedelta(seconds=seconds("--watermark", watermark)),
-            definition=Definition() if definition is None else load_definition(definition),
-        )
+    if definition is None and Path(DEFAULT_FILE).is_file():
+        definition = Path(DEFAULT_FILE)
+    names = [name.strip() for name in tables.split(",") if name.strip()]
+    for name in names:
+        if name not in NAMES:
+            raise ConfigurationError(f"--tables: {name!r} is none of {', '.join(NAMES)}")
+    if not names:
+        raise ConfigurationError(f"--tables: name one of {', '.join(NAMES)} at least")
+    return PipelineJob(
+        source=source,
+        lake=lake,
+        slot=slot,
+        tables=names,
+        max_rows=max_rows,
+        max_bytes=int(quantity("--max-bytes", max_bytes, Unit.BYTES)),
+        watermark=timedelta(seconds=seconds("--watermark", watermark)),
+        definition=Definition() if definition is None else load_definition(definition),
+    )
 
 
 def _supervise(
@@ -591,8 +585,8 @@ def _supervise(
 def _rebuild(
     lake: Lake, settings: dict[str, str], max_rows: int, max_bytes: int, as_json: bool
 ) -> None:
-    with require_pipeline():
-        from sluicemq.pipeline.jobs.maintain import find_anomalies, rebuild
+    from sluicemq.pipeline.jobs.maintain import find_anomalies, rebuild
+
     lake.expect("bronze.events")
     with (
         spark_session("sluicemq backfill", settings, lake) as spark,

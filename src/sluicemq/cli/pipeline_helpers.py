@@ -20,6 +20,7 @@ from rich.progress import (
     TextColumn,
     TimeElapsedColumn,
 )
+from typer.core import TyperGroup
 
 from sluicemq.cli.console import err, print_json, quantity
 from sluicemq.cli.journal import locate
@@ -169,18 +170,20 @@ def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]
     return document
 
 
-@contextmanager
-def require_pipeline() -> Iterator[None]:
-    """Raise an explanation for a missing dependency."""
-    try:
-        yield
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("sluicemq"):
-            raise
-        raise ConfigurationError(
-            f"the pipeline needs {error.name}, which is not installed: "
-            "pip install 'sluicemq[pipeline]'"
-        ) from None
+class PipelineCommands(TyperGroup):
+    """Command group that explains a missing dependency of its commands."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run a command. Raises ConfigurationError if a module is not installed."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("sluicemq"):
+                raise
+            raise ConfigurationError(
+                f"the pipeline needs {error.name}, which is not installed: "
+                "pip install 'sluicemq[pipeline]'"
+            ) from None
 
 
 @contextmanager
@@ -193,12 +196,12 @@ def spark_session(
     exit. Spark's output is appended to the lake's log file, which errors name.
 
     Errors of Spark become a SluiceError with their cause, also that its Java process has ended."""
-    with require_pipeline():
-        from py4j.protocol import Py4JError
-        from pyspark.errors import PySparkException
-        from pyspark.sql import SparkSession
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
 
-        from sluicemq.pipeline.session import expect_java, session
+    from sluicemq.pipeline.session import expect_java, session
+
     there = SparkSession.getActiveSession() is not None
     log = None if lake is None else lake.log
     spark: SparkSession | None = None

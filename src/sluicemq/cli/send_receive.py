@@ -15,9 +15,9 @@ import msgspec
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from sluicemq.cli.console import Exit, JsonFlag, body_fields, complain, err, print_json, quantity
+from sluicemq.cli.console import JsonFlag, body_fields, err, print_json, quantity
 from sluicemq.cli.message_options import BodiesArgument, FilesOption, read_bodies
-from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout
+from sluicemq.model.errors import ClientError, ConfigurationError, RequestTimeout, SluiceError
 from sluicemq.model.url import Url
 from sluicemq.server.settings import Unit, format_quantity
 
@@ -345,7 +345,9 @@ def send(
 ) -> None:
     """Send messages: the arguments, files, or standard input (one message, or --lines)."""
     target = Url.parse(url)
-    life = _seconds(ttl)
+    life = quantity("--ttl", ttl, Unit.SECONDS)
+    if life != int(life):
+        raise ConfigurationError(f"--ttl: {ttl} is not a whole number of seconds")
     if (bodies or file) and lines:
         raise ConfigurationError("--lines reads standard input; give no bodies or files with it")
     given = len(bodies or ()) + len(file or ())
@@ -361,7 +363,7 @@ def send(
         given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
         for group in _lines() if lines else given_bodies:
             for batch in _batches(group, count):
-                connection.send(batch, life)
+                connection.send(batch, int(life))
                 sent += len(batch)
                 size += sum(map(len, batch))
                 progress.update(task, completed=sent)
@@ -417,8 +419,7 @@ def receive(
             progress.update(task, completed=received)
     if not received:
         within = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
-        complain(f"nothing came from {url}{within}")
-        raise typer.Exit(Exit.REFUSED)
+        raise SluiceError(f"nothing came from {url}{within}")
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:
@@ -479,10 +480,3 @@ def _progress(what: str, total: int | None, *, quiet: bool = False) -> Progress:
     )
     progress.add_task(what, total=total)
     return progress
-
-
-def _seconds(text: str) -> int:
-    value = quantity("--ttl", text, Unit.SECONDS)
-    if value != int(value):
-        raise ConfigurationError(f"--ttl: {text} is not a whole number of seconds")
-    return int(value)

@@ -28,7 +28,7 @@ from rich.live import Live
 from rich.text import Text
 
 from sluicemq.cli import client_commands, destinations
-from sluicemq.cli.api import Api, CommandResult, action_command, query_command
+from sluicemq.cli.api import Api, CommandResult, action_command, listing, query_command
 from sluicemq.cli.console import (
     Column,
     Exit,
@@ -194,9 +194,8 @@ def audit(
 ) -> CommandResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
     found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
-    if not found:
-        return CommandResult([], "The audit log is empty since the broker started.")
-    return CommandResult(found, output=ItemTable(AUDIT_COLUMNS, reversed(found)))
+    empty = "The audit log is empty since the broker started."
+    return listing(reversed(found), AUDIT_COLUMNS, empty)._replace(document=found)
 
 
 def _rest(item: AuditEntry) -> str:

@@ -33,7 +33,7 @@ from sluicemq.cli.api import (
     not_text,
     query_command,
 )
-from sluicemq.cli.console import Column, ItemTable, UsageError, err, moment, no_such, quantity
+from sluicemq.cli.console import Column, UsageError, err, moment, no_such, quantity
 from sluicemq.cli.destinations import Listing
 from sluicemq.cli.location import BrokerLocation, LoginPasswordFileOption, load_flags
 from sluicemq.management.broker import LIST_SETTINGS, ConfigurationQuery, SettingView
@@ -377,10 +377,8 @@ def list_tokens(
     found = [
         (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
     ]
-    if not found:
-        return CommandResult([], "There are no tokens.")
     document = [{"user": name, **asdict(token)} for name, token in found]
-    return CommandResult(document, output=ItemTable(_TOKENS, found))
+    return listing(found, _TOKENS, "There are no tokens.")._replace(document=document)
 
 
 @action_command(tokens, "remove", opening=accounts_at)

@@ -8,13 +8,18 @@ from typing import Annotated, Final, Generic, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from sluicemq.management.operation import ApiOperation, BodyT, Need, Page, SortedPageQuery
+from sluicemq.management.operation import (
+    MOST_EXACT,
+    ApiOperation,
+    BodyT,
+    Need,
+    Page,
+    SortedPageQuery,
+)
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, Overflow
 
-MOST: Final = (1 << 53) - 1
-"""Largest integer that every JSON reader represents exactly."""
-Count = Annotated[int, Meta(ge=0, le=MOST)] | UnsetType | None
+Count = Annotated[int, Meta(ge=0, le=MOST_EXACT)] | UnsetType | None
 Flag = bool | UnsetType | None
 Sort = Literal[
     "name",

@@ -7,11 +7,10 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from prometheus_client import Metric
-from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
 from sluicemq.admin.metrics import Exposition
-from sluicemq.admin.scrape_state import DestinationMetrics, ExportedDestinations
+from sluicemq.admin.scrape_state import DestinationMetrics
 from tests.support.broker import BrokerFixture
 
 Labels = frozenset[tuple[str, str]]
@@ -37,10 +36,9 @@ class Scrape(NamedTuple):
         }
 
 
-def parse(text: bytes, *, as_openmetrics: bool = False) -> Scrape:
+def parse(text: bytes) -> Scrape:
     """Parse a scrape; fails for invalid text and for duplicate samples."""
-    reader = openmetrics if as_openmetrics else text_string_to_metric_families
-    return scrape_of(reader(text.decode()))
+    return scrape_of(text_string_to_metric_families(text.decode()))
 
 
 def scrape_of(families: Iterable[Metric]) -> Scrape:
@@ -60,11 +58,9 @@ class Figures:
 
     def __init__(self, fixture: BrokerFixture, limit: int = 1000) -> None:
         self.fixture = fixture
-        self.destinations = ExportedDestinations(fixture.broker, limit)
-        self._figures = DestinationMetrics(fixture.broker, self.destinations)
+        self.destinations = DestinationMetrics(fixture.broker, limit)
 
     def scrape(self) -> Scrape:
         into = Exposition()
-        asyncio.run(self._figures.collect(into, self.fixture.clock.wall))
-        parse(into.text(True), as_openmetrics=True)
-        return parse(into.text(False))
+        asyncio.run(self.destinations.collect(into, self.fixture.clock.wall))
+        return parse(into.text())

@@ -1,4 +1,4 @@
-"""Both formats, parsed; and the choice of the format."""
+"""The text format, parsed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from sluicemq.admin.metrics import (
     Family,
     Shape,
     text_of,
-    wants_openmetrics,
 )
 from sluicemq.model.histogram import Histogram
 from tests.admin.metrics.reading import parse
 
 SENT = Family("x_sent_bytes", Shape.COUNTER, "bytes", ("destination",), "What\nwas \\ sent.")
 DEPTH = Family("x_depth", Shape.GAUGE, "", (), "How many.")
-BUILD = Family("x_build", Shape.INFO, "", ("version",), "Which.")
+BUILD = Family("x_build_info", Shape.GAUGE, "", ("version",), "Which.")
 TIME = Family("x_time_seconds", Shape.HISTOGRAM, "seconds", ("route",), "How long.")
 TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "How long.")
 
@@ -36,9 +35,8 @@ def exposed() -> Exposition:
     return into
 
 
-@pytest.mark.parametrize("as_openmetrics", [False, True])
-def test_a_client_parses_the_exposition(as_openmetrics: bool) -> None:
-    scrape = parse(exposed().text(as_openmetrics), as_openmetrics=as_openmetrics)
+def test_a_client_parses_the_exposition() -> None:
+    scrape = parse(exposed().text())
     assert scrape.value("x_sent_bytes_total", destination="orders") == 17
     assert scrape.value("x_depth") == 0.25
     assert scrape.value("x_build_info", version="1.0") == 1
@@ -49,15 +47,8 @@ def test_a_client_parses_the_exposition(as_openmetrics: bool) -> None:
     assert scrape.families["x_time_seconds"].type == "histogram"
 
 
-def test_openmetrics_has_units_and_an_end_marker() -> None:
-    text = exposed().text(True)
-    assert text.endswith(b"# EOF\n")
-    assert b"# UNIT x_sent_bytes bytes\n" in text
-    assert b"# TYPE x_build info\n" in text
-
-
 def test_buckets_are_cumulative_and_the_last_counts_everything() -> None:
-    scrape = parse(exposed().text(False))
+    scrape = parse(exposed().text())
     buckets = sorted(
         (float(dict(labels)["le"]), value)
         for (name, labels), value in scrape.samples.items()
@@ -75,11 +66,10 @@ def test_buckets_are_cumulative_and_the_last_counts_everything() -> None:
 def test_any_name_is_one_label(name: str) -> None:
     into = Exposition()
     into.add(SENT, 1, text_of(name))
-    for as_openmetrics in (False, True):
-        scrape = parse(into.text(as_openmetrics), as_openmetrics=as_openmetrics)
-        assert list(scrape.samples) == [
-            ("x_sent_bytes_total", frozenset({("destination", text_of(name))}))
-        ]
+    scrape = parse(into.text())
+    assert list(scrape.samples) == [
+        ("x_sent_bytes_total", frozenset({("destination", text_of(name))}))
+    ]
 
 
 @pytest.mark.parametrize(
@@ -89,7 +79,7 @@ def test_any_name_is_one_label(name: str) -> None:
 def test_hostile_names_change_only_their_label(name: str) -> None:
     into = Exposition()
     into.add(SENT, 1, name)
-    scrape = parse(into.text(False))
+    scrape = parse(into.text())
     assert scrape.value("x_sent_bytes_total", destination=name) == 1
     assert len(scrape.samples) == 1
 
@@ -98,32 +88,4 @@ def test_invalid_utf8_is_escaped() -> None:
     assert text_of("a\udcff") == "a\\udcff"
     into = Exposition()
     into.add(SENT, 1, text_of("a\udcff"))
-    assert parse(into.text(False)).names("x_sent_bytes_total") == {"a\\udcff"}
-
-
-@pytest.mark.parametrize(
-    ("accept", "expected"),
-    [
-        ("", False),
-        ("*/*", False),
-        ("text/plain", False),
-        ("application/openmetrics-text", True),
-        # Prometheus 2 and 3
-        (
-            "application/openmetrics-text;version=1.0.0,"
-            "application/openmetrics-text;version=0.0.1;q=0.75,text/plain;version=0.0.4;q=0.5,*/*;q=0.1",
-            True,
-        ),
-        (
-            "application/openmetrics-text;version=1.0.0;escaping=allow-utf-8;q=0.5,"
-            "text/plain;version=1.0.0;escaping=allow-utf-8;q=0.6",
-            False,
-        ),
-        ("application/openmetrics-text,text/plain", True),
-        ("application/openmetrics-text;q=0", False),
-        ("application/openmetrics-text;q=many", False),
-        ("Application/OpenMetrics-Text ; Q=0.9 , text/plain;q=0.1", True),
-    ],
-)
-def test_the_format_is_the_one_the_client_prefers(accept: str, expected: bool) -> None:
-    assert wants_openmetrics(accept) is expected
+    assert parse(into.text()).names("x_sent_bytes_total") == {"a\\udcff"}

@@ -12,7 +12,6 @@ from sluicemq.admin.app import Application
 from sluicemq.admin.http_session import HttpService
 from sluicemq.admin.metrics import (
     ALL,
-    OPENMETRICS,
     PROCESS,
     TEXT,
     Exposition,
@@ -22,7 +21,6 @@ from sluicemq.admin.scrape_state import (
     Pauses,
     RequestCounts,
     ScrapeState,
-    open_files,
     usage,
 )
 from sluicemq.cli.local import LocalBroker
@@ -103,21 +101,12 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     assert 0 < free <= whole
     exported = set(found.families)
     # absent: traces (disabled), subscriptions, and connections closed because of a limit
-    missing = {family.name for family in ALL} - {name.removesuffix("_info") for name in exported}
+    missing = {family.name for family in ALL} - exported
     assert missing == {
         "sluicemq_listener_connections_closed",
         "sluicemq_tracing_spans",
         *(family.name for family in ALL if family.name.startswith("sluicemq_subscription_")),
     }
-
-
-def test_both_formats_are_offered(start: Start) -> None:
-    port = start(HTTP).port("http")
-    status, media, body = ask(port, "application/openmetrics-text;version=1.0.0,text/plain;q=0.5")
-    assert (status, media) == (200, OPENMETRICS)
-    parse(body, as_openmetrics=True)
-    status, media, body = ask(port, "text/plain")
-    assert (status, media) == (200, TEXT)
 
 
 def test_a_broker_with_users_requires_authentication(start: Start, tmp_path: Path) -> None:
@@ -213,7 +202,7 @@ def test_requests_are_counted_and_timed() -> None:
     requests.record("GET", "/a", 404, 0.25)
     into = Exposition()
     requests.add_to(into)
-    found = parse(into.text(False))
+    found = parse(into.text())
     route = {"method": "GET", "route": "/a"}
     assert found.value("sluicemq_http_requests_total", **route, status="404") == 1
     assert found.value("sluicemq_http_request_duration_seconds_count", **route) == 2
@@ -241,5 +230,5 @@ def test_process_metrics_match_the_operating_system() -> None:
     assert now[PROCESS["threads"]] >= 1
     assert now[PROCESS["resident"]] > 1 << 20
     with Path("/dev/null").open() as first:
-        assert open_files() >= 4
+        assert usage()[PROCESS["files"]] >= 4
         assert first.fileno() >= 0
