@@ -23,7 +23,13 @@ from sluicemq.cli.console import (
 from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
 from sluicemq.migrate.plan import ASIDE, NewUser, Plan
-from sluicemq.migrate.transfer import Interrupted, MigrationOutcome, imported_before, transfer
+from sluicemq.migrate.transfer import (
+    LEDGER,
+    Interrupted,
+    Ledger,
+    MigrationOutcome,
+    transfer,
+)
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.passwords import scheme_of
@@ -360,7 +366,7 @@ def _run(
     text = configuration.render(plan, data_dir)
     written = False
     if dry_run:
-        outcome = MigrationOutcome(before=len(imported_before(data_dir)))
+        outcome = MigrationOutcome(before=len(Ledger(data_dir / LEDGER).keys))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:

@@ -135,11 +135,10 @@ def transfer(
         recover(broker, journal.recovery)
         _check_names(plan, broker.destinations)
         writer = broker.batches.writers.get(WRITER)
-        ledger.settle(journal.identity, writer.batch if writer else 0)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
         aside = write_aside(plan, data_dir, transfer_run.pause)
-        ledger.begin(journal.identity)
+        ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
@@ -149,14 +148,6 @@ def transfer(
     messages = sum(outcome.imported.values())
     ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
     return outcome
-
-
-def imported_before(data_dir: Path) -> set[Key]:
-    """Return the imports of earlier runs, as far as they are known without the journal. Changes
-    nothing. Raises SourceError."""
-    ledger = Ledger(data_dir / LEDGER)
-    ledger.settle(b"", None)
-    return ledger.keys
 
 
 def _check_names(plan: Plan, present: Collection[Address]) -> None:
@@ -375,7 +366,10 @@ _ledger_line: Final = msgspec.json.Decoder(LedgerLine)
 
 
 class Ledger:
-    """The file and the keys in it. `part` is the last unit begun."""
+    """The file and the keys in it. `part` is the last unit begun.
+
+    Only the journal knows whether the unit of the last line was written.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
@@ -383,11 +377,11 @@ class Ledger:
         self.journal = ""
         self.part = 0
         self.keys: set[Key] = set()
-        self._doubtful: list[Key] = []
-        """Keys of the last line if that is a part: only the journal knows whether its unit was
-        written."""
-        self._good = 0
-        """Number of bytes up to the end of the last complete line."""
+        self._last_keys: list[Key] = []
+        self._last_start = 0
+        """Keys of the last complete line, and its position in the file."""
+        self._end = 0
+        """Number of bytes up to the end of that line."""
         content = path.read_bytes() if path.exists() else b""
         for line in content.splitlines(keepends=True):
             if not line.endswith(b"\n"):
@@ -396,38 +390,35 @@ class Ledger:
                 entry = _ledger_line.decode(line)
             except (msgspec.DecodeError, UnicodeDecodeError) as fault:
                 raise SourceError(
-                    f"{path}, byte {self._good}: the list of what has been imported is damaged "
+                    f"{path}, byte {self._end}: the list of what has been imported is damaged "
                     f"({fault}). Without it messages could come twice: restore it from a backup."
                 ) from None
             self.journal = entry.journal or self.journal
             self.part = entry.part or self.part
-            self.keys.update(self._doubtful)
             starts = range(0, len(entry.keys), KEY_BYTES)
-            self._doubtful = [entry.keys[start : start + KEY_BYTES] for start in starts]
-            self._good += len(line)
+            self._last_keys = [entry.keys[start : start + KEY_BYTES] for start in starts]
+            self.keys.update(self._last_keys)
+            self._last_start = self._end
+            self._end += len(line)
 
-    def settle(self, journal: bytes, written: int | None) -> None:
-        """Confirm or discard the last part. `written` is the number of the last part in the
-        journal; None = the journal is unavailable, and then nothing may be written.
+    def begin(self, journal: bytes, written: int) -> None:
+        """Prepare for writing: remove an incomplete last line, and a last part whose unit is not in
+        the journal. `written` is the number of the last part in the journal.
 
-        A list that belongs to another journal, which no longer exists, is ignored.
+        A list that belongs to another journal, which no longer exists, is removed.
         """
-        if written is None or (self.journal == journal.hex() and self.part <= written):
-            self.keys.update(self._doubtful)
-        elif self.journal != journal.hex():
+        if self.journal != journal.hex():
             self.keys.clear()
-            self.part = 0
-            self._good = 0
-        self._doubtful = []
-        self.part = max(self.part, written or 0)
-
-    def begin(self, journal: bytes) -> None:
-        """Prepare for writing: truncate an incomplete last line."""
+            self._end = 0
+        elif self.part > written:
+            self.keys.difference_update(self._last_keys)
+            self._end = self._last_start
+        self.part = written
         fd = open_own(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
             os.fchmod(fd, 0o600)
-            file.truncate(self._good)
-        if not self._good:
+            file.truncate(self._end)
+        if not self._end:
             self._write(journal=journal.hex())
 
     def intend(self, keys: list[Key]) -> int:
@@ -447,7 +438,6 @@ class Ledger:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._good += len(line)
 
 
 # --- rows that are set aside -------------------------------------------------------------------
