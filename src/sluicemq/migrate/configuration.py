@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage
 from sluicemq.model.destination import DestinationSettings
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.records import Database, UserStore, add_user
+from sluicemq.security.records import Database, UserRecord, UserStore, add_user
 from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of
@@ -236,25 +236,21 @@ def problems(plan: Plan) -> list[str]:
             return str(error).replace(str(file), file.name).splitlines()
 
 
-def add_users(users: list[NewUser], data_dir: Path) -> tuple[list[str], list[str]]:
+def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
     """Add users to the user database of the data directory; existing users are never changed.
-    Returns the names of those added and of those that existed already. Raises
-    AccessError, ConfigurationError, OSError."""
-    if not users:
-        return [], []
-    store = UserStore(data_dir / USERS_FILE)
-    before = store.read().users
-    known = [user.name for user in users if user.name in before]
+    Returns the names of those added. Raises AccessError, ConfigurationError, OSError."""
+    added: list[str] = []
 
     def add(database: Database) -> Database:
-        for user in users:
-            if user.name not in database.users:
-                database = add_user(database, user.name, user.record)
+        for name, record in users.items():
+            if name not in database.users:
+                database = add_user(database, name, record)
+                added.append(name)
         return database
 
-    if len(known) < len(users):
-        store.change(add, ACTOR)
-    return [user.name for user in users if user.name not in before], known
+    if users:
+        UserStore(data_dir / USERS_FILE).change(add, ACTOR)
+    return added
 
 
 def _printable(text: str) -> str:

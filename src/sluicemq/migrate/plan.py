@@ -84,13 +84,6 @@ class NewListener(NamedTuple):
     comment: str
 
 
-class NewUser(NamedTuple):
-    """A user, added if there is none of that name."""
-
-    name: str
-    record: UserRecord
-
-
 class SetAsideRow(NamedTuple):
     """A row of the source that is written to a file instead of being imported.
 
@@ -130,6 +123,7 @@ class Plan(msgspec.Struct, kw_only=True):
     aside          these rows, read on demand
     late           messages older than their queue's time to live, which restarts
     one_name       a name stands for a queue or a topic, never for both
+    users          to be added, unless there is one of that name
     branches       prepared transactions; the messages that they acknowledge are not in `waiting`
     left           items that are not migrated
     notes          other information for the operator
@@ -145,7 +139,7 @@ class Plan(msgspec.Struct, kw_only=True):
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
     origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
-    users: list[NewUser] = msgspec.field(default_factory=list)
+    users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
     waiting: Callable[[], Iterable[SourceMessage]] = tuple
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)

@@ -31,6 +31,7 @@ import filecmp
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,23 +90,18 @@ class Interrupted(SluiceError):
 class MigrationOutcome(msgspec.Struct, kw_only=True):
     """Result of a transfer.
 
-    declared, kept  new destinations; existing destinations, which are unchanged
-    imported        messages by destination; before: imported by an earlier run
-    unwanted        messages of topics that match no subscription
-    users           added users; known: users that existed already
-    transactions    imported prepared transactions
-    aside           file of the rows that have been set aside
+    kept      existing destinations, which are unchanged
+    imported  messages by destination; before: imported by an earlier run
+    unwanted  messages of topics that match no subscription
+    users     added users
+    aside     file of the rows that have been set aside
     """
 
-    declared: list[Address] = []
     kept: list[Address] = []
-    subscriptions: list[str] = []
-    imported: dict[Address, int] = {}
+    imported: Counter[Address] = msgspec.field(default_factory=Counter)
     before: int = 0
     unwanted: int = 0
     users: list[str] = []
-    known: list[str] = []
-    transactions: int = 0
     aside: Path | None = None
 
 
@@ -143,7 +139,7 @@ def transfer(
     finally:
         journal.close()
     outcome.aside = aside
-    outcome.users, outcome.known = add_users(plan.users, data_dir)
+    outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
     ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
@@ -231,7 +227,6 @@ class _Transfer:
             if settings.retain_without_subscriptions and not settings.auto_ack:
                 # its messages are for the source's clients, and any of them may subscribe first
                 self._broker.form_group(declared)
-            self._outcome.declared.append(address)
 
     def _subscribe(self) -> None:
         broker = self._broker
@@ -257,7 +252,6 @@ class _Transfer:
                 selector=selector,
                 exclude=migrated.exclude or None,
             )
-            self._outcome.subscriptions.append(migrated.name)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -307,8 +301,7 @@ class _Transfer:
             self._outcome.unwanted += 1
             return 0
         sequence = self._import.message(message, number, references, attempts)
-        imported = self._outcome.imported
-        imported[address] = imported.get(address, 0) + 1
+        self._outcome.imported[address] += 1
         return sequence
 
     def _target(self, address: Address, name: str) -> int | None:
@@ -344,7 +337,6 @@ class _Transfer:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
         self._import.end_unit(number, len(held))
-        self._outcome.transactions = len(branches)
 
 
 def _branch_key(xid: bytes) -> Key:

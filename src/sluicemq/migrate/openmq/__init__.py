@@ -71,7 +71,7 @@ from sluicemq.migrate.configuration import (
 )
 from sluicemq.migrate.openmq.destinations import OVERFLOW, consumer_limits
 from sluicemq.migrate.openmq.store import KIND, read_store
-from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
@@ -512,7 +512,7 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules |
                 created=now,
                 updated=now,
             )
-            plan.users.append(NewUser(account.name, record))
+            plan.users.setdefault(account.name, record)
 
 
 def _permissions(
