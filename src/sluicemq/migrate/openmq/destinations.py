@@ -13,7 +13,7 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -102,14 +102,6 @@ def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
 # --- destinations ------------------------------------------------------------------------------
 
 
-class OpenmqDestination(NamedTuple):
-    """A destination of the store."""
-
-    address: Address
-    type: int
-    settings: DestinationSettings
-
-
 def unique_name(address: Address) -> str:
     """Return the name of a destination in the store, such as `Q:orders`, without slashes."""
     return f"{address.kind.name[0]}:{address.name.replace('/', '_')}"
@@ -121,26 +113,31 @@ def consumer_limits(active: int, standing_by: int) -> tuple[int, int]:
     return max(0, active), active + standing_by if active > 0 and standing_by >= 0 else 0
 
 
-def destination_of(plan: Plan, entry: MapEntry) -> OpenmqDestination:
-    """Read an entry of the list of destinations. Raises Damage."""
+def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
+    """Read an entry of the list of destinations, and add it to the plan if an administrator created
+    it. Returns None for a temporary destination, whose messages are not migrated. Raises Damage."""
     stored = _stored(entry, StoredDestination, "destination")
     if not stored.uid.name:
         raise Damage(f"{entry.where}: a destination has no name")
     address = Address(Kind.QUEUE if stored.uid.is_queue else Kind.TOPIC, stored.uid.name)
-    if not stored.type & (TEMPORARY | INTERNAL):
+    if stored.type & TEMPORARY:
+        plan.leave("destination", str(address), "it is temporary, and its connection has gone")
+        return None
+    if not stored.type & INTERNAL:
         _report_unsupported(plan, address, stored)
-    active, most = consumer_limits(stored.max_active_count, stored.max_failover_count)
-    settings = DestinationSettings(
-        max_messages=max(0, stored.count_limit),
-        max_bytes=_bytes(stored.memory_limit),
-        max_message_bytes=_bytes(stored.msg_size_limit),
-        overflow=OVERFLOW.get(stored.limit, Overflow.REJECT),
-        active_consumers=active,
-        max_consumers=most,
-        dead_letter=stored.use_dmq,
-        dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
-    )
-    return OpenmqDestination(address, stored.type, settings)
+    if not stored.type & (AUTOMATIC | INTERNAL):
+        active, most = consumer_limits(stored.max_active_count, stored.max_failover_count)
+        plan.destinations[address] = DestinationSettings(
+            max_messages=max(0, stored.count_limit),
+            max_bytes=_bytes(stored.memory_limit),
+            max_message_bytes=_bytes(stored.msg_size_limit),
+            overflow=OVERFLOW.get(stored.limit, Overflow.REJECT),
+            active_consumers=active,
+            max_consumers=most,
+            dead_letter=stored.use_dmq,
+            dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
+        )
+    return address
 
 
 def _bytes(limit: SizeString | None) -> int:

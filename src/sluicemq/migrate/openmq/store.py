@@ -28,13 +28,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from struct import iter_unpack, unpack_from
-from typing import Final, NamedTuple
+from typing import Final
 
 from sluicemq.migrate.openmq.destinations import (
-    AUTOMATIC,
-    INTERNAL,
-    TEMPORARY,
-    destination_of,
+    read_destination,
     read_subscription,
     unique_name,
 )
@@ -104,6 +101,7 @@ OLDER: Final = "filestore"
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
+_UNSUBSCRIBED: Final = "their subscriptions do not exist any more"
 _FOREIGN: Final = (
     "it spans several brokers of a cluster; have it committed or rolled back before you move"
 )
@@ -138,14 +136,6 @@ class StoredMessage:
         """Decode the packet. Raises SourceError."""
         where = _LOG if self.raw else f"{self.path}, byte {self.position}"
         return message_of_packet(self.packet(), where, self.address)
-
-
-class ImportDecision(NamedTuple):
-    """Delivery state of a message. `takers` as in SourceMessage; `reason`: why it is not ready."""
-
-    waits: bool
-    takers: dict[str, int] | None = None
-    reason: str = ""
 
 
 def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
@@ -192,27 +182,19 @@ class _Store:
                     "no destination of the store has them: Open MQ would not deliver them either",
                 )
         prepared = [*self._replay(), *self._apply_states()]
-        self._fill_plan(self._take_branches(prepared))
+        self._take_branches(prepared)
+        self._fill_plan()
 
     # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
         plan = self._plan
         for entry in entries(self._directory / "destination", self._faults):
-            try:
-                destination = destination_of(plan, entry)
-            except Damage as fault:
-                self._faults(fault)
-                continue
-            address = destination.address
-            if destination.type & TEMPORARY:
-                reason = "it is temporary, and its connection has gone"
-                plan.leave("destination", str(address), reason)
-                continue
-            if not destination.type & (AUTOMATIC | INTERNAL):
-                plan.destinations[address] = destination.settings
-            unique = unique_name(address)
-            self._addresses[unique] = address
+            with tolerating(self._faults):
+                address = read_destination(plan, entry)
+                if address is not None:
+                    self._addresses[unique_name(address)] = address
+        for unique, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(unique)
             for item in stored_items(items, self._faults, plan.change_detector):
                 with tolerating(self._faults):
@@ -327,20 +309,18 @@ class _Store:
 
     # --- the plan ------------------------------------------------------------------------------
 
-    def _fill_plan(self, held: set[Id]) -> None:
+    def _fill_plan(self) -> None:
         plan = self._plan
         waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
         left: Counter[tuple[str, str]] = Counter()
-        for identity, stored in self._messages.items():
-            if identity in held:
-                continue
+        for stored in self._messages.values():
             with tolerating(self._faults):
-                decision = self._judge(stored)
-                if decision.waits:
-                    waiting.append((stored, decision.takers))
+                takers, reason = self._judge(stored)
+                if takers is None or takers:
+                    waiting.append((stored, takers))
                     plan.counts[stored.address] += 1
-                elif decision.reason:
-                    left[str(stored.address), decision.reason] += 1
+                elif reason:
+                    left[str(stored.address), reason] += 1
         waiting.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
         plan.waiting = lambda: self._imports(waiting)
         for (name, reason), count in left.items():
@@ -353,34 +333,32 @@ class _Store:
             with tolerating(self._faults):
                 yield _waiting(stored, takers)
 
-    def _judge(self, stored: StoredMessage) -> ImportDecision:
-        """Decide how a message is delivered. Raises Damage."""
+    def _judge(self, stored: StoredMessage) -> tuple[dict[str, int] | None, str]:
+        """Decide how a message is delivered. Returns its takers, as in SourceMessage; {} if it is
+        not imported, and then the reason, "" if it has none for the report. Raises Damage."""
         states = stored.states
         address = stored.address
         if not states:
             # the broker ended before the message was routed
             if stored.raw is None and not stored.message()[0].deliver_at:
-                return ImportDecision(False, None, _UNROUTED)
-            return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
+                return {}, _UNROUTED
+            return ({"": 0} if address.kind is Kind.QUEUE else None), ""
         if all(state == ACKNOWLEDGED for state in states.values()):
-            return ImportDecision(False)  # only its removal was missing
+            return {}, ""  # only its removal was missing
         # Open MQ stores only whether there was a delivery
         if address.kind is Kind.QUEUE:
-            return ImportDecision(True, {"": int(states.get(QUEUE) == DELIVERED)})
+            return {"": int(states.get(QUEUE) == DELIVERED)}, ""
         takers = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
                 takers[name] = int(state == DELIVERED)
-        if not takers:
-            return ImportDecision(False, None, "their subscriptions do not exist any more")
-        return ImportDecision(True, takers)
+        return takers, _UNSUBSCRIBED
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
-        """Add the transactions. Returns the messages they have acknowledged, which are then
-        excluded from the others."""
+    def _take_branches(self, prepared: list[LoggedTransaction]) -> None:
+        """Add the transactions, and remove the messages they have acknowledged from the others."""
         plan = self._plan
         held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
@@ -399,7 +377,8 @@ class _Store:
                 plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
                 held = acknowledged
         plan.counts.update(waiting.message.destination for waiting in held.values())
-        return set(held)
+        for identity in held:
+            del self._messages[identity]
 
     def _hold(
         self, ack: LoggedAck, held: dict[Id, SourceMessage]
@@ -412,7 +391,7 @@ class _Store:
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        takers = self._judge(stored).takers
+        takers, _ = self._judge(stored)
         if name is None or not takers or name not in takers:
             return None
         if identity not in held:
