@@ -8,6 +8,7 @@ from struct import pack
 import pytest
 
 from sluicemq.migrate.openmq import (
+    UNRESTRICTED,
     AccessRules,
     OpenmqAccount,
     add_accounts,
@@ -310,7 +311,7 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
 
 def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:
     plan = Plan(kind="openmq", place=instance.path)
-    add_accounts(plan, [ANNA], None)
+    add_accounts(plan, [ANNA], AccessRules(parse(UNRESTRICTED, "rules")))
     (permission,) = plan.users["anna"].permissions
     assert permission.pattern == "*"
     assert Operation.DELETE not in permission.operations

@@ -16,14 +16,13 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import differing
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.records import Database, UserRecord, UserStore, add_user
 from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of
 
-_DEFAULTS: Final = ("broker", "default_destination")
 USERS_FILE: Final = "users.json"
 ACTOR: Final = "sluicemq migrate"
 """Actor in the audit log."""
@@ -136,7 +135,7 @@ class SourceSettings:
             elif section == "default":
                 self.defaults[name] = value
             else:
-                self.plan.set(rule.target, value, given.name)
+                self.plan.settings[rule.target] = value, given.name
 
     def host(self, host: str, what: str, guarded: bool) -> str:
         """Return the address that a listener is bound to: loopback unless clients have to log in
@@ -196,25 +195,24 @@ def log_level(value: object) -> str | None:
 def render(plan: Plan, data_dir: Path) -> str:
     """Return the file's text."""
     lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.place))}"]
-    defaults = plan.defaults or DestinationSettings()
-    values = {("broker", "data_dir"): str(data_dir), **plan.settings}
-    for section, struct in SECTIONS.items():
+    values: dict[str, tuple[object, str]] = {"broker.data_dir": (str(data_dir), "")}
+    for name in differing(plan.defaults):
+        values[f"broker.default_destination.{name}"] = getattr(plan.defaults, name), ""
+    values |= plan.settings
+    for path, struct in SECTIONS.items():
+        section = ".".join(path)
         found = []
         for name, setting in settings_of(struct).items():
-            value: object = values.get((*section, name))
-            if section == _DEFAULTS and getattr(defaults, name) != setting.default:
-                value = getattr(defaults, name)
+            value, origin = values.get(f"{section}.{name}", (None, ""))
             if value is not None:
-                comment = plan.comments.get(".".join((*section, name)))
-                behind = f"  # {_printable(comment)}" if comment else ""
-                found.append(f"{name} = {value_text(value, setting.unit)}{behind}")
+                comment = f"  # {_printable(origin)}" if origin else ""
+                found.append(f"{name} = {value_text(value, setting.unit)}{comment}")
         if found:
-            lines += ["", f"[{'.'.join(section)}]", *found]
+            lines += ["", f"[{section}]", *found]
     for listener in plan.listeners:
         lines += ["", f"# {_printable(listener.comment)}"]
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
-        for option, value in listener.options.items():
-            lines.append(f"{option} = {value_text(value)}")
+        lines += [f"{name} = {value_text(value)}" for name, value in listener.options.items()]
     if plan.left:
         lines += ["", "# Not carried over:"]
         lines += [

@@ -52,7 +52,6 @@ from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.model.destination import (
-    USUAL,
     Address,
     CreatedBy,
     DestinationSettings,
@@ -124,9 +123,7 @@ def transfer(
     ledger = Ledger(data_dir / LEDGER)
     journal = FileJournal.open(data_dir / JOURNAL_NAME)
     try:
-        settings = EngineSettings(
-            default_destination=plan.defaults or DestinationSettings(), max_destinations=0
-        )
+        settings = EngineSettings(default_destination=plan.defaults, max_destinations=0)
         broker = Broker(journal, SystemClock(), settings)
         recover(broker, journal.recovery)
         _check_names(plan, broker.destinations)
@@ -218,7 +215,7 @@ class _Transfer:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            explicit = differing(settings, self._plan.defaults or USUAL)
+            explicit = differing(settings, self._plan.defaults)
             usual = Provenance(_CREATORS[self._plan.kind], explicit), 0
             provenance, created = self._plan.origins.get(address, usual)
             declared = self._broker.destinations.declare(
