@@ -435,8 +435,8 @@ class Ledger:
 def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
     """Write the rows that the plan sets aside. Returns the file, or None if there are none.
 
-    `pause` is called between two rows and may raise; the file is deleted then. Raises SourceError,
-    OSError.
+    The file has the first unused name, unless an existing file of that kind is identical. `pause`
+    is called between two rows and may raise; the file is deleted then. Raises SourceError, OSError.
     """
     if not plan.set_aside:
         return None
@@ -452,23 +452,15 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
                 )
             file.flush()
             os.fsync(file.fileno())
-        return _keep(temporary, directory, plan.kind)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _keep(temporary: Path, directory: Path, kind: str) -> Path:
-    """Rename the file to the first unused name, unless an existing file of that kind is
-    identical."""
-    path = directory / f"set-aside-{kind}.jsonl"
-    for number in itertools.count(2):
+        path = directory / f"set-aside-{plan.kind}.jsonl"
+        numbers = itertools.count(2)
+        while path.exists() and not filecmp.cmp(path, temporary, shallow=False):
+            path = directory / f"set-aside-{plan.kind}-{next(numbers)}.jsonl"
         if not path.exists():
             temporary.rename(path)
-        elif not filecmp.cmp(path, temporary, shallow=False):
-            path = path.with_name(f"set-aside-{kind}-{number}.jsonl")
-            continue
-        break
-    return path
+        return path
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _encodable(value: object) -> object:
