@@ -69,8 +69,7 @@ from sluicemq.migrate.configuration import (
     number,
     positive,
 )
-from sluicemq.migrate.openmq.destinations import OVERFLOW, consumer_limits
-from sluicemq.migrate.openmq.store import KIND, read_store
+from sluicemq.migrate.openmq.store import KIND, OVERFLOW, consumer_limits, read_store
 from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name

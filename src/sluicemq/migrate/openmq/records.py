@@ -278,6 +278,13 @@ class ParsedObject(dict[str, Any]):
         return [each for each in self.more if isinstance(each, ParsedObject)]
 
 
+def uid_number(value: object, where: str) -> int:
+    """Parse the number of a ConsumerUID, or of a TransactionUID. Raises Damage."""
+    if not isinstance(value, ParsedObject) or len(value.written) < 8:
+        raise Damage(f"{where}: a consumer or a transaction has no number")
+    return int.from_bytes(value.written[:8], "big", signed=True)
+
+
 def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
     """Read the first objects of a stream; return them and the position after the last. Raises
     Damage."""
