@@ -280,24 +280,24 @@ class _Transfer:
         message = waiting.message
         address = message.destination
         number = self._number(address)
-        attempts = {number: waiting.takers.get("", 0)} if waiting.takers else {}
-        references = 1
+        takers = waiting.takers
+        attempts = {number: (takers or {}).get("", 0)}  # of a queue, or of the group of a topic
         if address.kind is Kind.TOPIC:
             topic = self._broker.destinations.topic(address.name)
-            if topic.settings.retain_without_subscriptions:
-                message.routes = (number,)  # its group
-            elif waiting.takers is None:
-                message.routes = tuple(target.number for target in topic.targets(message))
-                references = len(message.routes)
-            else:
-                found = {self._target(address, name): n for name, n in waiting.takers.items()}
-                attempts = {target: n for target, n in found.items() if target is not None}
-                message.routes = tuple(attempts)
-                references = len(attempts)
-        if not references:
+            subscriptions = topic.subscriptions
+            if not topic.settings.retain_without_subscriptions:
+                if takers is None:
+                    takers = {target.name: 0 for target in topic.targets(message)}
+                attempts = {
+                    subscriptions[name].number: count
+                    for name, count in takers.items()
+                    if name in subscriptions
+                }
+            message.routes = tuple(attempts)
+        if not attempts:
             self._outcome.unwanted += 1
             return 0
-        sequence = self._import.message(message, number, references, attempts)
+        sequence = self._import.message(message, number, len(attempts), attempts)
         self._outcome.imported[address] += 1
         return sequence
 
