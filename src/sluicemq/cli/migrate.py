@@ -364,20 +364,18 @@ def _run(
     file = (config or data_dir / CONFIG_NAME).resolve()
     with err().status("reading the source"):
         plan = inspect_source()
-    text = configuration.render(plan, data_dir)
-    written = False
     if dry_run:
         outcome = MigrationOutcome(before=len(Ledger(data_dir / LEDGER).keys))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
             outcome = transfer(plan, data_dir, _configured(file), interrupted.is_set)
-        # again: some items are found only during the transfer
-        text = configuration.render(plan, data_dir)
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, text.encode(), mode=0o640)
-            written = True
+    # now, because the transfer finds some of the items that are not migrated
+    text = configuration.render(plan, data_dir)
+    written = not dry_run and not file.exists()
+    if written:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text.encode(), mode=0o640)
     report = MigrationReport(
         plan=plan,
         data_dir=data_dir,
