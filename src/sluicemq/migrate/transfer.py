@@ -351,9 +351,6 @@ class LedgerLine(msgspec.Struct):
     keys: bytes = b""
 
 
-_ledger_line: Final = msgspec.json.Decoder(LedgerLine)
-
-
 class Ledger:
     """The file and the keys in it. `part` is the last unit begun.
 
@@ -376,7 +373,7 @@ class Ledger:
             if not line.endswith(b"\n"):
                 break  # a crash interrupted the write of this line, so its unit was not begun
             try:
-                entry = _ledger_line.decode(line)
+                entry = msgspec.json.decode(line, type=LedgerLine)
             except (msgspec.DecodeError, UnicodeDecodeError) as fault:
                 raise SourceError(
                     f"{path}, byte {self._end}: the list of what has been imported is damaged "
