@@ -295,11 +295,11 @@ def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
     return [reader.content(0) for _ in range(count)], cursor.position
 
 
+@dataclass(slots=True, eq=False)
 class _ObjectReader:
-    def __init__(self, cursor: ByteReader) -> None:
-        self._cursor = cursor
-        self._handles: list[Any] = []
-        self._left = MAX_OBJECTS
+    _cursor: ByteReader
+    _handles: list[Any] = field(default_factory=list)
+    _left: int = MAX_OBJECTS
 
     def content(self, depth: int) -> Any:
         """Read one value; `_END` at the end of a class's own data."""

@@ -35,7 +35,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from struct import iter_unpack, unpack_from
@@ -345,6 +345,7 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
         plan.leave("messages", "all", f"there is no {DIRECTORIES[0]} in {instance}: no file store")
 
 
+@dataclass(slots=True, eq=False)
 class _Store:
     """Reader of one store.
 
@@ -352,13 +353,12 @@ class _Store:
     _names      of subscriptions, by number and topic
     """
 
-    def __init__(self, plan: Plan, directory: Path, faults: Faults) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._faults = faults
-        self._addresses: dict[str, Address] = {}
-        self._messages: dict[Id, StoredMessage] = {}
-        self._names: dict[int, dict[str, str]] = {}
+    _plan: Plan
+    _directory: Path
+    _faults: Faults
+    _addresses: dict[str, Address] = field(default_factory=dict)
+    _messages: dict[Id, StoredMessage] = field(default_factory=dict)
+    _names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def read(self) -> None:
         plan = self._plan
