@@ -8,6 +8,7 @@ from struct import pack
 import pytest
 
 from sluicemq.migrate.openmq import (
+    UNRESTRICTED,
     AccessRules,
     OpenmqAccount,
     add_accounts,
@@ -248,8 +249,8 @@ def permitted(rules: str, account: OpenmqAccount = ANNA) -> dict[str, set[str]]:
     plan = Plan(kind="openmq", place=Path("/"), destinations=dict(DESTINATIONS))
     text = f"connection.NORMAL.allow.user=*\n{rules}"
     add_accounts(plan, [account], AccessRules(parse(text.encode(), "rules")))
-    (user,) = plan.users
-    return {p.pattern: {str(o) for o in p.operations} for p in user.record.permissions}
+    permissions = plan.users[account.name].permissions
+    return {p.pattern: {str(o) for o in p.operations} for p in permissions}
 
 
 def test_general_rules_become_one_permission() -> None:
@@ -301,7 +302,7 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
     add_accounts(
         plan, read_accounts(file, plan), AccessRules(parse(store.ACCESS.encode(), "rules"))
     )
-    assert [(user.name, user.record.superuser) for user in plan.users] == [
+    assert [(name, user.superuser) for name, user in plan.users.items()] == [
         ("root", True),
         ("anna", False),
     ]
@@ -310,11 +311,11 @@ def test_administrators_are_superusers(instance: Instance, migrate: Migrate) -> 
 
 def test_without_access_control_all_users_get_all_permissions(instance: Instance) -> None:
     plan = Plan(kind="openmq", place=instance.path)
-    add_accounts(plan, [ANNA], None)
-    (permission,) = plan.users[0].record.permissions
+    add_accounts(plan, [ANNA], AccessRules(parse(UNRESTRICTED, "rules")))
+    (permission,) = plan.users["anna"].permissions
     assert permission.pattern == "*"
     assert Operation.DELETE not in permission.operations
-    assert not plan.users[0].record.superuser
+    assert not plan.users["anna"].superuser
 
 
 # --- stores without the new transaction log ------------------------------------------------------

@@ -97,6 +97,23 @@ def test_interrupted_run_is_completed(
     assert numbers(tmp_path / "data") == list(range(10))
 
 
+def test_messages_of_a_run_that_ended_twice_in_one_unit_are_imported(
+    instance: Instance, migrate: Migrate, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a full disk: each run announces the unit in the ledger and cannot write it."""
+
+    def fail(*ignored: object) -> None:
+        raise Crash
+
+    with monkeypatch.context() as patch:
+        patch.setattr(OfflineImport, "end_unit", fail)
+        for _ in range(2):
+            with pytest.raises(Crash):
+                run("migrate", "openmq", str(instance.path), "--to", str(tmp_path / "data"))
+    assert migrate("openmq", instance.path)["messages"]["imported"] == 10
+    assert numbers(tmp_path / "data") == list(range(10))
+
+
 def test_prepared_transactions_are_imported_once(
     instance: Instance, migrate: Migrate, tmp_path: Path
 ) -> None:

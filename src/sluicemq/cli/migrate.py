@@ -22,8 +22,14 @@ from sluicemq.cli.console import (
 )
 from sluicemq.journal.files import write_whole
 from sluicemq.migrate import configuration
-from sluicemq.migrate.plan import ASIDE, NewUser, Plan
-from sluicemq.migrate.transfer import Interrupted, MigrationOutcome, imported_before, transfer
+from sluicemq.migrate.plan import ASIDE, Plan
+from sluicemq.migrate.transfer import (
+    LEDGER,
+    Interrupted,
+    Ledger,
+    MigrationOutcome,
+    transfer,
+)
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.security.passwords import scheme_of
@@ -71,8 +77,8 @@ def as_data(report: MigrationReport) -> dict[str, object]:
             {
                 "kind": address.kind.name.lower(),
                 "name": printable(address.name),
-                "waiting": plan.counts.get(address, 0),
-                "imported": outcome.imported.get(address, 0),
+                "waiting": plan.counts[address],
+                "imported": outcome.imported[address],
                 "declared": address in plan.destinations,
                 "kept": address in outcome.kept,
             }
@@ -83,11 +89,11 @@ def as_data(report: MigrationReport) -> dict[str, object]:
         ],
         "users": [
             {
-                "name": user.name,
-                "login": _login(user.record),
-                "added": user.name in outcome.users,
+                "name": name,
+                "login": _login(record),
+                "added": name in outcome.users,
             }
-            for user in plan.users
+            for name, record in plan.users.items()
         ],
         "transactions": [branch.xid.hex() for branch in plan.branches],
         "messages": {
@@ -121,7 +127,7 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     if plan.branches:
         yield f"prepared transactions: {len(plan.branches)}; their managers will find them"
     if plan.users:
-        yield from _section("users", [_user(each, outcome) for each in plan.users])
+        yield from _section("users", [_user(report, name) for name in plan.users])
     total = sum(plan.counts.values())
     if report.dry_run:
         yield f"messages: {total} waiting, {outcome.before} of any source imported before"
@@ -167,13 +173,14 @@ def _about_config(report: MigrationReport) -> Iterator[str]:
 
 def _destination(report: MigrationReport, address: Address) -> str:
     kept = " (there already, with settings of its own)" if address in report.outcome.kept else ""
-    waiting = report.plan.counts.get(address, 0)
+    waiting = report.plan.counts[address]
     return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{kept}"
 
 
-def _user(user: NewUser, outcome: MigrationOutcome) -> str:
-    there = " (there already: not changed)" if user.name in outcome.known else ""
-    return f"{user.name}: {_login(user.record)}{there}"
+def _user(report: MigrationReport, name: str) -> str:
+    known = not report.dry_run and name not in report.outcome.users
+    there = " (there already: not changed)" if known else ""
+    return f"{name}: {_login(report.plan.users[name])}{there}"
 
 
 def _addresses(plan: Plan) -> list[Address]:
@@ -357,20 +364,18 @@ def _run(
     file = (config or data_dir / CONFIG_NAME).resolve()
     with err().status("reading the source"):
         plan = inspect_source()
-    text = configuration.render(plan, data_dir)
-    written = False
     if dry_run:
-        outcome = MigrationOutcome(before=len(imported_before(data_dir)))
+        outcome = MigrationOutcome(before=len(Ledger(data_dir / LEDGER).keys))
         plan.notes += [f"the source is in use: {use}" for use in plan.change_detector.used.values()]
     else:
         with err().status("importing"), stop_on_signals(signal.SIGINT) as interrupted:
             outcome = transfer(plan, data_dir, _configured(file), interrupted.is_set)
-        # again: some items are found only during the transfer
-        text = configuration.render(plan, data_dir)
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            write_whole(file, text.encode(), mode=0o640)
-            written = True
+    # now, because the transfer finds some of the items that are not migrated
+    text = configuration.render(plan, data_dir)
+    written = not dry_run and not file.exists()
+    if written:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(file, text.encode(), mode=0o640)
     report = MigrationReport(
         plan=plan,
         data_dir=data_dir,

@@ -14,16 +14,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage
-from sluicemq.model.destination import DestinationSettings
+from sluicemq.model.destination import differing
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.security.records import Database, UserStore, add_user
+from sluicemq.security.records import Database, UserRecord, UserStore, add_user
 from sluicemq.server.configuration_reference import value_text
 from sluicemq.server.loading import SECTIONS, load
 from sluicemq.server.settings import settings_of
 
-_DEFAULTS: Final = ("broker", "default_destination")
 USERS_FILE: Final = "users.json"
 ACTOR: Final = "sluicemq migrate"
 """Actor in the audit log."""
@@ -136,7 +135,7 @@ class SourceSettings:
             elif section == "default":
                 self.defaults[name] = value
             else:
-                self.plan.set(rule.target, value, given.name)
+                self.plan.settings[rule.target] = value, given.name
 
     def host(self, host: str, what: str, guarded: bool) -> str:
         """Return the address that a listener is bound to: loopback unless clients have to log in
@@ -196,25 +195,24 @@ def log_level(value: object) -> str | None:
 def render(plan: Plan, data_dir: Path) -> str:
     """Return the file's text."""
     lines = [f"# Moved in from {plan.kind}: {_printable(str(plan.place))}"]
-    defaults = plan.defaults or DestinationSettings()
-    values = {("broker", "data_dir"): str(data_dir), **plan.settings}
-    for section, struct in SECTIONS.items():
+    values: dict[str, tuple[object, str]] = {"broker.data_dir": (str(data_dir), "")}
+    for name in differing(plan.defaults):
+        values[f"broker.default_destination.{name}"] = getattr(plan.defaults, name), ""
+    values |= plan.settings
+    for path, struct in SECTIONS.items():
+        section = ".".join(path)
         found = []
         for name, setting in settings_of(struct).items():
-            value: object = values.get((*section, name))
-            if section == _DEFAULTS and getattr(defaults, name) != setting.default:
-                value = getattr(defaults, name)
+            value, origin = values.get(f"{section}.{name}", (None, ""))
             if value is not None:
-                comment = plan.comments.get(".".join((*section, name)))
-                behind = f"  # {_printable(comment)}" if comment else ""
-                found.append(f"{name} = {value_text(value, setting.unit)}{behind}")
+                comment = f"  # {_printable(origin)}" if origin else ""
+                found.append(f"{name} = {value_text(value, setting.unit)}{comment}")
         if found:
-            lines += ["", f"[{'.'.join(section)}]", *found]
+            lines += ["", f"[{section}]", *found]
     for listener in plan.listeners:
         lines += ["", f"# {_printable(listener.comment)}"]
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
-        for option, value in listener.options.items():
-            lines.append(f"{option} = {value_text(value)}")
+        lines += [f"{name} = {value_text(value)}" for name, value in listener.options.items()]
     if plan.left:
         lines += ["", "# Not carried over:"]
         lines += [
@@ -236,25 +234,21 @@ def problems(plan: Plan) -> list[str]:
             return str(error).replace(str(file), file.name).splitlines()
 
 
-def add_users(users: list[NewUser], data_dir: Path) -> tuple[list[str], list[str]]:
+def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
     """Add users to the user database of the data directory; existing users are never changed.
-    Returns the names of those added and of those that existed already. Raises
-    AccessError, ConfigurationError, OSError."""
-    if not users:
-        return [], []
-    store = UserStore(data_dir / USERS_FILE)
-    before = store.read().users
-    known = [user.name for user in users if user.name in before]
+    Returns the names of those added. Raises AccessError, ConfigurationError, OSError."""
+    added: list[str] = []
 
     def add(database: Database) -> Database:
-        for user in users:
-            if user.name not in database.users:
-                database = add_user(database, user.name, user.record)
+        for name, record in users.items():
+            if name not in database.users:
+                database = add_user(database, name, record)
+                added.append(name)
         return database
 
-    if len(known) < len(users):
-        store.change(add, ACTOR)
-    return [user.name for user in users if user.name not in before], known
+    if users:
+        UserStore(data_dir / USERS_FILE).change(add, ACTOR)
+    return added
 
 
 def _printable(text: str) -> str:

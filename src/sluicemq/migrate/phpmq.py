@@ -139,7 +139,7 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     plan.leave("messages", "in Redis", _REDIS)
             case ("logging", "output", *_):
                 if level := log_level(entry.attributes.get("loglevel", "")):
-                    plan.set("logging.level", level, "logging/output")
+                    plan.settings["logging.level"] = level, "logging/output"
             case ("logging", "logfile", *_):
                 plan.leave(
                     "setting",

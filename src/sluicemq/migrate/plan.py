@@ -11,7 +11,13 @@ from typing import Final, NamedTuple
 import msgspec
 
 from sluicemq.migrate.source_files import ChangeDetector
-from sluicemq.model.destination import Address, DestinationSettings, Provenance, encode_name
+from sluicemq.model.destination import (
+    USUAL,
+    Address,
+    DestinationSettings,
+    Provenance,
+    encode_name,
+)
 from sluicemq.model.message import Message
 from sluicemq.security.records import UserRecord
 
@@ -84,13 +90,6 @@ class NewListener(NamedTuple):
     comment: str
 
 
-class NewUser(NamedTuple):
-    """A user, added if there is none of that name."""
-
-    name: str
-    record: UserRecord
-
-
 class SetAsideRow(NamedTuple):
     """A row of the source that is written to a file instead of being imported.
 
@@ -118,9 +117,8 @@ class Plan(msgspec.Struct, kw_only=True):
 
     kind           openmq, vibemq or phpmq
     place          path of the source
-    settings       values by section and name of the configuration file, in its units
-    comments       for settings: their origin
-    defaults       of destinations created on first use; None = ours
+    settings       values and their origins, by their paths in the configuration file, in its units
+    defaults       of destinations created on first use
     destinations   to be declared
     origins        of those: details of their creation besides the kind of the source, and its
                    time in ms since the epoch, 0 = unknown
@@ -130,6 +128,7 @@ class Plan(msgspec.Struct, kw_only=True):
     aside          these rows, read on demand
     late           messages older than their queue's time to live, which restarts
     one_name       a name stands for a queue or a topic, never for both
+    users          to be added, unless there is one of that name
     branches       prepared transactions; the messages that they acknowledge are not in `waiting`
     left           items that are not migrated
     notes          other information for the operator
@@ -138,14 +137,13 @@ class Plan(msgspec.Struct, kw_only=True):
 
     kind: str
     place: Path
-    settings: dict[tuple[str, ...], object] = msgspec.field(default_factory=dict)
+    settings: dict[str, tuple[object, str]] = msgspec.field(default_factory=dict)
     listeners: list[NewListener] = msgspec.field(default_factory=list)
-    comments: dict[str, str] = msgspec.field(default_factory=dict)
-    defaults: DestinationSettings | None = None
+    defaults: DestinationSettings = USUAL
     destinations: dict[Address, DestinationSettings] = msgspec.field(default_factory=dict)
     origins: dict[Address, tuple[Provenance, int]] = msgspec.field(default_factory=dict)
     subscriptions: list[PlannedSubscription] = msgspec.field(default_factory=list)
-    users: list[NewUser] = msgspec.field(default_factory=list)
+    users: dict[str, UserRecord] = msgspec.field(default_factory=dict)
     counts: Counter[Address] = msgspec.field(default_factory=Counter)
     waiting: Callable[[], Iterable[SourceMessage]] = tuple
     set_aside: Counter[str] = msgspec.field(default_factory=Counter)
@@ -160,11 +158,6 @@ class Plan(msgspec.Struct, kw_only=True):
     def leave(self, what: str, name: str, reason: str) -> None:
         """Add an item that is not migrated."""
         self.left.append(SkippedItem(what, name, reason))
-
-    def set(self, path: str, value: object, comment: str) -> None:
-        """Set a value of the configuration file; `path` is dotted."""
-        self.settings[tuple(path.split("."))] = value
-        self.comments[path] = comment
 
     def listen(self, url: str, comment: str, **options: str | int | bool) -> None:
         """Add a listener."""

@@ -16,6 +16,7 @@ import struct
 import tempfile
 from collections.abc import Collection, Iterator
 from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
 from glob import iglob
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
@@ -36,13 +37,13 @@ class Damage(SourceError):
     """A position in a file holds invalid data; other positions may be intact."""
 
 
+@dataclass(slots=True, eq=False)
 class SourceFile:
     """A file that is read by position. Raises Damage if it ends too early."""
 
-    def __init__(self, path: Path, file: BinaryIO) -> None:
-        self.path = path
-        self._file = file
-        self.size = os.fstat(file.fileno()).st_size
+    path: Path
+    size: int
+    _file: BinaryIO
 
     @classmethod
     @contextmanager
@@ -53,7 +54,7 @@ class SourceFile:
         except OSError as fault:
             raise SourceError(f"{path}: {fault.strerror or fault}") from None
         with file:
-            yield cls(path, file)
+            yield cls(path, os.fstat(file.fileno()).st_size, file)
 
     def damage(self, position: int, what: str) -> Damage:
         """Return the error for a problem at a position."""
@@ -74,13 +75,13 @@ class SourceFile:
         return struct.unpack(layout, self.read(position, struct.calcsize(layout)))
 
 
+@dataclass(slots=True, eq=False)
 class ByteReader:
     """Bytes that are read sequentially. `where` begins its error messages."""
 
-    def __init__(self, data: bytes, where: str) -> None:
-        self.data = data
-        self.where = where
-        self.position = 0
+    data: bytes
+    where: str
+    position: int = 0
 
     def damage(self, what: str) -> Damage:
         """Return the error for a problem at the current position."""
@@ -109,15 +110,15 @@ class ByteReader:
         return len(self.data) - self.position
 
 
+@dataclass(slots=True, eq=False)
 class ChangeDetector:
     """Detects writes to files while they are read.
 
     used  files that another process has open, with the evidence
     """
 
-    def __init__(self) -> None:
-        self._seen: dict[Path, tuple[int, int]] = {}
-        self.used: dict[Path, str] = {}
+    used: dict[Path, str] = field(default_factory=dict)
+    _seen: dict[Path, tuple[int, int]] = field(default_factory=dict)
 
     def look(self, path: Path) -> None:
         """Record the present state of the file if it exists."""

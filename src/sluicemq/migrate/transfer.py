@@ -31,6 +31,7 @@ import filecmp
 import itertools
 import os
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,7 +52,6 @@ from sluicemq.migrate.configuration import add_users
 from sluicemq.migrate.plan import KEY_BYTES, Key, Plan, SourceMessage, key_of
 from sluicemq.migrate.source_files import SourceError
 from sluicemq.model.destination import (
-    USUAL,
     Address,
     CreatedBy,
     DestinationSettings,
@@ -89,23 +89,18 @@ class Interrupted(SluiceError):
 class MigrationOutcome(msgspec.Struct, kw_only=True):
     """Result of a transfer.
 
-    declared, kept  new destinations; existing destinations, which are unchanged
-    imported        messages by destination; before: imported by an earlier run
-    unwanted        messages of topics that match no subscription
-    users           added users; known: users that existed already
-    transactions    imported prepared transactions
-    aside           file of the rows that have been set aside
+    kept      existing destinations, which are unchanged
+    imported  messages by destination; before: imported by an earlier run
+    unwanted  messages of topics that match no subscription
+    users     added users
+    aside     file of the rows that have been set aside
     """
 
-    declared: list[Address] = []
     kept: list[Address] = []
-    subscriptions: list[str] = []
-    imported: dict[Address, int] = {}
+    imported: Counter[Address] = msgspec.field(default_factory=Counter)
     before: int = 0
     unwanted: int = 0
     users: list[str] = []
-    known: list[str] = []
-    transactions: int = 0
     aside: Path | None = None
 
 
@@ -128,35 +123,24 @@ def transfer(
     ledger = Ledger(data_dir / LEDGER)
     journal = FileJournal.open(data_dir / JOURNAL_NAME)
     try:
-        settings = EngineSettings(
-            default_destination=plan.defaults or DestinationSettings(), max_destinations=0
-        )
+        settings = EngineSettings(default_destination=plan.defaults, max_destinations=0)
         broker = Broker(journal, SystemClock(), settings)
         recover(broker, journal.recovery)
         _check_names(plan, broker.destinations)
         writer = broker.batches.writers.get(WRITER)
-        ledger.settle(journal.identity, writer.batch if writer else 0)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
         aside = write_aside(plan, data_dir, transfer_run.pause)
-        ledger.begin(journal.identity)
+        ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
     outcome.aside = aside
-    outcome.users, outcome.known = add_users(plan.users, data_dir)
+    outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
     ledger.done(plan.kind, plan.place, messages, time.time_ns() // 1_000_000)
     return outcome
-
-
-def imported_before(data_dir: Path) -> set[Key]:
-    """Return the imports of earlier runs, as far as they are known without the journal. Changes
-    nothing. Raises SourceError."""
-    ledger = Ledger(data_dir / LEDGER)
-    ledger.settle(b"", None)
-    return ledger.keys
 
 
 def _check_names(plan: Plan, present: Collection[Address]) -> None:
@@ -231,7 +215,7 @@ class _Transfer:
         if found is not None and not found.automatic:
             self._outcome.kept.append(address)
         else:
-            explicit = differing(settings, self._plan.defaults or USUAL)
+            explicit = differing(settings, self._plan.defaults)
             usual = Provenance(_CREATORS[self._plan.kind], explicit), 0
             provenance, created = self._plan.origins.get(address, usual)
             declared = self._broker.destinations.declare(
@@ -240,7 +224,6 @@ class _Transfer:
             if settings.retain_without_subscriptions and not settings.auto_ack:
                 # its messages are for the source's clients, and any of them may subscribe first
                 self._broker.form_group(declared)
-            self._outcome.declared.append(address)
 
     def _subscribe(self) -> None:
         broker = self._broker
@@ -266,7 +249,6 @@ class _Transfer:
                 selector=selector,
                 exclude=migrated.exclude or None,
             )
-            self._outcome.subscriptions.append(migrated.name)
 
     # --- messages ------------------------------------------------------------------------------
 
@@ -298,26 +280,25 @@ class _Transfer:
         message = waiting.message
         address = message.destination
         number = self._number(address)
-        attempts = {number: waiting.takers.get("", 0)} if waiting.takers else {}
-        references = 1
+        takers = waiting.takers
+        attempts = {number: (takers or {}).get("", 0)}  # of a queue, or of the group of a topic
         if address.kind is Kind.TOPIC:
             topic = self._broker.destinations.topic(address.name)
-            if topic.settings.retain_without_subscriptions:
-                message.routes = (number,)  # its group
-            elif waiting.takers is None:
-                message.routes = tuple(target.number for target in topic.targets(message))
-                references = len(message.routes)
-            else:
-                found = {self._target(address, name): n for name, n in waiting.takers.items()}
-                attempts = {target: n for target, n in found.items() if target is not None}
-                message.routes = tuple(attempts)
-                references = len(attempts)
-        if not references:
+            subscriptions = topic.subscriptions
+            if not topic.settings.retain_without_subscriptions:
+                if takers is None:
+                    takers = {target.name: 0 for target in topic.targets(message)}
+                attempts = {
+                    subscriptions[name].number: count
+                    for name, count in takers.items()
+                    if name in subscriptions
+                }
+            message.routes = tuple(attempts)
+        if not attempts:
             self._outcome.unwanted += 1
             return 0
-        sequence = self._import.message(message, number, references, attempts)
-        imported = self._outcome.imported
-        imported[address] = imported.get(address, 0) + 1
+        sequence = self._import.message(message, number, len(attempts), attempts)
+        self._outcome.imported[address] += 1
         return sequence
 
     def _target(self, address: Address, name: str) -> int | None:
@@ -353,7 +334,6 @@ class _Transfer:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
         self._import.end_unit(number, len(held))
-        self._outcome.transactions = len(branches)
 
 
 def _branch_key(xid: bytes) -> Key:
@@ -371,11 +351,11 @@ class LedgerLine(msgspec.Struct):
     keys: bytes = b""
 
 
-_ledger_line: Final = msgspec.json.Decoder(LedgerLine)
-
-
 class Ledger:
-    """The file and the keys in it. `part` is the last unit begun."""
+    """The file and the keys in it. `part` is the last unit begun.
+
+    Only the journal knows whether the unit of the last line was written.
+    """
 
     def __init__(self, path: Path) -> None:
         """Read the file; a missing file is an empty list. Raises SourceError if it is damaged."""
@@ -383,51 +363,48 @@ class Ledger:
         self.journal = ""
         self.part = 0
         self.keys: set[Key] = set()
-        self._doubtful: list[Key] = []
-        """Keys of the last line if that is a part: only the journal knows whether its unit was
-        written."""
-        self._good = 0
-        """Number of bytes up to the end of the last complete line."""
+        self._last_keys: list[Key] = []
+        self._last_start = 0
+        """Keys of the last complete line, and its position in the file."""
+        self._end = 0
+        """Number of bytes up to the end of that line."""
         content = path.read_bytes() if path.exists() else b""
         for line in content.splitlines(keepends=True):
             if not line.endswith(b"\n"):
                 break  # a crash interrupted the write of this line, so its unit was not begun
             try:
-                entry = _ledger_line.decode(line)
+                entry = msgspec.json.decode(line, type=LedgerLine)
             except (msgspec.DecodeError, UnicodeDecodeError) as fault:
                 raise SourceError(
-                    f"{path}, byte {self._good}: the list of what has been imported is damaged "
+                    f"{path}, byte {self._end}: the list of what has been imported is damaged "
                     f"({fault}). Without it messages could come twice: restore it from a backup."
                 ) from None
             self.journal = entry.journal or self.journal
             self.part = entry.part or self.part
-            self.keys.update(self._doubtful)
             starts = range(0, len(entry.keys), KEY_BYTES)
-            self._doubtful = [entry.keys[start : start + KEY_BYTES] for start in starts]
-            self._good += len(line)
+            self._last_keys = [entry.keys[start : start + KEY_BYTES] for start in starts]
+            self.keys.update(self._last_keys)
+            self._last_start = self._end
+            self._end += len(line)
 
-    def settle(self, journal: bytes, written: int | None) -> None:
-        """Confirm or discard the last part. `written` is the number of the last part in the
-        journal; None = the journal is unavailable, and then nothing may be written.
+    def begin(self, journal: bytes, written: int) -> None:
+        """Prepare for writing: remove an incomplete last line, and a last part whose unit is not in
+        the journal. `written` is the number of the last part in the journal.
 
-        A list that belongs to another journal, which no longer exists, is ignored.
+        A list that belongs to another journal, which no longer exists, is removed.
         """
-        if written is None or (self.journal == journal.hex() and self.part <= written):
-            self.keys.update(self._doubtful)
-        elif self.journal != journal.hex():
+        if self.journal != journal.hex():
             self.keys.clear()
-            self.part = 0
-            self._good = 0
-        self._doubtful = []
-        self.part = max(self.part, written or 0)
-
-    def begin(self, journal: bytes) -> None:
-        """Prepare for writing: truncate an incomplete last line."""
+            self._end = 0
+        elif self.part > written:
+            self.keys.difference_update(self._last_keys)
+            self._end = self._last_start
+        self.part = written
         fd = open_own(self.path, os.O_WRONLY | os.O_CREAT, 0o600)
         with open(fd, "wb") as file:
             os.fchmod(fd, 0o600)
-            file.truncate(self._good)
-        if not self._good:
+            file.truncate(self._end)
+        if not self._end:
             self._write(journal=journal.hex())
 
     def intend(self, keys: list[Key]) -> int:
@@ -447,7 +424,6 @@ class Ledger:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        self._good += len(line)
 
 
 # --- rows that are set aside -------------------------------------------------------------------
@@ -456,8 +432,8 @@ class Ledger:
 def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path | None:
     """Write the rows that the plan sets aside. Returns the file, or None if there are none.
 
-    `pause` is called between two rows and may raise; the file is deleted then. Raises SourceError,
-    OSError.
+    The file has the first unused name, unless an existing file of that kind is identical. `pause`
+    is called between two rows and may raise; the file is deleted then. Raises SourceError, OSError.
     """
     if not plan.set_aside:
         return None
@@ -473,23 +449,15 @@ def write_aside(plan: Plan, directory: Path, pause: Callable[[], None]) -> Path 
                 )
             file.flush()
             os.fsync(file.fileno())
-        return _keep(temporary, directory, plan.kind)
-    finally:
-        temporary.unlink(missing_ok=True)
-
-
-def _keep(temporary: Path, directory: Path, kind: str) -> Path:
-    """Rename the file to the first unused name, unless an existing file of that kind is
-    identical."""
-    path = directory / f"set-aside-{kind}.jsonl"
-    for number in itertools.count(2):
+        path = directory / f"set-aside-{plan.kind}.jsonl"
+        numbers = itertools.count(2)
+        while path.exists() and not filecmp.cmp(path, temporary, shallow=False):
+            path = directory / f"set-aside-{plan.kind}-{next(numbers)}.jsonl"
         if not path.exists():
             temporary.rename(path)
-        elif not filecmp.cmp(path, temporary, shallow=False):
-            path = path.with_name(f"set-aside-{kind}-{number}.jsonl")
-            continue
-        break
-    return path
+        return path
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 def _encodable(value: object) -> object:

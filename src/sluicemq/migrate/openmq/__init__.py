@@ -69,9 +69,8 @@ from sluicemq.migrate.configuration import (
     number,
     positive,
 )
-from sluicemq.migrate.openmq.destinations import OVERFLOW, consumer_limits
-from sluicemq.migrate.openmq.store import KIND, read_store
-from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.openmq.store import KIND, OVERFLOW, consumer_limits, read_store
+from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import Damage, SourceError
 from sluicemq.model.access import Operation, Permission, is_pattern, is_user_name
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
@@ -278,7 +277,7 @@ def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> 
     plan = settings.plan
     name = settings.take("imq.instancename", str, instance)
     if name.isascii() and name.isprintable() and " " not in name and name:
-        plan.set("jmq.instance", name[:64], "the instance's name")
+        plan.settings["jmq.instance"] = name[:64], "the instance's name"
     settings.apply(_RULES)
     active = settings.take("imq.autocreate.queue.maxNumActiveConsumers", number, -1)
     standing_by = settings.take("imq.autocreate.queue.maxNumBackupConsumers", number, 0)
@@ -366,8 +365,18 @@ def _unescaped(raw: str, place: str) -> str:
 # --- users and rules ---------------------------------------------------------------------------
 
 VERSION: Final = "JMQFileAccessControlModel/100"
-ADMIN: Final = "admin"
-"""Members of this group may use the admin service regardless of the rules."""
+UNRESTRICTED: Final = b"""\
+connection.NORMAL.allow.user=*
+connection.ADMIN.allow.group=admin
+queue.*.produce.allow.user=*
+queue.*.consume.allow.user=*
+queue.*.browse.allow.user=*
+topic.*.produce.allow.user=*
+topic.*.consume.allow.user=*
+queue.create.allow.user=*
+topic.create.allow.user=*
+"""
+"""Rules of a broker without access control: only the group `admin` may administer it."""
 ALL: Final = "*"
 MOST_NAMED: Final = 500
 """Maximum number of permissions of a user that name individual destinations."""
@@ -391,7 +400,7 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
     passwd = _file(settings, instance, "imq.user_repository.file", "passwd")
     if passwd is None:
         return
-    rules = None
+    rules = AccessRules(parse(UNRESTRICTED, "without access control"))
     if settings.take("imq.accesscontrol.enabled", is_true, True):
         prefix = "imq.accesscontrol.file"
         access_control = _file(settings, instance, prefix, "accesscontrol.properties")
@@ -493,11 +502,11 @@ def read_rules(file: Path, plan: Plan) -> AccessRules:
     return AccessRules(values)
 
 
-def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules | None) -> None:
-    """Add users to the plan. Without rules everyone may do everything except administer."""
+def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) -> None:
+    """Add users to the plan."""
     now = int(time.time())
-    known = {*plan.destinations, *plan.counts} | (rules.named if rules else set())
-    for rule in rules.wildcards if rules else ():
+    known = {*plan.destinations, *plan.counts, *rules.named}
+    for rule in rules.wildcards:
         plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
     for account in accounts:
         if not account.active:
@@ -507,23 +516,17 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules |
         else:
             record = UserRecord(
                 digest=account.digest,
-                superuser=(
-                    rules.allows(account, "connection.*", "connection.ADMIN")
-                    if rules
-                    else account.group == ADMIN
-                ),
+                superuser=rules.allows(account, "connection.*", "connection.ADMIN"),
                 permissions=tuple(_permissions(plan, account, rules, known)),
                 created=now,
                 updated=now,
             )
-            plan.users.append(NewUser(account.name, record))
+            plan.users.setdefault(account.name, record)
 
 
 def _permissions(
-    plan: Plan, account: OpenmqAccount, rules: AccessRules | None, known: set[Address]
+    plan: Plan, account: OpenmqAccount, rules: AccessRules, known: set[Address]
 ) -> list[Permission]:
-    if rules is None:
-        return [Permission(ALL, frozenset({*_OPERATIONS.values(), Operation.CREATE}))]
     if not rules.allows(account, "connection.*", "connection.NORMAL"):
         plan.leave(
             "permission",

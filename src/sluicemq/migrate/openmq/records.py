@@ -278,6 +278,13 @@ class ParsedObject(dict[str, Any]):
         return [each for each in self.more if isinstance(each, ParsedObject)]
 
 
+def uid_number(value: object, where: str) -> int:
+    """Parse the number of a ConsumerUID, or of a TransactionUID. Raises Damage."""
+    if not isinstance(value, ParsedObject) or len(value.written) < 8:
+        raise Damage(f"{where}: a consumer or a transaction has no number")
+    return int.from_bytes(value.written[:8], "big", signed=True)
+
+
 def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
     """Read the first objects of a stream; return them and the position after the last. Raises
     Damage."""
@@ -288,11 +295,11 @@ def read_objects(data: bytes, count: int, where: str) -> tuple[list[Any], int]:
     return [reader.content(0) for _ in range(count)], cursor.position
 
 
+@dataclass(slots=True, eq=False)
 class _ObjectReader:
-    def __init__(self, cursor: ByteReader) -> None:
-        self._cursor = cursor
-        self._handles: list[Any] = []
-        self._left = MAX_OBJECTS
+    _cursor: ByteReader
+    _handles: list[Any] = field(default_factory=list)
+    _left: int = MAX_OBJECTS
 
     def content(self, depth: int) -> Any:
         """Read one value; `_END` at the end of a class's own data."""

@@ -1,4 +1,5 @@
-"""The file store: messages that Open MQ would recover from it at its start.
+"""The file store: destinations, durable subscriptions and the messages that Open MQ would recover
+from it at its start.
 
 destination, interest ──┐
 message/…  ─────────────┼─> index of the messages ──> plan
@@ -18,33 +19,39 @@ no effect, as in Open MQ.
 
 The transactions are applied to the index as Open MQ does at its start: first the incomplete ones
 saved by a checkpoint, then the log; or the state files of stores without that log.
+
+| attribute of a destination    | here                                                             |
+|-------------------------------|------------------------------------------------------------------|
+| countLimit, memoryLimit       | max_messages, max_bytes                                          |
+| msgSizeLimit                  | max_message_bytes                                                |
+| limit (behaviour)             | overflow                                                         |
+| maxActiveCount,               | active_consumers; max_consumers, if there may not be any number  |
+| maxFailoverCount              | that stand by                                                    |
+| useDMQ                        | dead letters go to mq.sys.dmq                                    |
+| maxPrefetch                   | how much a consumer asks for is the listener's `prefetch`        |
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from struct import iter_unpack, unpack_from
-from typing import Final, NamedTuple
+from typing import Final, TypeVar
 
-from sluicemq.migrate.openmq.destinations import (
-    AUTOMATIC,
-    INTERNAL,
-    TEMPORARY,
-    destination_of,
-    read_subscription,
-    unique_name,
-)
+import msgspec
+
 from sluicemq.migrate.openmq.records import (
     VRFILE,
     Faults,
+    MapEntry,
     StoredItem,
     entries,
     stored_items,
     tolerating,
+    uid_number,
 )
 from sluicemq.migrate.openmq.transactions import (
     COMMITTED,
@@ -62,15 +69,27 @@ from sluicemq.migrate.openmq.transactions import (
     read_log,
     read_states,
 )
-from sluicemq.migrate.plan import Plan, PreparedTransaction, SourceMessage, key_of
+from sluicemq.migrate.plan import (
+    Plan,
+    PlannedSubscription,
+    PreparedTransaction,
+    SourceMessage,
+    key_of,
+)
 from sluicemq.migrate.source_files import Damage, SourceError, SourceFile
 from sluicemq.model.dead_letters import ATTEMPTS, DMQ_PREFIX, ORIGIN, REASON, TIME
-from sluicemq.model.destination import Address, Kind
+from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import Durability, Message, Property
-from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES
+from sluicemq.protocols.jmq.destinations import DEAD_MESSAGES, Pattern, is_wildcard
 from sluicemq.protocols.jmq.mapping import message_of
 from sluicemq.protocols.jmq.packets import MAGIC
+from sluicemq.protocols.jmq.subscriptions import (
+    DURABLE,
+    SHARED_DURABLE,
+    pattern_name,
+    subscription_name,
+)
 from sluicemq.protocols.jmq.wire import FIXED_SIZE, MAX_PACKET, Decoder, Limits, Packet
 
 KIND: Final = "openmq"
@@ -80,6 +99,20 @@ DELIVERED: Final = 1
 ACKNOWLEDGED: Final = 2
 QUEUE: Final = 0
 """Consumer number of a queue."""
+
+TEMPORARY: Final = 0x10
+AUTOMATIC: Final = 0x20
+INTERNAL: Final = 0x40
+
+OVERFLOW: Final = {
+    0: Overflow.BLOCK,
+    1: Overflow.DROP_OLDEST,
+    2: Overflow.REJECT,
+    3: Overflow.DROP_LOWEST,
+}
+"""Open MQ's limit behaviours: FLOW_CONTROL, REMOVE_OLDEST, REJECT_NEWEST, REMOVE_LOW_PRIORITY."""
+USUAL_PRODUCERS: Final = (100, -1, 0)
+USUAL_PREFETCH: Final = (1000, -1, 0)
 
 _MOST_INTERESTS: Final = 1_000_000
 _FIXED: Final = ">Ihhiq32s"
@@ -95,6 +128,7 @@ _REASONS: Final = {
     "UNDELIVERABLE": "max-attempts",
 }
 
+StoredT = TypeVar("StoredT", bound=msgspec.Struct)
 Id = tuple[str, bytes]
 """Key of a message in the store: its destination's unique name and its SysMessageID."""
 DIRECTORIES: Final = ("fs370", "fs350")
@@ -104,10 +138,167 @@ OLDER: Final = "filestore"
 _UNROUTED: Final = (
     "the broker ended before it had routed them to consumers; Open MQ drops them when it starts"
 )
+_UNSUBSCRIBED: Final = "their subscriptions do not exist any more"
 _FOREIGN: Final = (
     "it spans several brokers of a cluster; have it committed or rolled back before you move"
 )
 _UNCOMMITTED: Final = "they were sent in transactions that were never committed"
+
+
+# --- objects of the store, with the names of their Java fields ---------------------------------
+
+
+class DestinationUid(msgspec.Struct, rename="camel"):
+    """A DestinationUID: kind and name of a destination."""
+
+    is_queue: bool
+    name: str
+
+
+class SizeString(msgspec.Struct):
+    """A SizeString: a limit in bytes, -1 = none."""
+
+    bytes: int = -1
+
+
+class StoredDestination(msgspec.Struct, rename="camel"):
+    """A Queue or a Topic."""
+
+    uid: DestinationUid
+    type: int = 0
+    count_limit: int = 0
+    memory_limit: SizeString | None = None
+    msg_size_limit: SizeString | None = None
+    limit: int = 0
+    max_active_count: int = 0
+    max_failover_count: int = 0
+    use_dmq: bool = msgspec.field(name="useDMQ", default=False)
+    max_producer_limit: int = 0
+    max_prefetch: int = 0
+    validate_xml_schema: bool = msgspec.field(name="validateXMLSchemaEnabled", default=False)
+    override_ttl: bool = msgspec.field(name="overrideTTL", default=False)
+    override_priority: bool = msgspec.field(name="overrideP", default=False)
+
+
+class StoredSubscription(msgspec.Struct, rename="camel"):
+    """A Subscription, which is durable; its topic may be a wildcard."""
+
+    dest: DestinationUid
+    durable_name: str
+    client_id: str | None = msgspec.field(name="clientID", default=None)
+    selstr: str | None = None
+    no_local: bool = False
+    jmsshared: bool = False
+
+
+def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
+    try:
+        return msgspec.convert(entry.value, expected)
+    except msgspec.ValidationError:
+        raise Damage(f"{entry.where}: the record is not a {what}") from None
+
+
+# --- destinations ------------------------------------------------------------------------------
+
+
+def unique_name(address: Address) -> str:
+    """Return the name of a destination in the store, such as `Q:orders`, without slashes."""
+    return f"{address.kind.name[0]}:{address.name.replace('/', '_')}"
+
+
+def consumer_limits(active: int, standing_by: int) -> tuple[int, int]:
+    """Return active_consumers and max_consumers for numbers of active and of backup consumers;
+    -1 = unlimited."""
+    return max(0, active), active + standing_by if active > 0 and standing_by >= 0 else 0
+
+
+def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
+    """Read an entry of the list of destinations, and add it to the plan if an administrator created
+    it. Returns None for a temporary destination, whose messages are not migrated. Raises Damage."""
+    stored = _stored(entry, StoredDestination, "destination")
+    if not stored.uid.name:
+        raise Damage(f"{entry.where}: a destination has no name")
+    address = Address(Kind.QUEUE if stored.uid.is_queue else Kind.TOPIC, stored.uid.name)
+    if stored.type & TEMPORARY:
+        plan.leave("destination", str(address), "it is temporary, and its connection has gone")
+        return None
+    if not stored.type & INTERNAL:
+        _report_unsupported(plan, address, stored)
+    if not stored.type & (AUTOMATIC | INTERNAL):
+        active, most = consumer_limits(stored.max_active_count, stored.max_failover_count)
+        plan.destinations[address] = DestinationSettings(
+            max_messages=max(0, stored.count_limit),
+            max_bytes=_bytes(stored.memory_limit),
+            max_message_bytes=_bytes(stored.msg_size_limit),
+            overflow=OVERFLOW.get(stored.limit, Overflow.REJECT),
+            active_consumers=active,
+            max_consumers=most,
+            dead_letter=stored.use_dmq,
+            dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
+        )
+    return address
+
+
+def _bytes(limit: SizeString | None) -> int:
+    return max(0, limit.bytes) if limit is not None else 0
+
+
+def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination) -> None:
+    """Report the settings of a destination that have no equivalent."""
+    producers, prefetch = stored.max_producer_limit, stored.max_prefetch
+    overriding = stored.override_ttl or stored.override_priority
+    for applies, setting, reason in (
+        (
+            producers not in USUAL_PRODUCERS,
+            f"maxNumProducers={producers}",
+            "producers are not limited",
+        ),
+        (
+            prefetch not in USUAL_PREFETCH,
+            f"consumerFlowLimit={prefetch}",
+            "see `prefetch` of a listener",
+        ),
+        (stored.validate_xml_schema, "validateXMLSchemaEnabled", "bodies are not validated"),
+        (overriding, "overriding of headers", "see message_ttl"),
+    ):
+        if applies:
+            plan.leave("setting", f"{address}: {setting}", reason)
+
+
+# --- durable subscriptions ---------------------------------------------------------------------
+
+
+def read_subscription(
+    plan: Plan, entry: MapEntry, topics: list[str]
+) -> tuple[int, list[PlannedSubscription]]:
+    """Read an entry of the list of interests. Returns the number by which messages refer to it, and
+    its equivalents: one for each topic that a wildcard matches. Raises Damage."""
+    stored = _stored(entry, StoredSubscription, "durable subscription")
+    number = uid_number(entry.key, entry.where)
+    if stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
+        raise Damage(f"{entry.where}: the record is not a durable subscription")
+    client_id = stored.client_id or ""
+    topic = stored.dest.name
+    name = subscription_name(
+        SHARED_DURABLE if stored.jmsshared else DURABLE, client_id, stored.durable_name
+    )
+    exclude = client_id if stored.no_local else ""
+    names = {topic: name}
+    if is_wildcard(topic):
+        reason = "the wildcard stands for no topic that there is; its client subscribes again"
+        try:
+            matches = Pattern(topic).matches
+            names = {each: pattern_name(name, topic) for each in topics if matches(each)}
+        except ValueError as fault:
+            names, reason = {}, str(fault)
+        if not names:
+            plan.leave("subscription", f"{name} of topic {topic}", reason)
+    return number, [
+        PlannedSubscription(each, own, stored.selstr or "", exclude) for each, own in names.items()
+    ]
+
+
+# --- messages ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -140,14 +331,6 @@ class StoredMessage:
         return message_of_packet(self.packet(), where, self.address)
 
 
-class ImportDecision(NamedTuple):
-    """Delivery state of a message. `takers` as in SourceMessage; `reason`: why it is not ready."""
-
-    waits: bool
-    takers: dict[str, int] | None = None
-    reason: str = ""
-
-
 def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
     """Add the contents of the instance's store to the plan. Raises SourceError."""
     directory = next((instance / name for name in DIRECTORIES if (instance / name).is_dir()), None)
@@ -162,6 +345,7 @@ def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
         plan.leave("messages", "all", f"there is no {DIRECTORIES[0]} in {instance}: no file store")
 
 
+@dataclass(slots=True, eq=False)
 class _Store:
     """Reader of one store.
 
@@ -169,13 +353,12 @@ class _Store:
     _names      of subscriptions, by number and topic
     """
 
-    def __init__(self, plan: Plan, directory: Path, faults: Faults) -> None:
-        self._plan = plan
-        self._directory = directory
-        self._faults = faults
-        self._addresses: dict[str, Address] = {}
-        self._messages: dict[Id, StoredMessage] = {}
-        self._names: dict[int, dict[str, str]] = {}
+    _plan: Plan
+    _directory: Path
+    _faults: Faults
+    _addresses: dict[str, Address] = field(default_factory=dict)
+    _messages: dict[Id, StoredMessage] = field(default_factory=dict)
+    _names: dict[int, dict[str, str]] = field(default_factory=dict)
 
     def read(self) -> None:
         plan = self._plan
@@ -192,27 +375,19 @@ class _Store:
                     "no destination of the store has them: Open MQ would not deliver them either",
                 )
         prepared = [*self._replay(), *self._apply_states()]
-        self._fill_plan(self._take_branches(prepared))
+        self._take_branches(prepared)
+        self._fill_plan()
 
     # --- destinations and subscriptions --------------------------------------------------------
 
     def _read_destinations(self) -> None:
         plan = self._plan
         for entry in entries(self._directory / "destination", self._faults):
-            try:
-                destination = destination_of(plan, entry)
-            except Damage as fault:
-                self._faults(fault)
-                continue
-            address = destination.address
-            if destination.type & TEMPORARY:
-                reason = "it is temporary, and its connection has gone"
-                plan.leave("destination", str(address), reason)
-                continue
-            if not destination.type & (AUTOMATIC | INTERNAL):
-                plan.destinations[address] = destination.settings
-            unique = unique_name(address)
-            self._addresses[unique] = address
+            with tolerating(self._faults):
+                address = read_destination(plan, entry)
+                if address is not None:
+                    self._addresses[unique_name(address)] = address
+        for unique, address in self._addresses.items():
             items = self._directory / MESSAGES / _directory_name(unique)
             for item in stored_items(items, self._faults, plan.change_detector):
                 with tolerating(self._faults):
@@ -327,20 +502,18 @@ class _Store:
 
     # --- the plan ------------------------------------------------------------------------------
 
-    def _fill_plan(self, held: set[Id]) -> None:
+    def _fill_plan(self) -> None:
         plan = self._plan
         waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
         left: Counter[tuple[str, str]] = Counter()
-        for identity, stored in self._messages.items():
-            if identity in held:
-                continue
+        for stored in self._messages.values():
             with tolerating(self._faults):
-                decision = self._judge(stored)
-                if decision.waits:
-                    waiting.append((stored, decision.takers))
+                takers, reason = self._judge(stored)
+                if takers is None or takers:
+                    waiting.append((stored, takers))
                     plan.counts[stored.address] += 1
-                elif decision.reason:
-                    left[str(stored.address), decision.reason] += 1
+                elif reason:
+                    left[str(stored.address), reason] += 1
         waiting.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
         plan.waiting = lambda: self._imports(waiting)
         for (name, reason), count in left.items():
@@ -353,34 +526,32 @@ class _Store:
             with tolerating(self._faults):
                 yield _waiting(stored, takers)
 
-    def _judge(self, stored: StoredMessage) -> ImportDecision:
-        """Decide how a message is delivered. Raises Damage."""
+    def _judge(self, stored: StoredMessage) -> tuple[dict[str, int] | None, str]:
+        """Decide how a message is delivered. Returns its takers, as in SourceMessage; {} if it is
+        not imported, and then the reason, "" if it has none for the report. Raises Damage."""
         states = stored.states
         address = stored.address
         if not states:
             # the broker ended before the message was routed
             if stored.raw is None and not stored.message()[0].deliver_at:
-                return ImportDecision(False, None, _UNROUTED)
-            return ImportDecision(True, {"": 0} if address.kind is Kind.QUEUE else None)
+                return {}, _UNROUTED
+            return ({"": 0} if address.kind is Kind.QUEUE else None), ""
         if all(state == ACKNOWLEDGED for state in states.values()):
-            return ImportDecision(False)  # only its removal was missing
+            return {}, ""  # only its removal was missing
         # Open MQ stores only whether there was a delivery
         if address.kind is Kind.QUEUE:
-            return ImportDecision(True, {"": int(states.get(QUEUE) == DELIVERED)})
+            return {"": int(states.get(QUEUE) == DELIVERED)}, ""
         takers = {}
         for number, state in states.items():
             name = self._names.get(number, {}).get(address.name)
             if state != ACKNOWLEDGED and name is not None:
                 takers[name] = int(state == DELIVERED)
-        if not takers:
-            return ImportDecision(False, None, "their subscriptions do not exist any more")
-        return ImportDecision(True, takers)
+        return takers, _UNSUBSCRIBED
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_branches(self, prepared: list[LoggedTransaction]) -> set[Id]:
-        """Add the transactions. Returns the messages they have acknowledged, which are then
-        excluded from the others."""
+    def _take_branches(self, prepared: list[LoggedTransaction]) -> None:
+        """Add the transactions, and remove the messages they have acknowledged from the others."""
         plan = self._plan
         held: dict[Id, SourceMessage] = {}
         for transaction in prepared:
@@ -399,7 +570,8 @@ class _Store:
                 plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
                 held = acknowledged
         plan.counts.update(waiting.message.destination for waiting in held.values())
-        return set(held)
+        for identity in held:
+            del self._messages[identity]
 
     def _hold(
         self, ack: LoggedAck, held: dict[Id, SourceMessage]
@@ -412,7 +584,7 @@ class _Store:
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        takers = self._judge(stored).takers
+        takers, _ = self._judge(stored)
         if name is None or not takers or name not in takers:
             return None
         if identity not in held:

@@ -41,7 +41,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 from zlib import adler32
 
-from sluicemq.migrate.openmq.destinations import uid_number
 from sluicemq.migrate.openmq.records import (
     FILE_MAGIC,
     RECORD_MAGIC,
@@ -51,6 +50,7 @@ from sluicemq.migrate.openmq.records import (
     entries,
     stored_items,
     tolerating,
+    uid_number,
 )
 from sluicemq.migrate.source_files import ByteReader, ChangeDetector, Damage, SourceFile
 from sluicemq.protocols.jmq.wire import FIXED_SIZE

@@ -47,7 +47,7 @@ from sluicemq.migrate.configuration import (
     text,
     truth,
 )
-from sluicemq.migrate.plan import NewUser, Plan
+from sluicemq.migrate.plan import Plan
 from sluicemq.migrate.source_files import (
     Damage,
     SourceError,
@@ -440,8 +440,9 @@ def _take_token(settings: SourceSettings) -> None:
         now = int(time.time())
         digest = sha256(token.encode()).hexdigest()
         record = TokenRecord(id=digest[:8], sha256=digest, label="AuthToken", created=now)
-        user = UserRecord(superuser=True, tokens=(record,), created=now, updated=now)
-        plan.users.append(NewUser(TOKEN_USER, user))
+        plan.users[TOKEN_USER] = UserRecord(
+            superuser=True, tokens=(record,), created=now, updated=now
+        )
     elif token:
         plan.leave(
             "token", "AuthToken", "EnableAuthentication is off, so no client is asked for it"
@@ -529,14 +530,13 @@ def _read_users(plan: Plan, file: Path) -> int:
             if not is_user_name(user):
                 plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
-            record = UserRecord(
+            plan.users[user] = UserRecord(
                 password=_password(plan, user, column_text(stored)),
                 superuser=bool(superuser),
                 permissions=tuple(permissions.get(user, ())),
                 created=created if isinstance(created, int) and 0 <= created <= now else now,
                 updated=now,
             )
-            plan.users.append(NewUser(user, record))
     return found
 
 

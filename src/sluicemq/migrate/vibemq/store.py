@@ -234,12 +234,12 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     if not isinstance(values, dict):
         return None, f"{reason}; the queue is not created"
     readable: dict[str, object] = {}
+    options = QueueOptions()
     for key in _OPTIONS:
-        if key in values:
-            with suppress(ProtocolError):
-                read_written(msgspec.json.encode({**readable, key: values[key]}), NO_HEADERS)
-                readable[key] = values[key]
-    options = read_written(msgspec.json.encode(readable), NO_HEADERS).options()
+        given = msgspec.json.encode({**readable, key: values.get(key)})
+        with suppress(ProtocolError):
+            options = read_written(given, NO_HEADERS).options()
+            readable[key] = values.get(key)
     return options, f"{reason}; the queue has the default instead"
 
 
@@ -293,12 +293,13 @@ class _Store:
         for queue in self.queues.values():
             if queue.reason:
                 yield SetAsideRow("unreadable", queue.reason, queue.row)
-        surplus = {
-            name: count - self._capacity(column_text(name))
-            for name, count in connection.execute(
-                "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
-            )
-        }
+        surplus: Counter[bytes | None] = Counter()
+        for name, count in connection.execute(
+            "SELECT CAST(queue_name AS BLOB), COUNT(*) FROM messages GROUP BY 1"
+        ):
+            settings = self.options(column_text(name)).settings
+            if settings.overflow is Overflow.DROP_OLDEST and settings.max_messages:
+                surplus[name] = count - settings.max_messages
         tables: list[tuple[str, str, Callable[[dict[str, Any]], SourceMessage]]] = [
             ("messages", _MESSAGES.format(attempts=self.attempts), partial(self._message, surplus))
         ]
@@ -312,16 +313,9 @@ class _Store:
                 except UnimportableRow as fault:
                     yield SetAsideRow(fault.sort, str(fault), row)
 
-    def _capacity(self, name: str) -> int:
-        """Return the number of a queue's rows to import, the newest ones."""
-        settings = self.options(name).settings
-        if settings.overflow is not Overflow.DROP_OLDEST or not settings.max_messages:
-            return 1 << 62
-        return settings.max_messages
-
-    def _message(self, surplus: dict[bytes | None, int], row: dict[str, Any]) -> SourceMessage:
-        """Convert a row. `surplus` counts the rows of each queue that are dropped. Raises
-        UnimportableRow."""
+    def _message(self, surplus: Counter[bytes | None], row: dict[str, Any]) -> SourceMessage:
+        """Convert a row. `surplus` counts the rows of each queue that are dropped, which are its
+        oldest. Raises UnimportableRow."""
         size = row.pop("payload_bytes") or 0
         surplus[row["queue_name"]] -= 1
         if surplus[row["queue_name"]] >= 0:
