@@ -229,6 +229,23 @@ def test_the_settings_become_a_configuration(store: Store, migrate: Migrate, run
     assert listener["default_max_queue_size"] == 5
 
 
+def test_the_configured_database_precedes_the_usual_one(store: Store, migrate: Migrate) -> None:
+    store.message("a", "orders", "1")
+    live = Store(store.path.parent / "live.db")
+    for identity in ("b", "c"):
+        live.message(identity, "orders", "2")
+    settings(store, SqliteStorage={"DatabasePath": "live.db"})
+    assert migrate("vibemq", store.path.parent)["messages"]["imported"] == 2
+
+
+def test_redis_storage_does_not_fall_back_to_a_database(store: Store, migrate: Migrate) -> None:
+    store.message("a", "orders", "1")
+    settings(store, StorageType="Redis")
+    report = migrate("vibemq", store.path.parent)
+    assert report["messages"]["imported"] == 0
+    assert ("messages", "in Redis") in left(report)
+
+
 def test_old_token_still_works(store: Store, migrate: Migrate, tmp_path: Path) -> None:
     settings(store, EnableAuthentication=True, AuthToken="a shared secret")
     report = migrate("vibemq", store.path.parent)

@@ -113,16 +113,14 @@ def inspect_source(
         if settings is not None:
             raise SourceError(f"{source} and {settings}: name one settings file only")
         settings = source
-    elif store is None and (source / STORE).exists():
-        store = source / STORE
+    usual = source / STORE if (source / STORE).exists() else None
     if settings is None and (directory / SETTINGS).exists():
         settings = directory / SETTINGS
     values = read_layers(plan, directory, settings, environment, alone=alone)
-    if values is None and store is None:
+    if values is None and store is None and usual is None:
         raise SourceError(f"{source}: there is neither {SETTINGS} nor {STORE}")
     found = SourceSettings(plan, values or {})
-    if values is not None:
-        store = store_of(found, directory, store)
+    store = store_of(found, directory, store, usual)
     nearby = [directory, *(file.parent for file in (store, settings) if file is not None)]
     take_users(plan, users, nearby, found.values, without_users)
     if values is not None:
@@ -386,8 +384,10 @@ _REASONS: Final = {
 # --- settings ----------------------------------------------------------------------------------
 
 
-def store_of(settings: SourceSettings, directory: Path, named: Path | None) -> Path | None:
-    """Return the SQLite file: `named`, or the configured one. None = none is configured."""
+def store_of(
+    settings: SourceSettings, directory: Path, named: Path | None, usual: Path | None
+) -> Path | None:
+    """Return the SQLite file: `named`, the configured one, or `usual`. None = there is none."""
     kind = settings.take("vibemq.storagetype", text, "").lower()
     path = settings.take("vibemq.sqlitestorage.databasepath", text, "")
     if named is not None:
@@ -395,7 +395,8 @@ def store_of(settings: SourceSettings, directory: Path, named: Path | None) -> P
     if kind == "redis":
         settings.plan.leave("messages", "in Redis", "Redis storage is not covered: see the guide")
         return None
-    return beside(directory, path or STORE) if kind == "sqlite" or path else None
+    configured = beside(directory, path or STORE) if kind == "sqlite" or path else None
+    return configured if configured is not None and (configured.exists() or not usual) else usual
 
 
 def migrate_settings(settings: SourceSettings, directory: Path) -> None:
