@@ -197,7 +197,7 @@ class MsgliteSession:
                 # no response is about to acknowledge the received data, and a client with Nagle's
                 # algorithm on sends nothing more until it is acknowledged
                 self._transport.quick_ack()
-        elif self._pending or not decoder.idle:
+        elif self._pending or decoder.buffered or decoder.error is not None:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK:
                 self._channel.pause_reading(True)
@@ -259,9 +259,7 @@ class MsgliteSession:
         for consumer in (*self._retired, *self._window.consumers):
             self._broker.detach(consumer)
         self._retired.clear()
-        if self._query is not None:
-            self._spent.append(self._query)
-            self._query = None
+        self._cancel_waiting()
         self._remove_spent()
         self._holds &= ~(WAITING | FULL)
         self._run()
@@ -339,14 +337,21 @@ class MsgliteSession:
             self._channel.pause_reading(False)
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
-        """Process `>`: publish to the longest-waiting consumer, else to the end of the queue."""
+        """Process `>`: publish to the longest-waiting consumer, else to the end of the queue.
+
+        `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
+        LimitExceeded.
+        """
         destination = self._destinations.get(to)
         correlation = ""
         if destination is None or destination.removed:
             address, correlation = read_address(to)
-            destination = self._find_or_create(address, to)
+            destination = find_target(self._channel, address, CreatedBy.MSGLITE)
             if destination is None:
                 return  # a late reply
+            # a temporary destination receives only one message
+            if not destination.temporary and not to.startswith(ANSWER):
+                cache_target(self._destinations, to, destination)
         durability = self._durability
         queue = destination.queue
         if not timeout:
@@ -453,18 +458,6 @@ class MsgliteSession:
             name, self._channel.identity.creator, CreatedBy.MSGLITE
         ).queue
         self._broker.attach(queue, self, self._window, owner=self._replies)
-
-    def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
-        """Return the destination to publish to; None for a reply whose requester waits no longer.
-
-        `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
-        LimitExceeded.
-        """
-        destination = find_target(self._channel, address, CreatedBy.MSGLITE)
-        # a temporary destination receives only one message
-        if destination is not None and not destination.temporary and not to.startswith(ANSWER):
-            cache_target(self._destinations, to, destination)
-        return destination
 
     # --- from the broker ---------------------------------------------------------------------
 

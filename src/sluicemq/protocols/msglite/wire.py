@@ -124,11 +124,6 @@ class Decoder(FrameDecoder[Frame]):
         """True if a command has been received in part."""
         return bool(self._rest.strip(_BLANKS))
 
-    @property
-    def idle(self) -> bool:
-        """True if no input is left and there was no error."""
-        return not self._rest and self.error is None
-
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
         if not self._rest and len(data) <= _LONGEST_KEPT:
@@ -151,8 +146,7 @@ class Decoder(FrameDecoder[Frame]):
         while position < size:
             newline = find(b"\n", position)
             if newline < 0:
-                self._check_start(data[position : position + _START])
-                self._check_line(size - position)
+                self._check_start(data[position : position + _START], size - position)
                 break
             line = data[position:newline]
             head = lines.get(line) or self._read_line(line)
@@ -175,15 +169,14 @@ class Decoder(FrameDecoder[Frame]):
             position = end + 2
         return position
 
-    def _check_line(self, length: int) -> None:
-        if length > self._line_limit:
-            raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
-
-    def _check_start(self, start: bytes) -> None:
-        """Reject the beginning of a line whose first token is complete and no command."""
+    def _check_start(self, start: bytes, length: int) -> None:
+        """Reject a line, of `length` bytes so far, whose first token is complete and no command, or
+        that is too long."""
         token, blank, _ = start.translate(_TO_BLANK).lstrip(b" ").partition(b" ")
         if token and blank:
             self._kind(token)
+        if length > self._line_limit:
+            raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
 
     def _kind(self, token: bytes) -> int:
         """Return the command of a line's first token. Raises ProtocolError."""
@@ -195,8 +188,7 @@ class Decoder(FrameDecoder[Frame]):
     def _read_line(self, line: bytes) -> _Head | None:
         """Parse a line; None if it is blank. Raises ProtocolError, FrameTooLarge."""
         if len(line) > self._line_limit:
-            self._check_start(line[:_START])
-            self._check_line(len(line))
+            self._check_start(line[:_START], len(line))
         # bytes.split() would split at these two characters as well
         tokens = line.split() if b"\x0b" not in line and b"\x0c" not in line else _split(line)
         if not tokens:
