@@ -552,8 +552,7 @@ class Subscriptions:
 
     def acknowledge(self, identity: str) -> None:
         """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
-        delivery = self.by_token.take(identity)
-        while delivery is not None:
+        while (delivery := self.by_token.take(identity)) is not None:
             consumer = delivery.consumer
             subscriber = self.mine.get(consumer)
             if (
@@ -564,11 +563,6 @@ class Subscriptions:
                 if self.copies is None:
                     return
                 break
-            delivery = self.by_token.take(identity)
-        self._record_ack(identity)
-
-    def _record_ack(self, identity: str) -> None:
-        """Record an acknowledgement of the client, after it has been applied."""
         self.heard = self.connection.broker.clock.steady
         if self.copies is None:
             return
