@@ -269,14 +269,9 @@ class MsgliteSession:
         """Close the connection; send an administrator's reason as an error before."""
         if not stopping:
             self._refuse(reason)
-        elif self._holds & PARKED or any(frame[0] in (MESSAGE, QUERY) for frame in self._pending):
-            # an orderly close would confirm that all messages are accepted
-            self._publisher.end()
-            self._holds = CLOSED
-            self._pending.clear()
-            self._transport.abort(reason)
         else:
-            self._close(reason)
+            messages = any(frame[0] in (MESSAGE, QUERY) for frame in self._pending)
+            self._close(reason, lost=messages or self._holds & PARKED != 0)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
@@ -390,8 +385,7 @@ class MsgliteSession:
         broker.attach(reply.queue, self, Window(1, False), owner=self)
         self._holds |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
-        if self._holds & WAITING:
-            self._wait(timeout)
+        self._wait(timeout)
 
     def _wait(self, timeout: int) -> None:
         """Wait up to `timeout` seconds for the message of the current command."""
@@ -566,11 +560,11 @@ class MsgliteSession:
 
     def _refuse(self, text: str) -> None:
         """Send the error and close. Commands behind it are dropped."""
-        if not self._channel.closed and not self._holds & CLOSED:
-            self._transport.write((encode_error(text),))
+        self._channel.write([encode_error(text)])
         self._close(text)
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, lost: bool = False) -> None:
+        """Drop the pending commands and close. `lost`: messages are among them."""
         if self._holds & CLOSED:
             return
         self._holds = CLOSED
@@ -578,5 +572,10 @@ class MsgliteSession:
         self._publisher.end()
         self._alarm.cancel()
         self._cancel_waiting()
-        if self._channel.close():
+        if not self._channel.close():
+            return
+        if lost:
+            # an orderly close would confirm that all messages are accepted
+            self._transport.abort(reason)
+        else:
             self._transport.close(reason)
