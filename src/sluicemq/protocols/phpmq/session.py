@@ -66,7 +66,6 @@ from sluicemq.protocols.phpmq.mapping import (
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
     CONSUME,
-    DEAD_LETTER,
     REQUEUE,
     SEND,
     Decoder,
@@ -331,7 +330,7 @@ class PhpmqSession:
             self._broker.detach(consumer)
 
     def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
-        """Requeue or dead-letter a message, whichever consumer holds it."""
+        """Process REQUEUE or DEAD_LETTER of a message, whichever consumer holds it."""
         broker = self._broker
         subscription = self._find(queue)
         sequence = self._ids.decode(message_id)
@@ -339,7 +338,7 @@ class PhpmqSession:
             return
         if kind == REQUEUE:
             broker.requeue(subscription, sequence, expiration_after(ttl, broker.clock.wall))
-        elif kind == DEAD_LETTER:
+        else:
             # forced: the original broker drops the message, here it can be browsed and redriven
             broker.dead_letter(subscription, sequence, "client", force=True)
 

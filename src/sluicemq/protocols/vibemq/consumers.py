@@ -204,10 +204,12 @@ class Subscriber:
     # --- deliveries --------------------------------------------------------------------------
 
     def measure(self) -> None:
-        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
+        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume.
+
+        The subscription has a queue.
+        """
         consumer = self.consumer
-        if consumer is None:
-            return
+        assert consumer is not None
         self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
         if self._bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
@@ -339,8 +341,7 @@ class Subscriber:
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
-        if consumer is None:
-            return
+        assert consumer is not None  # its end cancels the timer
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
         left = [item for item in behind if unacked.get(item.sequence) is item]
