@@ -385,7 +385,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         """Connect, declare queues and restore subscriptions."""
         target = self.target
         connection = ClientConnection(
-            self._limits, target.timeout, self.prefetch, self._arrived, self.lost
+            self._limits,
+            target.timeout,
+            self.prefetch,
+            target.threshold,
+            self._arrived,
+            self.lost,
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
@@ -397,7 +402,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
                 target.compression,
             )
             await connection.log_in(hello, target.compression)
-            connection.threshold = target.threshold
             for declaration in self._queues:
                 conflict = Conflict.IGNORE if self._established else declaration.conflict
                 await self._declare(connection, declaration, conflict)
