@@ -133,7 +133,6 @@ class MsgliteSession:
         "_query",
         "_replies",
         "_retired",
-        "_running",
         "_sent",
         "_spent",
         "_transport",
@@ -163,7 +162,6 @@ class MsgliteSession:
         self._decoder = Decoder(limits or Limits())
         self._pending: deque[Frame] = deque()
         self._holds = 0
-        self._running = False
         self._held_bytes = 0
         self._destinations: dict[bytes, Destination] = {}
         """Destinations that this connection may publish to, by address."""
@@ -290,9 +288,6 @@ class MsgliteSession:
 
     def _run(self) -> None:
         """Process pending commands, up to one that has to wait."""
-        if self._running:
-            return
-        self._running = True
         pending = self._pending
         try:
             while pending and not self._holds:
@@ -312,8 +307,6 @@ class MsgliteSession:
                         self._close("")
         except (BrokerError, AccessDenied) as error:
             self._refuse(str(error))
-        finally:
-            self._running = False
         if not self._holds and not self._channel.closed:
             self._run_dry()
 

@@ -206,11 +206,7 @@ class Decoder(FrameDecoder[Frame]):
                 raise FrameTooLarge(
                     f"a body of {length} bytes is announced, the limit is {self._body_limit}"
                 )
-            timeout = _number(tokens[2], "timeout")
-            self.commanded = True
-            frame: Frame = (kind, timeout if timeout > 0 else 0, tuple(tokens[3:]), b"")
-            if count == 4:
-                return length, frame  # not cached: each reply address is different
+            frame: Frame = (kind, max(0, _number(tokens[2], "timeout")), tuple(tokens[3:]), b"")
         elif kind == READY:
             if not 2 <= count <= 1 + MAX_ADDRESSES:
                 raise _wrong_count(kind, count, "2 to 9", ": a timeout and 1 to 8 addresses")
@@ -221,7 +217,8 @@ class Decoder(FrameDecoder[Frame]):
             frame = (kind, 0, (), b"")
         self.commanded = True
         head = length, frame
-        if len(line) <= _LONGEST_KEPT:
+        # lines with a reply address are not cached: each reply address is different
+        if len(line) <= _LONGEST_KEPT and (count != 4 or kind != MESSAGE):
             if len(self._lines) >= _MOST_LINES:
                 self._lines.clear()
                 self._commands.clear()
@@ -244,8 +241,7 @@ def _number(token: bytes, name: str) -> int:
     if not digits.isdigit():
         raise ProtocolError(f"the {name} {_show(token)} is not a number")
     # int() rejects numbers of thousands of digits, even leading zeros
-    if len(digits) > 19:
-        digits = digits.lstrip(b"0") or b"0"
+    digits = digits.lstrip(b"0") or b"0"
     value = int(digits) if len(digits) <= 19 else MAX_TIMEOUT + 1
     if value > MAX_TIMEOUT:
         raise ProtocolError(f"the {name} is out of range")
