@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from typing import Any, Generic, TypeVar
 
-from sluicemq.clients.transport import ClientTransport, Decoder, FrameT, again, time_limit
+from sluicemq.clients.transport import ClientTransport, Decoder, FrameT, again, fail, time_limit
 from sluicemq.model.errors import ClientError
 
 ResponseT = TypeVar("ResponseT")
@@ -97,12 +97,9 @@ class RequestTransport(ClientTransport[FrameT], Generic[FrameT, ResponseT]):
         def receive(_: Hashable, response: ResponseT | ClientError) -> None:
             if then is not None and not isinstance(response, ClientError):
                 then(response)
-            if future.done():
-                return
             if isinstance(response, ClientError):
-                future.set_exception(response)
-                future.exception()  # asyncio logs nothing if the caller has been cancelled
-            else:
+                fail(future, response)
+            elif not future.done():
                 future.set_result(response)
 
         self.expect(identity, receive)

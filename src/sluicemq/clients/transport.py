@@ -65,10 +65,10 @@ def again(error: ClientError) -> ClientError:
 
 
 def fail(future: asyncio.Future[Any], error: ClientError) -> None:
-    """Fail a future with an error like `error`, unless it is done. asyncio logs nothing if no
-    caller awaits it any more."""
+    """Fail a future with an error, unless it is done. asyncio logs nothing if no caller awaits it
+    any more."""
     if not future.done():
-        future.set_exception(again(error))
+        future.set_exception(error)
         future.exception()
 
 

@@ -21,6 +21,7 @@ from sluicemq.clients.transport import (
     ALWAYS,
     Backoff,
     ReconnectingClient,
+    again,
     fail,
     reason_of,
     time_limit,
@@ -124,7 +125,7 @@ class Requests:
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
                 for waiting in self._waiting.values():
-                    fail(waiting, lost)
+                    fail(waiting, again(lost))
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged
