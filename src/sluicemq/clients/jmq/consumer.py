@@ -101,7 +101,7 @@ class Consumer(AsyncClient):
         session = self._session
         while True:
             if session.transaction:
-                await session.confirmations.wait_for_capacity(session.client.outstanding)
+                await session.confirmations.pending.wait_for_capacity(session.client.outstanding)
             await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()

@@ -149,7 +149,7 @@ class Producer(AsyncClient):
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.wait_for_capacity(session.client.outstanding)
+        await session.confirmations.pending.wait_for_capacity(session.client.outstanding)
         while not (route.credit.is_open and channel.credit.is_open):
             await route.credit.wait(channel.timeout)
             await channel.credit.wait(channel.timeout)

@@ -264,7 +264,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         elif kind == PacketType.PING:
             if packet.flags & packets.A:
                 self.write(encode_reply(PacketType.PING_REPLY, packet.consumer_id, Status.OK))
-        elif kind == PacketType.AUTHENTICATE_REQUEST and packet.consumer_id not in self._pending:
+        elif kind == PacketType.AUTHENTICATE_REQUEST and packet.consumer_id not in self.pending:
             # it follows HELLO_REPLY; further rounds replace the reply to AUTHENTICATE
             if not self._challenge.done():
                 self._challenge.set_result(packet)

@@ -227,7 +227,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         identity = id or self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.wait_for_capacity(self.outstanding)
+        await connection.pending.wait_for_capacity(self.outstanding)
         await connection.request(identity, data)
         return identity
 
@@ -362,7 +362,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             await self.confirm()
             if connection is not None and connection.lost is None:
                 with suppress(RequestTimeout):
-                    await connection.wait_for_capacity(1)
+                    await connection.pending.wait_for_capacity(1)
         finally:
             self._finish(ConnectionLost("the client is closed"))
             if connection is not None:

@@ -144,7 +144,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         Raises as `request`, also for a message sent before; ValueError.
         """
         packed = await self._packed(data)
-        await self.wait_for_capacity(most)
+        await self.pending.wait_for_capacity(most)
         confirmations.expect(self, identity)
         await self.send(packed)
         confirmations.check()
@@ -173,7 +173,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held >= self._prefetch and not self._pending:
+        if self._held >= self._prefetch and not self.pending:
             transport.pause_reading()
         else:
             transport.resume_reading()
