@@ -85,7 +85,7 @@ _ENCODING: Final = 4
 
 class Subscriber:
     """Subscription to a queue name. It survives the queue's deletion and resumes once the queue
-    exists again.
+    exists again. `attach` comes first, and sets what depends on the queue.
 
     consumer  broker consumer; None while there is no queue
     pauses    reasons for which it delivers nothing
@@ -113,16 +113,10 @@ class Subscriber:
     def __init__(self, subscriptions: Subscriptions, name: str) -> None:
         self.name = name
         self.consumer: Consumer | None = None
-        self.timeout = 0
         self._queue = name.encode()
         self._subscriptions = subscriptions
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
-        self._topic = False
-        self._unsettled = True
-        """Deliveries stay unacked until the client acknowledges them."""
-        self._bytes = 0
-        self.pauses = DeliveryPauses(self._broker)
         self._behind: list[Delivery] = []
         """Deliveries from one whose large frame is being encoded onwards."""
         self._awaited: LargeKey | None = None
@@ -145,6 +139,7 @@ class Subscriber:
             member = settings.retain_without_subscriptions and not settings.auto_ack
             subscription = broker.subscribe(destination, connection.name, member=member)
         self._unsettled = not settings.auto_ack
+        """Deliveries stay unacked until the client acknowledges them."""
         self.timeout = 0
         if self._unsettled:
             self.timeout = settings.ack_timeout or connection.options.ack_timeout
