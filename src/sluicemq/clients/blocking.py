@@ -14,7 +14,7 @@ number of tasks may use its asyncio client.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import ExitStack, nullcontext, suppress
 from functools import cache
@@ -111,11 +111,11 @@ class Blocking:
         return self._view(self._loop.call(function, *args, **options))
 
     def _view(self, value: Any) -> Any:
-        if isinstance(value, AsyncIterator):
+        if isinstance(value, AsyncGenerator):
             return self._iterate(value)
         return Blocking(self._loop, value) if _has_asyncio_methods(value.__class__) else value
 
-    def _iterate(self, items: AsyncIterator[object]) -> Iterator[Any]:
+    def _iterate(self, items: AsyncGenerator[object]) -> Iterator[Any]:
         async def following() -> object:
             return await anext(items, _END)
 
@@ -123,9 +123,8 @@ class Blocking:
             while (item := self._call(following)) is not _END:
                 yield item
         finally:
-            if isinstance(items, AsyncGenerator):
-                with suppress(ConnectionLost):
-                    self._call(items.aclose)
+            with suppress(ConnectionLost):
+                self._call(items.aclose)
 
 
 class BlockingClient(Blocking):

@@ -37,7 +37,7 @@ from math import ceil
 from typing import Any, Final, Self
 
 from sluicemq.clients import urls
-from sluicemq.clients.transport import AsyncClient, ClientTransport, fail
+from sluicemq.clients.transport import AsyncClient, ClientTransport, again, fail
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestRefused, RequestTimeout
 from sluicemq.protocols.msglite.wire import (
@@ -198,8 +198,8 @@ class _Connection(ClientTransport[Frame]):
     def release(self, reason: ClientError) -> None:
         for request in self.requests:
             self._raised = self._raised or not request.answer.done()
-            fail(request.begun, reason)
-            fail(request.answer, reason)
+            fail(request.begun, again(reason))
+            fail(request.answer, again(reason))
         self.requests.clear()
 
     def leave(self, transport: asyncio.Transport) -> None:

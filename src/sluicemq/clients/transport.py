@@ -65,10 +65,10 @@ def again(error: ClientError) -> ClientError:
 
 
 def fail(future: asyncio.Future[Any], error: ClientError) -> None:
-    """Fail a future with an error like `error`, unless it is done. asyncio logs nothing if no
-    caller awaits it any more."""
+    """Fail a future with an error, unless it is done. asyncio logs nothing if no caller awaits it
+    any more."""
     if not future.done():
-        future.set_exception(again(error))
+        future.set_exception(error)
         future.exception()
 
 
@@ -154,13 +154,12 @@ class ClientTransport(asyncio.Protocol, ABC, Generic[FrameT]):
     async def send(self, data: bytes) -> None:
         """Queue bytes, and wait while too many are queued. Raises as `write`; RequestTimeout."""
         self.write(data)
-        if self._writable.is_set():
-            return
-        async with time_limit(
-            self.timeout, f"the broker has accepted no data for {self.timeout} s"
-        ):
-            await self._writable.wait()
-        self.check()
+        if not self._writable.is_set():
+            async with time_limit(
+                self.timeout, f"the broker has accepted no data for {self.timeout} s"
+            ):
+                await self._writable.wait()
+            self.check()
 
     async def close(self) -> None:
         """Send what is queued, and wait until the broker has closed. Raises RequestTimeout."""

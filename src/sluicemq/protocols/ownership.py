@@ -16,7 +16,7 @@ management API (`may_administer_...`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from sluicemq.broker import Broker, Subscription, Transaction
 from sluicemq.model.access import Identity, Operation
@@ -47,9 +47,7 @@ def may_use_subscription(identity: Identity, subscription: Subscription) -> bool
 
 def may_use_transaction(identity: Identity, transaction: Transaction) -> bool:
     """Return whether the user may list, join or end the transaction."""
-    if identity.superuser or transaction.owner:
-        return may_use(identity, transaction.owner, ())
-    return _has_all(identity, _rights(transaction))
+    return may_use(identity, transaction.owner, _rights(transaction))
 
 
 def claim_transaction(identity: Identity, transaction: Transaction) -> None:
@@ -74,18 +72,18 @@ def may_administer_subscription(identity: Identity, subscription: Subscription) 
 def may_administer_transaction(identity: Identity, transaction: Transaction) -> bool:
     """Return whether the user may list and end the transaction in the management API."""
     return may_use_transaction(identity, transaction) or _has_all(
-        identity, {(Operation.MANAGE, name) for _, name in _rights(transaction)}
+        identity, ((Operation.MANAGE, name) for _, name in _rights(transaction))
     )
 
 
-def _rights(transaction: Transaction) -> set[Right]:
-    """Return the rights needed to publish and acknowledge the transaction's messages.
+def _rights(transaction: Transaction) -> Iterator[Right]:
+    """Yield the rights needed to publish and acknowledge the transaction's messages.
 
     Any user that knows a temporary destination's name may publish to it.
     """
     sent, acked = transaction.touched()
-    rights = {(Operation.PRODUCE, name) for name in sent if not is_temporary(name)}
-    return rights | {(Operation.CONSUME, name) for name in acked}
+    yield from ((Operation.PRODUCE, name) for name in sent if not is_temporary(name))
+    yield from ((Operation.CONSUME, name) for name in acked)
 
 
 def _has_all(identity: Identity, rights: Iterable[Right]) -> bool:

@@ -450,7 +450,7 @@ def test_an_answer_that_does_not_come() -> None:
                 await call
         await client.create_queue("q")  # the connection goes on
         assert client._connection is not None
-        assert not client._connection._pending
+        assert not client._connection.pending
         await client.close()
 
     def answer(frame: Frame) -> list[Frame]:

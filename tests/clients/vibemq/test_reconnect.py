@@ -241,7 +241,7 @@ def test_no_more_are_outstanding_than_may_be() -> None:
             one.cancel()
             await asyncio.wait([publishing, one])
             assert client._connection is not None
-            assert not client._connection._pending
+            assert not client._connection.pending
 
     script(scenario, saying(wire.PUBLISH))
 

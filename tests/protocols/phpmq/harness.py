@@ -19,11 +19,11 @@ def encode_dispatch(
     dispatch_version: int = 2,
     newline: bytes = b"",
 ) -> bytes:
-    """Encode a dispatch (type 003). Version 1 has no TTL packet."""
-    chunks: list[bytes] = []
-    encoder = wire.DispatchEncoder(queue, newline)
-    encoder.add(chunks, body, message_id, -1 if dispatch_version == 1 else ttl)
-    return b"".join(chunks)
+    """Encode a dispatch (type 003) with a message id of any length. Version 1 has no TTL packet."""
+    packets = [(wire.QUEUE_NAME, queue), (wire.CONTENT, body), (wire.MESSAGE_ID, message_id)]
+    if dispatch_version != 1 and ttl >= 0:
+        packets.append((wire.TIME_TO_LIVE, b"%d" % ttl))
+    return wire._message(wire.DISPATCH, newline, packets)
 
 
 class Harness(SessionHarness):

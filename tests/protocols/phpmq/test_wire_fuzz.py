@@ -89,7 +89,9 @@ def test_byte_by_byte(
 
 @given(
     names,
-    st.lists(st.tuples(bodies, ids, st.just(-1) | numbers), max_size=8),
+    st.lists(
+        st.tuples(bodies, st.binary(min_size=32, max_size=32), st.just(-1) | numbers), max_size=8
+    ),
     newlines,
 )
 def test_what_a_server_writes_a_client_reads(

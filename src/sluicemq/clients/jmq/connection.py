@@ -21,6 +21,7 @@ from sluicemq.clients.transport import (
     ALWAYS,
     Backoff,
     ReconnectingClient,
+    again,
     fail,
     reason_of,
     time_limit,
@@ -63,12 +64,12 @@ def choose(services: list[Service], name: str) -> Service:
 
 
 class Requests:
-    """Request-reply exchange over one session with a temporary reply queue."""
+    """Request-reply exchange over one session with a temporary reply queue.
 
-    def __init__(
-        self, session: Session, queue: Address, consumer: Consumer, producer: Producer
-    ) -> None:
-        self._session = session
+    Pending requests fail with ConnectionLost when the session is closed.
+    """
+
+    def __init__(self, queue: Address, consumer: Consumer, producer: Producer) -> None:
         self._queue = queue
         self._producer = producer
         self._waiting: dict[str, asyncio.Future[JmqMessage]] = {}
@@ -79,7 +80,7 @@ class Requests:
         """Create the reply queue with its consumer and a producer. Raises ClientError."""
         queue = await session.temporary_queue()
         consumer = await session.consumer(queue)
-        return cls(session, queue, consumer, await session.producer())
+        return cls(queue, consumer, await session.producer())
 
     async def ask(
         self,
@@ -124,17 +125,12 @@ class Requests:
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
                 for waiting in self._waiting.values():
-                    fail(waiting, lost)
+                    fail(waiting, again(lost))
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged
             if reply is not None and not reply.done():
                 reply.set_result(message)
-
-    async def close(self) -> None:
-        """Close the session; pending requests fail with ConnectionLost. Raises as Session.close."""
-        await self._session.close()
-        await self._task
 
 
 class JmqClient(ReconnectingClient[RequestChannel, Target]):
@@ -328,16 +324,13 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
         """
         channel = self._connection if self._end is None else None
         failure: ClientError | None = None
-        parts: list[Requests | Session] = [*self._sessions]
-        if self._requests is not None:
-            parts.insert(0, self._requests)
         try:
             if channel is not None:
                 with suppress(ConnectionLost):
                     await channel.request(PacketType.STOP)
-            for part in parts:
+            for session in [*self._sessions]:
                 try:
-                    await part.close()
+                    await session.close()
                 except ClientError as error:
                     failure = failure or error
             if channel is not None:

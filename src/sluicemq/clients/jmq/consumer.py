@@ -16,7 +16,7 @@ from sluicemq.clients.jmq.request_channel import (
     declare,
     number,
 )
-from sluicemq.clients.transport import AsyncClient, Inbox, time_limit
+from sluicemq.clients.transport import AsyncClient, Inbox
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import ClientError, ConnectionLost, RequestTimeout
 from sluicemq.protocols.java import Long
@@ -101,7 +101,7 @@ class Consumer(AsyncClient):
         session = self._session
         while True:
             if session.transaction:
-                await session.confirmations.wait_for_capacity(session.client.outstanding)
+                await session.confirmations.pending.wait_for_capacity(session.client.outstanding)
             await self._inbox.wait(timeout, self._is_ready)
             if self._back:
                 return self._back.popleft()
@@ -296,8 +296,8 @@ class Browser:
                 check(reply)
         identity = number(reply, "JMQConsumerID")
         size = BATCH * SYSID_SIZE
-        inbox: asyncio.Queue[Packet] = asyncio.Queue()
-        channel.inboxes[identity] = inbox.put_nowait
+        inbox = Inbox[Packet]()
+        channel.inboxes[identity] = inbox.put
         try:
             for at in range(0, len(reply.body), size):
                 answer = await channel.request(
@@ -308,17 +308,13 @@ class Browser:
                 )
                 last = number(answer, "JMQStatus") == Status.NOT_FOUND
                 while not last:
-                    packet = await _next(inbox, channel)
+                    try:
+                        await inbox.wait(channel.timeout)
+                    except RequestTimeout:
+                        channel.check()  # the connection may be lost
+                        raise
+                    packet = inbox.messages.popleft()
                     last = bool(packet.flags & packets.L)
                     yield Message(packet)
         finally:
             channel.inboxes.pop(identity, None)
-
-
-async def _next(inbox: asyncio.Queue[Packet], channel: RequestChannel) -> Packet:
-    try:
-        async with time_limit(channel.timeout, f"no message in {channel.timeout} s"):
-            return await inbox.get()
-    except RequestTimeout:
-        channel.check()
-        raise

@@ -19,13 +19,14 @@ from sluicemq.clients.jmq.messages import (
     properties_of,
 )
 from sluicemq.clients.jmq.request_channel import (
+    TAKEN,
     Credit,
     RequestChannel,
     SessionState,
+    check,
     declare,
     number,
 )
-from sluicemq.clients.requests import Confirmations
 from sluicemq.clients.transport import AsyncClient
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConnectionLost, ProtocolError
@@ -148,7 +149,7 @@ class Producer(AsyncClient):
         session = self._session
         channel = await session.ready()
         route = await self._route(channel, to)
-        await session.confirmations.wait_for_capacity(session.client.outstanding)
+        await session.confirmations.pending.wait_for_capacity(session.client.outstanding)
         while not (route.credit.is_open and channel.credit.is_open):
             await route.credit.wait(channel.timeout)
             await channel.credit.wait(channel.timeout)
@@ -180,17 +181,12 @@ class Producer(AsyncClient):
             now + round(options.ttl * 1000) if options.ttl else 0,
             sysid,
         )
-        wait = wait and options.persistent
-        confirmations = Confirmations[Packet](channel.timeout) if wait else session.confirmations
-        if options.persistent:
-            confirmations.expect(channel, identity)
-        try:
+        if wait and options.persistent:
+            check(await channel.ask(identity, head + content), TAKEN)
+        else:
+            if options.persistent:
+                session.confirmations.expect(channel, identity)
             await channel.send(head + content)
-            if wait:
-                await confirmations.wait_for_all()
-        finally:
-            if wait:
-                confirmations.forget()
         return sysid_text(sysid)
 
     async def send_all(self, bodies: Iterable[object], **options: Any) -> int:

@@ -12,7 +12,7 @@ from typing import Final
 from sluicemq.clients.jmq.messages import properties_of
 from sluicemq.clients.jmq.target import Target
 from sluicemq.clients.requests import Confirmations, RequestTransport
-from sluicemq.clients.transport import ReconnectingClient, broken, fail, time_limit
+from sluicemq.clients.transport import ReconnectingClient, again, broken, fail, time_limit
 from sluicemq.model.destination import Address, is_jms_temporary
 from sluicemq.model.errors import (
     ClientError,
@@ -33,7 +33,7 @@ from sluicemq.protocols.jmq.wire import (
 )
 
 _OK: Final = (Status.OK,)
-_TAKEN: Final = (Status.OK, Status.NOT_MODIFIED)
+TAKEN: Final = (Status.OK, Status.NOT_MODIFIED)
 """Successful statuses of messages. NOT_MODIFIED: the broker has already received the message."""
 
 
@@ -201,7 +201,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
 
     def failure_of(self, response: Packet) -> ClientError | None:
         """Return the failure of a message or an acknowledgement, if the reply reports one."""
-        return failure_of(response, _TAKEN)
+        return failure_of(response, TAKEN)
 
     def notify(
         self,
@@ -264,7 +264,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         elif kind == PacketType.PING:
             if packet.flags & packets.A:
                 self.write(encode_reply(PacketType.PING_REPLY, packet.consumer_id, Status.OK))
-        elif kind == PacketType.AUTHENTICATE_REQUEST and packet.consumer_id not in self._pending:
+        elif kind == PacketType.AUTHENTICATE_REQUEST and packet.consumer_id not in self.pending:
             # it follows HELLO_REPLY; further rounds replace the reply to AUTHENTICATE
             if not self._challenge.done():
                 self._challenge.set_result(packet)
@@ -280,7 +280,7 @@ class RequestChannel(RequestTransport[Packet, Packet]):
         """Fail all pending requests and wake all waiting senders."""
         for credit in (self.credit, *self.producers.values()):
             credit.grant(-1)  # a waiting sender fails on its next send
-        fail(self._challenge, reason)
+        fail(self._challenge, again(reason))
         super().release(reason)
 
     def discard(self) -> None:

@@ -449,7 +449,7 @@ class Session(SessionState, AsyncClient):
     async def _end(self, channel: RequestChannel) -> None:
         self._flush(channel)
         try:
-            await self.confirmations.wait_for_capacity(1)
+            await self.confirmations.pending.wait_for_capacity(1)
         finally:
             if self.transaction:
                 channel.notify(

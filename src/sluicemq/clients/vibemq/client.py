@@ -227,7 +227,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         identity = id or self._new_id()
         data = commands.encode_publish(identity, queue, payload, headers)
         connection = await self.ready()
-        await connection.wait_for_capacity(self.outstanding)
+        await connection.pending.wait_for_capacity(self.outstanding)
         await connection.request(identity, data)
         return identity
 
@@ -362,7 +362,7 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
             await self.confirm()
             if connection is not None and connection.lost is None:
                 with suppress(RequestTimeout):
-                    await connection.wait_for_capacity(1)
+                    await connection.pending.wait_for_capacity(1)
         finally:
             self._finish(ConnectionLost("the client is closed"))
             if connection is not None:
@@ -385,7 +385,12 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         """Connect, declare queues and restore subscriptions."""
         target = self.target
         connection = ClientConnection(
-            self._limits, target.timeout, self.prefetch, self._arrived, self.lost
+            self._limits,
+            target.timeout,
+            self.prefetch,
+            target.threshold,
+            self._arrived,
+            self.lost,
         )
         try:
             await connection.dial(host, port, target.path or None, self._ssl)
@@ -397,7 +402,6 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
                 target.compression,
             )
             await connection.log_in(hello, target.compression)
-            connection.threshold = target.threshold
             for declaration in self._queues:
                 conflict = Conflict.IGNORE if self._established else declaration.conflict
                 await self._declare(connection, declaration, conflict)

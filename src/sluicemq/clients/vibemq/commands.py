@@ -32,7 +32,7 @@ from sluicemq.protocols.vibemq.queues import (
     mode_name,
     read_written,
 )
-from sluicemq.protocols.vibemq.wire import ERROR, NO_HEADERS, Frame
+from sluicemq.protocols.vibemq.wire import NO_HEADERS, Frame
 
 ABSENT: Final = msgspec.UNSET
 """Payload of a message without payload. `None` is the JSON value `null`."""
@@ -106,9 +106,7 @@ def connect(
 
 
 def agreed(answer: Frame, offered: Collection[Compression]) -> Compression:
-    """Return the negotiated compression. Raises CommandRefused, ConnectionLost."""
-    if answer.type == ERROR:
-        raise refusal(answer)
+    """Return the negotiated compression. `answer` is no error frame. Raises ConnectionLost."""
     if answer.type != wire.CONNECT_ACK:
         reason = answer.headers.get("reason", "") if answer.type == wire.DISCONNECT else ""
         raise ConnectionLost(reason or "the peer does not speak VibeMQ")

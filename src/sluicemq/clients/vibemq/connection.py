@@ -115,12 +115,13 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         limits: Limits,
         timeout: float,
         prefetch: int,
+        threshold: int,
         deliver: Callable[[ClientConnection, Frame], None],
         lost: Callable[[ClientConnection, ClientError], None],
     ) -> None:
         super().__init__(Decoder(limits), timeout, lost)
         self.compression = Compression.NONE
-        self.threshold = THRESHOLD
+        self._threshold = threshold
         self._prefetch = prefetch
         self._held = 0
         self._deliver = deliver
@@ -143,7 +144,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         Raises as `request`, also for a message sent before; ValueError.
         """
         packed = await self._packed(data)
-        await self.wait_for_capacity(most)
+        await self.pending.wait_for_capacity(most)
         confirmations.expect(self, identity)
         await self.send(packed)
         confirmations.check()
@@ -153,7 +154,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
 
         Large frames are compressed in another thread. Raises ValueError if it is too long.
         """
-        how, threshold = self.compression, self.threshold
+        how, threshold = self.compression, self._threshold
         if len(data) <= LARGE or how is Compression.NONE:
             return commands.packed(data, how, threshold)
         return await asyncio.to_thread(commands.packed, data, how, threshold)
@@ -172,7 +173,7 @@ class ClientConnection(RequestTransport[Frame, Frame]):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        if self._held >= self._prefetch and not self._pending:
+        if self._held >= self._prefetch and not self.pending:
             transport.pause_reading()
         else:
             transport.resume_reading()

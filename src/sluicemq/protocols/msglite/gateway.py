@@ -123,8 +123,7 @@ class GatewaySession:
     @property
     def login(self) -> Login:
         """DONE after the head of the request: the protocol has no logins."""
-        reader = self._reader
-        return Login.DONE if reader.has_head or self._state is not _State.READING else Login.NONE
+        return Login.DONE if self._reader.has_head else Login.NONE
 
     def discard_input(self) -> None:
         """Drop the unfinished request."""

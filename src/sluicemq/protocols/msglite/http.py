@@ -235,8 +235,7 @@ class RequestReader:
         method, url, protocol = map(_text, self._first)
         headers = {_text(name): _text(value) for name, value in self._headers.items()}
         body = bytes(self._rest)
-        self._rest.clear()
-        self.buffered = 0
+        self.discard()
         self.request = GatewayRequest(method, url, protocol, headers, body)
 
 

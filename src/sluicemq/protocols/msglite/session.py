@@ -133,7 +133,6 @@ class MsgliteSession:
         "_query",
         "_replies",
         "_retired",
-        "_running",
         "_sent",
         "_spent",
         "_transport",
@@ -163,7 +162,6 @@ class MsgliteSession:
         self._decoder = Decoder(limits or Limits())
         self._pending: deque[Frame] = deque()
         self._holds = 0
-        self._running = False
         self._held_bytes = 0
         self._destinations: dict[bytes, Destination] = {}
         """Destinations that this connection may publish to, by address."""
@@ -197,7 +195,7 @@ class MsgliteSession:
                 # no response is about to acknowledge the received data, and a client with Nagle's
                 # algorithm on sends nothing more until it is acknowledged
                 self._transport.quick_ack()
-        elif self._pending or not decoder.idle:
+        elif self._pending or decoder.buffered or decoder.error is not None:
             self._held_bytes += len(data)
             if self._held_bytes > _MOST_HELD_BACK:
                 self._channel.pause_reading(True)
@@ -259,9 +257,7 @@ class MsgliteSession:
         for consumer in (*self._retired, *self._window.consumers):
             self._broker.detach(consumer)
         self._retired.clear()
-        if self._query is not None:
-            self._spent.append(self._query)
-            self._query = None
+        self._cancel_waiting()
         self._remove_spent()
         self._holds &= ~(WAITING | FULL)
         self._run()
@@ -271,14 +267,9 @@ class MsgliteSession:
         """Close the connection; send an administrator's reason as an error before."""
         if not stopping:
             self._refuse(reason)
-        elif self._holds & PARKED or any(frame[0] in (MESSAGE, QUERY) for frame in self._pending):
-            # an orderly close would confirm that all messages are accepted
-            self._publisher.end()
-            self._holds = CLOSED
-            self._pending.clear()
-            self._transport.abort(reason)
         else:
-            self._close(reason)
+            messages = any(frame[0] in (MESSAGE, QUERY) for frame in self._pending)
+            self._close(reason, lost=messages or self._holds & PARKED != 0)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""
@@ -297,9 +288,6 @@ class MsgliteSession:
 
     def _run(self) -> None:
         """Process pending commands, up to one that has to wait."""
-        if self._running:
-            return
-        self._running = True
         pending = self._pending
         try:
             while pending and not self._holds:
@@ -319,8 +307,6 @@ class MsgliteSession:
                         self._close("")
         except (BrokerError, AccessDenied) as error:
             self._refuse(str(error))
-        finally:
-            self._running = False
         if not self._holds and not self._channel.closed:
             self._run_dry()
 
@@ -339,14 +325,21 @@ class MsgliteSession:
             self._channel.pause_reading(False)
 
     def _send(self, timeout: int, body: bytes, to: bytes, reply: bytes = b"") -> None:
-        """Process `>`: publish to the longest-waiting consumer, else to the end of the queue."""
+        """Process `>`: publish to the longest-waiting consumer, else to the end of the queue.
+
+        `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
+        LimitExceeded.
+        """
         destination = self._destinations.get(to)
         correlation = ""
         if destination is None or destination.removed:
             address, correlation = read_address(to)
-            destination = self._find_or_create(address, to)
+            destination = find_target(self._channel, address, CreatedBy.MSGLITE)
             if destination is None:
                 return  # a late reply
+            # a temporary destination receives only one message
+            if not destination.temporary and not to.startswith(ANSWER):
+                cache_target(self._destinations, to, destination)
         durability = self._durability
         queue = destination.queue
         if not timeout:
@@ -385,8 +378,7 @@ class MsgliteSession:
         broker.attach(reply.queue, self, Window(1, False), owner=self)
         self._holds |= WAITING
         self._send(timeout, body, to, encode_name(reply.name))
-        if self._holds & WAITING:
-            self._wait(timeout)
+        self._wait(timeout)
 
     def _wait(self, timeout: int) -> None:
         """Wait up to `timeout` seconds for the message of the current command."""
@@ -453,18 +445,6 @@ class MsgliteSession:
             name, self._channel.identity.creator, CreatedBy.MSGLITE
         ).queue
         self._broker.attach(queue, self, self._window, owner=self._replies)
-
-    def _find_or_create(self, address: Address, to: bytes) -> Destination | None:
-        """Return the destination to publish to; None for a reply whose requester waits no longer.
-
-        `to` is the address as the client has written it. Raises AccessDenied, DestinationNotFound,
-        LimitExceeded.
-        """
-        destination = find_target(self._channel, address, CreatedBy.MSGLITE)
-        # a temporary destination receives only one message
-        if destination is not None and not destination.temporary and not to.startswith(ANSWER):
-            cache_target(self._destinations, to, destination)
-        return destination
 
     # --- from the broker ---------------------------------------------------------------------
 
@@ -573,11 +553,11 @@ class MsgliteSession:
 
     def _refuse(self, text: str) -> None:
         """Send the error and close. Commands behind it are dropped."""
-        if not self._channel.closed and not self._holds & CLOSED:
-            self._transport.write((encode_error(text),))
+        self._channel.write([encode_error(text)])
         self._close(text)
 
-    def _close(self, reason: str) -> None:
+    def _close(self, reason: str, *, lost: bool = False) -> None:
+        """Drop the pending commands and close. `lost`: messages are among them."""
         if self._holds & CLOSED:
             return
         self._holds = CLOSED
@@ -585,5 +565,10 @@ class MsgliteSession:
         self._publisher.end()
         self._alarm.cancel()
         self._cancel_waiting()
-        if self._channel.close():
+        if not self._channel.close():
+            return
+        if lost:
+            # an orderly close would confirm that all messages are accepted
+            self._transport.abort(reason)
+        else:
             self._transport.close(reason)

@@ -124,11 +124,6 @@ class Decoder(FrameDecoder[Frame]):
         """True if a command has been received in part."""
         return bool(self._rest.strip(_BLANKS))
 
-    @property
-    def idle(self) -> bool:
-        """True if no input is left and there was no error."""
-        return not self._rest and self.error is None
-
     def feed(self, data: bytes) -> list[Frame]:
         """Decode received bytes and return the complete frames. Never raises."""
         if not self._rest and len(data) <= _LONGEST_KEPT:
@@ -151,8 +146,7 @@ class Decoder(FrameDecoder[Frame]):
         while position < size:
             newline = find(b"\n", position)
             if newline < 0:
-                self._check_start(data[position : position + _START])
-                self._check_line(size - position)
+                self._check_start(data[position : position + _START], size - position)
                 break
             line = data[position:newline]
             head = lines.get(line) or self._read_line(line)
@@ -175,15 +169,14 @@ class Decoder(FrameDecoder[Frame]):
             position = end + 2
         return position
 
-    def _check_line(self, length: int) -> None:
-        if length > self._line_limit:
-            raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
-
-    def _check_start(self, start: bytes) -> None:
-        """Reject the beginning of a line whose first token is complete and no command."""
+    def _check_start(self, start: bytes, length: int) -> None:
+        """Reject a line, of `length` bytes so far, whose first token is complete and no command, or
+        that is too long."""
         token, blank, _ = start.translate(_TO_BLANK).lstrip(b" ").partition(b" ")
         if token and blank:
             self._kind(token)
+        if length > self._line_limit:
+            raise FrameTooLarge(f"the command line is longer than {self._line_limit} bytes")
 
     def _kind(self, token: bytes) -> int:
         """Return the command of a line's first token. Raises ProtocolError."""
@@ -195,8 +188,7 @@ class Decoder(FrameDecoder[Frame]):
     def _read_line(self, line: bytes) -> _Head | None:
         """Parse a line; None if it is blank. Raises ProtocolError, FrameTooLarge."""
         if len(line) > self._line_limit:
-            self._check_start(line[:_START])
-            self._check_line(len(line))
+            self._check_start(line[:_START], len(line))
         # bytes.split() would split at these two characters as well
         tokens = line.split() if b"\x0b" not in line and b"\x0c" not in line else _split(line)
         if not tokens:
@@ -214,11 +206,7 @@ class Decoder(FrameDecoder[Frame]):
                 raise FrameTooLarge(
                     f"a body of {length} bytes is announced, the limit is {self._body_limit}"
                 )
-            timeout = _number(tokens[2], "timeout")
-            self.commanded = True
-            frame: Frame = (kind, timeout if timeout > 0 else 0, tuple(tokens[3:]), b"")
-            if count == 4:
-                return length, frame  # not cached: each reply address is different
+            frame: Frame = (kind, max(0, _number(tokens[2], "timeout")), tuple(tokens[3:]), b"")
         elif kind == READY:
             if not 2 <= count <= 1 + MAX_ADDRESSES:
                 raise _wrong_count(kind, count, "2 to 9", ": a timeout and 1 to 8 addresses")
@@ -229,7 +217,8 @@ class Decoder(FrameDecoder[Frame]):
             frame = (kind, 0, (), b"")
         self.commanded = True
         head = length, frame
-        if len(line) <= _LONGEST_KEPT:
+        # lines with a reply address are not cached: each reply address is different
+        if len(line) <= _LONGEST_KEPT and (count != 4 or kind != MESSAGE):
             if len(self._lines) >= _MOST_LINES:
                 self._lines.clear()
                 self._commands.clear()
@@ -252,8 +241,7 @@ def _number(token: bytes, name: str) -> int:
     if not digits.isdigit():
         raise ProtocolError(f"the {name} {_show(token)} is not a number")
     # int() rejects numbers of thousands of digits, even leading zeros
-    if len(digits) > 19:
-        digits = digits.lstrip(b"0") or b"0"
+    digits = digits.lstrip(b"0") or b"0"
     value = int(digits) if len(digits) <= 19 else MAX_TIMEOUT + 1
     if value > MAX_TIMEOUT:
         raise ProtocolError(f"the {name} is out of range")

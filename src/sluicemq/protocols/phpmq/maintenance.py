@@ -14,6 +14,7 @@ pages of output, which would fill the broker's memory if the client does not rea
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from heapq import nlargest
 from itertools import islice
 from typing import Final, Protocol
@@ -57,7 +58,6 @@ class MaintenanceSession(NoConsumers):
         "_channel",
         "_ids",
         "_input",
-        "_page",
         "_purging",
         "_timer",
         "_transport",
@@ -79,8 +79,8 @@ class MaintenanceSession(NoConsumers):
         self._unsent = False
         self._purging = 0
         """Queues of the latest command that are not purged yet; its response and others wait."""
-        self._page: Callable[[], str] | None = None
         self._timer = Alarm(transport)
+        """Next refresh of the page, while there is one."""
         self._write(screen.welcome(vitals.version) + screen.PROMPT)
 
     # --- from the connection -----------------------------------------------------------------
@@ -144,7 +144,7 @@ class MaintenanceSession(NoConsumers):
         """Stop refreshing."""
         self._channel.close()
         self._input.clear()
-        self._stop()
+        self._timer.cancel()
 
     def disconnect(self, reason: str, *, stopping: bool = False) -> None:
         """Write the reason and close."""
@@ -180,11 +180,11 @@ class MaintenanceSession(NoConsumers):
     def _command(self, line: str) -> None:
         words = line.split(None, 1)
         if not words:
-            if self._page is None:
+            if self._timer.timer is None:
                 self._write(screen.PROMPT)
             return
         argument = words[1].strip(" \t'\"") if len(words) > 1 else ""
-        self._stop()
+        self._timer.cancel()
         try:
             response = self._carry_out(words[0], argument, line)
         except AccessDenied as error:
@@ -255,19 +255,10 @@ class MaintenanceSession(NoConsumers):
     # --- pages -------------------------------------------------------------------------------
 
     def _refresh(self, page: Callable[[], str]) -> None:
-        self._page = page
-        self._draw()
-
-    def _draw(self) -> None:
-        page = self._page
-        if page is not None:
-            if not self._channel.congested:
-                self._write(page())
-            self._timer.set(REFRESH_SECONDS, self._draw)
-
-    def _stop(self) -> None:
-        self._page = None
-        self._timer.cancel()
+        """Write a page now, unless the client reads too slowly, and from now on regularly."""
+        if not self._channel.congested:
+            self._write(page())
+        self._timer.set(REFRESH_SECONDS, partial(self._refresh, page))
 
     def _monitor(self) -> str:
         queues = [_figures(destination) for destination in self._queues()]
@@ -335,7 +326,7 @@ class MaintenanceSession(NoConsumers):
     def _close(self, reason: str) -> None:
         if self._channel.close():
             self._input.clear()
-            self._stop()
+            self._timer.cancel()
             self._transport.close(reason)
 
 

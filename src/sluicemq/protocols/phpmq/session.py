@@ -66,7 +66,6 @@ from sluicemq.protocols.phpmq.mapping import (
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
     CONSUME,
-    DEAD_LETTER,
     REQUEUE,
     SEND,
     Decoder,
@@ -331,7 +330,7 @@ class PhpmqSession:
             self._broker.detach(consumer)
 
     def _return(self, kind: int, queue: bytes, message_id: bytes, ttl: int) -> None:
-        """Requeue or dead-letter a message, whichever consumer holds it."""
+        """Process REQUEUE or DEAD_LETTER of a message, whichever consumer holds it."""
         broker = self._broker
         subscription = self._find(queue)
         sequence = self._ids.decode(message_id)
@@ -339,7 +338,7 @@ class PhpmqSession:
             return
         if kind == REQUEUE:
             broker.requeue(subscription, sequence, expiration_after(ttl, broker.clock.wall))
-        elif kind == DEAD_LETTER:
+        else:
             # forced: the original broker drops the message, here it can be browsed and redriven
             broker.dead_letter(subscription, sequence, "client", force=True)
 
@@ -371,7 +370,8 @@ class PhpmqSession:
             return None, ""
         sequence = self._ids.decode(queue[len(ANSWER) :]) if queue.startswith(ANSWER) else 0
         if sequence:
-            request = self._held(sequence)
+            delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
+            request = None if delivery is None else self._broker.read(delivery)
             if request is None or request.reply_to is None:
                 return None, ""
             destination = find_target(self._channel, request.reply_to, CreatedBy.PHPMQ)
@@ -398,11 +398,6 @@ class PhpmqSession:
             encoder = DispatchEncoder(queue, self._decoder.newline)
             encoder.add(chunks, b"", b"%b%016x" % (self._ids.prefix, 0), ttl)
             self._transport.write(chunks)
-
-    def _held(self, sequence: int) -> Message | None:
-        """Return a message that is unacked on this connection, or None."""
-        delivery = None if self._consumer is None else self._consumer.unacked.get(sequence)
-        return None if delivery is None else self._broker.read(delivery)
 
     # --- back-pressure -----------------------------------------------------------------------
 
@@ -433,18 +428,16 @@ class PhpmqSession:
 
     def _go_on(self, frames: list[Frame]) -> None:
         """Publish the waiting sends, process the frames behind them, and resume reading."""
-        if (self._waiting or self._waiting_probes) and not self._send_waiting():
+        if not self._send_waiting():
             if self._publisher.parked:
                 self._channel.hold(frames, _size(frames))
             elif not self._channel.closed:
                 self._handle(frames)
-            return
-        if not self._handle(frames) or self._channel.closed:
-            return
-        if self._channel.ended:
-            self._close_when_durable()
-        else:
-            self._channel.pause_reading(False)
+        elif self._handle(frames) and not self._channel.closed:
+            if self._channel.ended:
+                self._close_when_durable()
+            else:
+                self._channel.pause_reading(False)
 
     def _wait_for_space(self, destination: Destination, message: Message) -> None:
         """Add a send to those that wait, because the journal's disk is nearly full."""
@@ -537,10 +530,9 @@ class PhpmqSession:
         """Subscribe to the new queue of the same name when the queue is deleted.
 
         Unacked messages are gone with the old queue. If the queue may not be created again, the
-        connection closes, as it would for a consume request.
+        connection closes, as it would for a consume request. `consumer` is the subscription's: the
+        broker forgets a consumer that it detaches.
         """
-        if consumer is not self._consumer:
-            return
         self._consumer = None
         self._pauses.engines.clear()
         try:

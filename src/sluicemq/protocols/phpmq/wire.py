@@ -388,7 +388,7 @@ class DispatchEncoder:
     def add(self, chunks: list[bytes], body: bytes, message_id: bytes, ttl: int) -> None:
         """Append one dispatch to `chunks`.
 
-        `ttl`: seconds left, 0 = for ever, -1 = no TTL packet (version 1).
+        `message_id` has 32 bytes. `ttl`: seconds left, 0 = for ever, -1 = no TTL packet: version 1.
         """
         newline = self._newline
         length = len(body)
@@ -408,8 +408,4 @@ class DispatchEncoder:
             ending = newline + _packet(TIME_TO_LIVE, b"%d" % ttl, newline)
         chunks.append(prefix)
         chunks.append(body)
-        if len(message_id) == 32:
-            chunks.append(self._identity + message_id + ending)
-        else:
-            size = len(message_id)
-            chunks.append(b"%bP03%029d%b%b%b" % (newline, size, newline, message_id, ending))
+        chunks.append(self._identity + message_id + ending)

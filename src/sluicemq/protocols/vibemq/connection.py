@@ -258,14 +258,14 @@ class VibemqConnection:
         name = frame.queue
         address = read_address(name)
         destination = self.broker.destinations.find(address)
-        if destination is not None and is_queue_name(name) and not destination.temporary:
-            destination = None
-        if destination is None and is_temporary(address.name):
+        if destination is not None and destination.temporary:
+            pass  # any client that knows its name may use it
+        elif is_temporary(address.name):
             raise DestinationNotFound(f"{name} is no longer waited for")
-        if destination is None:
+        elif destination is None or is_queue_name(name):
             self.demand(frame, Operation.PRODUCE)
             destination = self.creation.find_or_create(name, self.channel.identity.creator)
-        elif not destination.temporary:  # any client that knows a temporary one's name may use it
+        else:
             self.channel.demand(Operation.PRODUCE, destination.name)
         target = (destination, AckTemplate(name.encode()))
         cache_target(self.targets, name, target)

@@ -85,7 +85,7 @@ _ENCODING: Final = 4
 
 class Subscriber:
     """Subscription to a queue name. It survives the queue's deletion and resumes once the queue
-    exists again.
+    exists again. `attach` comes first, and sets what depends on the queue.
 
     consumer  broker consumer; None while there is no queue
     pauses    reasons for which it delivers nothing
@@ -113,16 +113,10 @@ class Subscriber:
     def __init__(self, subscriptions: Subscriptions, name: str) -> None:
         self.name = name
         self.consumer: Consumer | None = None
-        self.timeout = 0
         self._queue = name.encode()
         self._subscriptions = subscriptions
         self._connection = subscriptions.connection
         self._broker = self._connection.broker
-        self._topic = False
-        self._unsettled = True
-        """Deliveries stay unacked until the client acknowledges them."""
-        self._bytes = 0
-        self.pauses = DeliveryPauses(self._broker)
         self._behind: list[Delivery] = []
         """Deliveries from one whose large frame is being encoded onwards."""
         self._awaited: LargeKey | None = None
@@ -145,6 +139,7 @@ class Subscriber:
             member = settings.retain_without_subscriptions and not settings.auto_ack
             subscription = broker.subscribe(destination, connection.name, member=member)
         self._unsettled = not settings.auto_ack
+        """Deliveries stay unacked until the client acknowledges them."""
         self.timeout = 0
         if self._unsettled:
             self.timeout = settings.ack_timeout or connection.options.ack_timeout
@@ -204,10 +199,12 @@ class Subscriber:
     # --- deliveries --------------------------------------------------------------------------
 
     def measure(self) -> None:
-        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume."""
+        """Recompute the unacked bytes, which the broker may have reduced, and suspend or resume.
+
+        The subscription has a queue.
+        """
         consumer = self.consumer
-        if consumer is None:
-            return
+        assert consumer is not None
         self._bytes = sum(delivery.size for delivery in consumer.unacked.values())
         if self._bytes >= self._connection.options.window_bytes:
             self.pauses.pause(_FULL)
@@ -339,8 +336,7 @@ class Subscriber:
         if isinstance(frame, Exception):
             raise frame
         consumer = self.consumer
-        if consumer is None:
-            return
+        assert consumer is not None  # its end cancels the timer
         unacked = consumer.unacked
         behind, self._behind = self._behind, []
         left = [item for item in behind if unacked.get(item.sequence) is item]
@@ -552,8 +548,7 @@ class Subscriptions:
 
     def acknowledge(self, identity: str) -> None:
         """Acknowledge the oldest delivery of that id that a consumer of `mine` holds."""
-        delivery = self.by_token.take(identity)
-        while delivery is not None:
+        while (delivery := self.by_token.take(identity)) is not None:
             consumer = delivery.consumer
             subscriber = self.mine.get(consumer)
             if (
@@ -564,11 +559,6 @@ class Subscriptions:
                 if self.copies is None:
                     return
                 break
-            delivery = self.by_token.take(identity)
-        self._record_ack(identity)
-
-    def _record_ack(self, identity: str) -> None:
-        """Record an acknowledgement of the client, after it has been applied."""
         self.heard = self.connection.broker.clock.steady
         if self.copies is None:
             return

@@ -223,9 +223,8 @@ class LargeDeliveries:
         return frame
 
     def keep(self, key: LargeKey, frame: bytes) -> None:
-        """Add a frame to the cache."""
-        if key not in self._kept:
-            self._kept_bytes += _ENTRY + len(frame)
+        """Add a frame to the cache, which does not have it."""
+        self._kept_bytes += _ENTRY + len(frame)
         self._kept[key] = frame
         while self._kept_bytes > KEPT_BYTES:
             _, oldest = self._kept.popitem(last=False)

@@ -186,16 +186,13 @@ class VibemqSession:
 
     def _submit_large(self, large: Unpacker, limit: int, memory: int) -> None:
         work = partial(read_large, self._decoder, large, limit)
-        job = self._offload.submit(work, self._has_read, memory)
+        job = self._offload.submit(work, partial(self._has_read, large), memory)
         if job.done is not None:
             self._large = job
 
-    def _has_read(self, result: Frame | Exception | None) -> None:
+    def _has_read(self, large: Unpacker, result: Frame | Exception | None) -> None:
         """Process the result of reading the large frame; None = it needs more memory."""
         self._large = None
-        large = self._decoder.large
-        if large is None or self._channel.closed:
-            return
         if result is None:
             self._submit_large(large, 0, 2 * self._options.unpacked)
         else:
