@@ -1,17 +1,7 @@
 """Options of a read: their names, defaults and syntax, which of them exclude each other, and the
-columns of its rows.
+columns of its rows (docs/pipeline/source.md).
 
-Options that Spark's Kafka source has are written as there, and mean the same. A destination is
-written as in all options: a queue by its name, a topic as `topic:NAME`. It is a Kafka topic with
-the single partition 0, and the offset of a message is its sequence number.
-
-    subscribe                    orders,topic:news
-    assign                       {"orders":[0],"topic:news":[0]}
-    startingOffsets              {"orders":{"0":1000},"topic:news":{"0":-2}}
-    startingOffsetsByTimestamp   {"orders":{"0":1767225600000}}
-    maxTriggerDelay              15m
-
-In offsets, -2 is earliest and -1 latest; timestamps are ms since 1970.
+Options that Spark's Kafka source has are written as there, and mean the same.
 """
 
 from __future__ import annotations
@@ -33,7 +23,7 @@ from pyspark.sql.types import StructType
 from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
+from sluicemq.pipeline.schema import EVENTS, HEADERS, KAFKA, Event
 
 _DIGITS: Final = re.compile(r"-?\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -88,41 +78,24 @@ class Shape(StrEnum):
 
 _COLUMNS: Final = {Shape.EVENTS: EVENTS, Shape.KAFKA: KAFKA}
 """All columns of each shape."""
-_USUAL: Final = {
-    Shape.EVENTS: PLAIN.names,
-    Shape.KAFKA: [name for name in KAFKA.names if name != "headers"],
-}
-"""Columns of a read without `include_headers`."""
+_OF_HEADERS: Final = frozenset((*HEADERS.names, "headers"))
+"""Columns that a read has only with `include_headers`, or if they are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. OPTIONS has their names in Spark.
+    """Options of a read (docs/pipeline/source.md). OPTIONS has their names in Spark.
 
-    path, url                location of the journal; exactly one of them. `path` is the broker's
-                             data directory or its journal; `url` is http(s)://host:7680
     user, password, token    credentials for `url`, which may contain them instead; never printed
-    shape                    columns of the rows
     destinations             patterns, of which one matches the whole name; that of a topic is
                              `topic:NAME`; () = all
     subscribe                names of destinations, instead of `destinations`
-    events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
-    ending_offsets           exclusive end of a batch
-    starting_timestamps, ending_timestamps   µs, for all destinations or by destination, which start
-                             or end at the first record of the journal with this time or a later one
-    min_offsets_per_trigger  a micro-batch waits for this number of rows; 0 = it does not wait
-    max_trigger_delay_ms     longest wait for `min_offsets_per_trigger`
-    max_offsets_per_trigger  rows of one micro-batch; 0 = no limit
-    max_bytes_per_trigger    bytes of records of one micro-batch; 0 = no limit
-    min_partitions           minimum number of tasks, if there are that many records. By default
-                             the number of processors of the driver's machine: on a cluster, set
-                             it to the number of the executors' cores
-    fail_on_data_loss        removed or damaged records raise an error instead of a warning
-    include_headers          include the columns of schema.HEADERS, or `headers` of schema.KAFKA
-    columns                  columns to read; () = all
-    slot                     name of the stream's retention slot; "" = none
-    slot_limit_bytes         maximum bytes that the slot retains; None = the broker's default
+    starting_timestamps, ending_timestamps   µs, for all destinations or by destination
+    min_offsets_per_trigger, max_offsets_per_trigger, max_bytes_per_trigger, min_partitions
+                             0 = no limit
+    columns                  () = all
+    slot_limit_bytes         None = the broker's default
     """
 
     path: str = ""
@@ -507,8 +480,9 @@ def asked_columns(options: SourceOptions) -> StructType:
     The option `columns` selects the columns; without it, `include_headers` adds the headers.
     """
     columns = _COLUMNS[options.shape]
-    usual = columns.names if options.include_headers else _USUAL[options.shape]
-    names = options.columns or usual
+    names = set(options.columns or columns.names)
+    if not options.columns and not options.include_headers:
+        names -= _OF_HEADERS
     return from_arrow_schema(pa.schema([field for field in columns if field.name in names]))
 
 

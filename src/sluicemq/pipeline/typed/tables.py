@@ -174,10 +174,9 @@ def write_typed(
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
-    The batch has the columns rows.NEEDED and all events between its first and its last record; a
-    repeated batch changes nothing. Tables without a message in it are left out. The batch is
-    scanned several times: cache it if that is expensive. `found` is its `overview`, and `counted`
-    has the record up to which a table has been written and counted before.
+    Tables without a message in it are left out. `batch` is as the events of `process`, `found` is
+    its `overview`, and `counted` has the record up to which a table has been written and counted
+    before.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
