@@ -31,7 +31,7 @@ from sluicemq.cli.main import app
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.delta import Tag
-from sluicemq.pipeline.java import find_java
+from sluicemq.pipeline.jars import find_java
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import SHORT_JOB
 from tests.pipeline.airflow_stub import load_dag
