@@ -38,8 +38,8 @@ def compare(spark: SparkSession, lake: Lake, data: Path, definition: Definition)
     journal = identity({"path": str(data)})
 
     def events(layer: str) -> DataFrame:
-        end = lake.reached(spark, journal, [layer])
-        assert end is not None, f"{layer} is empty"
+        end = lake.layer(layer).reached(spark, lake.application(journal))
+        assert end >= 0, f"{layer} is empty"
         source = spark.read.format("sluicemq").option("includeHeaders", "true")
         return source.option("events", "*").option("endingOffsets", str(end + 1)).load(str(data))
 

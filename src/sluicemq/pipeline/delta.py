@@ -278,6 +278,10 @@ class LakeTable:
         """Return the version of the last tag of each application."""
         return {application: tag.version for application, tag in self.tags(spark).items()}
 
+    def reached(self, spark: SparkSession, application: str) -> int:
+        """Return the version of an application's last tag; -1 if it has none."""
+        return self.progress(spark).get(application, -1)
+
     def state(self, spark: SparkSession) -> TableState:
         """Return the state of an existing table."""
         snapshot = self._snapshot(spark)

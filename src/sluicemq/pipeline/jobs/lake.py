@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -229,15 +229,6 @@ class Lake:
                     f"this is {journal}: another broker, or a data directory that was created "
                     "again. Set another name with --broker, or use another --lake."
                 )
-
-    def reached(
-        self, spark: SparkSession, journal: str, layers: Collection[str] = NAMES
-    ) -> int | None:
-        """Return the last record that all these layers have; None if one of them has none."""
-        application = self.application(journal)
-        ends = [self.layer(layer).progress(spark).get(application) for layer in layers]
-        known = [end for end in ends if end is not None]
-        return min(known) if known and len(known) == len(ends) else None
 
 
 def journals(progress: dict[str, int]) -> dict[str, str]:
