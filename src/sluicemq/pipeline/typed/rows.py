@@ -29,15 +29,7 @@ from typing import Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StringType, StructType
 
 from sluicemq.model.access import matcher
 from sluicemq.model.dead_letters import REASON
@@ -52,14 +44,13 @@ NEEDED: Final = (
 )
 """Columns of `format("sluicemq")` that typed tables need: read with includeHeaders."""
 
-METADATA: Final = StructType(
-    [
-        StructField("_broker", StringType()),
-        StructField("_sequence", LongType()),
-        StructField("_destination", StringType()),
-        StructField("_time", TimestampType()),
-        StructField("_message_id", StringType()),
-    ]
+METADATA: Final = (
+    StructType()
+    .add("_broker", "string")
+    .add("_sequence", "long")
+    .add("_destination", "string")
+    .add("_time", "timestamp")
+    .add("_message_id", "string")
 )
 """Columns of every typed table after the declared ones."""
 
@@ -70,19 +61,17 @@ _MESSAGE: Final = (
 )
 """Columns of a typed row before its body is parsed."""
 
-QUARANTINE_COLUMNS: Final = StructType(
-    [
-        StructField("broker", StringType()),
-        StructField("sequence", LongType()),
-        StructField("message_id", StringType()),
-        StructField("destination", StringType()),
-        StructField("time", TimestampType()),
-        StructField("reason", StringType()),
-        StructField("expectation", ArrayType(StringType())),
-        StructField("body", BinaryType()),
-    ]
+QUARANTINE_COLUMNS: Final = (
+    StructType()
+    .add("broker", "string")
+    .add("sequence", "long")
+    .add("message_id", "string")
+    .add("destination", "string")
+    .add("time", "timestamp")
+    .add("reason", "string")
+    .add("expectation", ArrayType(StringType()))
+    .add("body", "binary")
 )
-
 
 _LIKE: Final = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
 """Translation of a pattern of destinations into one of LIKE."""
