@@ -59,11 +59,10 @@ class SinkOptions(NamedTuple):
     """Options of a write, created on the driver and sent to the tasks.
 
     destination  destination of rows that have none, "" = required in each row; topic: it is a topic
-    part_bytes   approximate size of a transaction in bytes
-    part_rows    maximum number of rows of a transaction
-    write_id     identity of a repeatable write; "" = none
-    batch        index of the write within `write_id`
-    patience     seconds for which a part is retried while the broker is unavailable or full
+    part_bytes, part_rows   limits of a transaction (transactionBytes, transactionRows)
+    write_id     "" = none
+    batch        index of the write within `write_id` (batchId)
+    patience     seconds (retryTimeout)
     """
 
     target: HttpTarget

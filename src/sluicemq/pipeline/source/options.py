@@ -66,11 +66,7 @@ log = logging.getLogger("sluicemq.pipeline.source")
 
 
 class Shape(StrEnum):
-    """Columns of a read.
-
-    EVENTS  a row for each event, with the columns of schema.EVENTS
-    KAFKA   a row for each published message, with the columns of Spark's Kafka source
-    """
+    """Columns of a read: those of schema.EVENTS, or of Spark's Kafka source."""
 
     EVENTS = "events"
     KAFKA = "kafka"
