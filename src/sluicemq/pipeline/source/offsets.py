@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
@@ -24,7 +26,7 @@ VERSION: Final = 1
 _NONE: Final[Mapping[str, int]] = {}
 
 
-class Offset(NamedTuple):
+class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
     """Position of a stream, stored in the checkpoint as a JSON object of these fields.
 
     journal    identity of the journal
@@ -44,19 +46,12 @@ class Offset(NamedTuple):
     offset: int = 0
     cuts: tuple[int, ...] = ()
     slot: str = ""
-    starts: Mapping[str, int] = _NONE
+    starts: Mapping[str, int] = {}
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that Spark writes to the checkpoint."""
         starts = {name: n for name, n in self.starts.items() if n > self.sequence}
-        optional = {"cuts": list(self.cuts), "slot": self.slot, "starts": starts}
-        return {
-            "version": VERSION,
-            "journal": self.journal,
-            "sequence": self.sequence,
-            **({"segment": self.segment, "offset": self.offset} if self.segment else {}),
-            **{name: value for name, value in optional.items() if value},
-        }
+        return {"version": VERSION, **msgspec.to_builtins(replace(self, starts=starts))}
 
 
 def read_offset(written: dict[str, Any], identity: str) -> Offset:
@@ -67,27 +62,20 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
             f"the checkpoint was written by a newer release (offsets of version {version}, this "
             f"one reads up to {VERSION}): use that release, or another checkpoint"
         )
-    journal, sequence = written.get("journal", ""), written.get("sequence")
-    if not isinstance(journal, str) or not isinstance(sequence, int):
+    try:
+        found = msgspec.convert({"journal": "", **written}, Offset)
+    except msgspec.ValidationError:
         raise ConfigurationError(
             f"the checkpoint's offset {written} is not from this source: is it the checkpoint of "
             "another query?"
-        )
-    if journal and identity and journal != identity:
+        ) from None
+    if found.journal and identity and found.journal != identity:
         raise ConfigurationError(
-            f"the checkpoint is of the journal {journal}, but this one is {identity}: another "
-            "broker, or a data directory that was created again. Their sequence numbers are "
-            "unrelated: use another checkpoint."
+            f"the checkpoint is of the journal {found.journal}, but this one is {identity}: "
+            "another broker, or a data directory that was created again. Their sequence numbers "
+            "are unrelated: use another checkpoint."
         )
-    cuts = written.get("cuts") or ()
-    return Offset(
-        journal or identity,
-        sequence,
-        int(written.get("segment") or 0),
-        int(written.get("offset") or 0),
-        tuple(cuts),
-        starts=written.get("starts") or {},
-    )
+    return replace(found, journal=found.journal or identity)
 
 
 class Bound(NamedTuple):

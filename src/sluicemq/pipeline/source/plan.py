@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
@@ -172,7 +173,7 @@ def admit(
         if beyond < chosen.count:
             cut = Offset(end.journal, int(chosen["sequence"][beyond]))
             if segment.index is None:
-                cut = cut._replace(segment=segment.first, offset=int(chosen["offset"][beyond]))
+                cut = replace(cut, segment=segment.first, offset=int(chosen["offset"][beyond]))
             return cut, rows_before, bytes_before
     return end, rows_before, bytes_before
 

@@ -13,6 +13,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -113,7 +114,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         journal = SourceJournal(self._place)
         start = start_of(journal, self._options, LATEST)
         if start.sequence == journal.state.next:
-            return _end(journal.state)._replace(starts=start.by_destination).as_json()
+            return replace(_end(journal.state), starts=start.by_destination).as_json()
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -156,7 +157,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             selection = self._reading.selection.bounded(begin.starts, {})
             end, _, _ = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
-        end = self._planned = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
+        end = replace(end, cuts=cuts, slot=self._options.slot, starts=begin.starts)
+        self._planned = end
         return end.as_json()
 
     def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:
