@@ -38,7 +38,6 @@ from sluicemq.protocols.java import (
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
 """Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
 
-
 PACKED: Final = (
     "coalesce(protocol = 'jmq' AND "
     f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"

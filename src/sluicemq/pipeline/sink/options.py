@@ -27,13 +27,12 @@ DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 
+_OF_READS: Final = ("url", "user", "password", "token")
+"""Options that a read has, too."""
 _KNOWN: Final = {
     name.lower(): name
     for name in (
-        "url",
-        "user",
-        "password",
-        "token",
+        *_OF_READS,
         "destination",
         "badRows",
         "deadLetterQueue",
@@ -44,7 +43,7 @@ _KNOWN: Final = {
         "retryTimeout",
     )
 }
-WRITE_ONLY: Final = frozenset(_KNOWN) - {"url", "user", "password", "token"}
+WRITE_ONLY: Final = frozenset(_KNOWN) - {*_OF_READS}
 """Options, in lower case, that identify a table or view as one for writing."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""

@@ -40,7 +40,6 @@ MOST_RELOCATED: Final = 8
 MOST_WITHOUT: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
 
-
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 

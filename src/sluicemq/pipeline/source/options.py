@@ -299,7 +299,6 @@ def _advice(name: str) -> str:
 
 # --- options ----------------------------------------------------------------------------------
 
-
 READ: Final = "spark.read"
 READ_STREAM: Final = "spark.readStream"
 

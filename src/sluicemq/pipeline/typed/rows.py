@@ -76,7 +76,6 @@ QUARANTINE_COLUMNS: Final = (
 _LIKE: Final = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
 """Translation of a pattern of destinations into one of LIKE."""
 
-
 LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
 """Settings for the analysis of the user's SQL.
 
