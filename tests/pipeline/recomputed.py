@@ -69,7 +69,10 @@ def compare_typed(
         process(spark, events.persist(), definition, again)
         for table in definition.tables:
             for name in (f"silver.{table.name}", f"silver.{table.name}_quarantine"):
-                if Path(again.path(name)).exists() or Path(lake.path(name)).exists():
+                if (
+                    Path(again.table(name).location).exists()
+                    or Path(lake.table(name).location).exists()
+                ):
                     found = lake.rows(spark, name, "*")
                     assert found == again.rows(spark, name, "*"), name
                     counts[name] = len(found)

@@ -127,7 +127,9 @@ def test_the_sql_on_gold_tables(spark: SparkSession, tmp_path: Path) -> None:
     lake.gold.append(spark.createDataFrame(traffic), Tag("test", 1))
     lake.anomalies.append(spark.createDataFrame(anomalies(anomaly())), Tag("test", 1))
     models = run_models(
-        spark, lambda source, name: f"delta.`{lake.path(f'{source}.{name}')}`", EXAMPLES / "dbt"
+        spark,
+        lambda source, name: f"delta.`{lake.table(f'{source}.{name}').location}`",
+        EXAMPLES / "dbt",
     )
     assert models == {"destination_hours", "destination_health"}
     hours = spark.table("destination_hours").orderBy("hour", "destination")

@@ -27,14 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import (
-    CHANGES,
-    NO_COLUMNS,
-    PROPERTIES,
-    HadoopFiles,
-    LakeTable,
-    searched_by,
-)
+from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, searched_by
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
     BRONZE,
@@ -98,10 +91,8 @@ class Lake:
             "bronze.events",
             from_arrow_schema(BRONZE),
             partitions=("broker", "day"),
-            properties={
-                **CHANGES,
-                **searched_by("sequence", "time", "event", "destination", "message_sequence"),
-            },
+            properties=CHANGES
+            | searched_by("sequence", "time", "event", "destination", "message_sequence"),
         )
         self.silver = self.table(
             "silver.messages",
@@ -131,10 +122,6 @@ class Lake:
     def __str__(self) -> str:
         return self.location
 
-    def path(self, name: str) -> str:
-        """Return the location of a table, such as "silver.messages"."""
-        return f"{self.location}/{name.replace('.', '/')}"
-
     def table(
         self,
         name: str,
@@ -143,19 +130,9 @@ class Lake:
         partitions: Sequence[str] = (),
         properties: Mapping[str, str] = MappingProxyType({}),
     ) -> LakeTable:
-        """Return the table of a name, such as "silver.messages", which may not exist yet.
-
-        `properties` of Delta are those besides PROPERTIES.
-        """
-        return LakeTable(
-            name,
-            self.path(name),
-            columns,
-            keys,
-            partitions,
-            self.catalog,
-            {**PROPERTIES, **properties},
-        )
+        """Return the table of a name, such as "silver.messages", which may not exist yet."""
+        place = f"{self.location}/{name.replace('.', '/')}"
+        return LakeTable(name, place, columns, keys, partitions, self.catalog, properties)
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
         """Return all existing tables by their names."""
