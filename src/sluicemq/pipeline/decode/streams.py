@@ -1,9 +1,5 @@
 """Streams of a capture: from its segments to rows, in one pass.
 
-    Reassembler   segments of one direction to its bytes, in order
-    Flow          bytes of one direction to the rows of its frames
-    Connection    both directions; detection of the protocol
-
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
 
@@ -226,7 +222,7 @@ class RowBuffer:
 
 
 class Flow:
-    """Bytes of one direction of a connection.
+    """Turns the bytes of one direction of a connection into the rows of its frames.
 
     Without a codec, they are one row with the reason, if there is one.
     """
@@ -361,7 +357,7 @@ class Flow:
 
 
 class Connection:
-    """Both directions of a connection; side 0 has the lower address."""
+    """Both directions of a connection, whose protocol it detects; side 0 has the lower address."""
 
     def __init__(
         self, number: int, endpoints: list[str], options: DecodeOptions, rows: RowBuffer

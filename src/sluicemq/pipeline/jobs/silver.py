@@ -1,8 +1,5 @@
 """Silver: one row per message, with its decoded body and its life cycle.
 
-    silver(events)    rows of SILVER for the messages of the events
-    COMBINED          expressions that combine a row with the existing row of the same message
-
 Rows of the same message combine in any order: by earliest and latest times, sums of counts, and
 fields that are equal wherever they are known. So batches of events that are merged one after the
 other give the same rows as all events at once. Each event must be in exactly one batch: a repeated

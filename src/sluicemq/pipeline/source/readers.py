@@ -1,8 +1,4 @@
-"""Spark's readers of the data source.
-
-BatchReader    spark.read: the journal between two sequence numbers
-StreamReader   spark.readStream: a growing journal
-"""
+"""Spark's readers of the data source."""
 
 from __future__ import annotations
 
@@ -65,7 +61,7 @@ class _Reader:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """One batch read.
+    """Reader of `spark.read`: the journal between two sequence numbers.
 
     The reader accepts no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered
     read with the DataFrame or view, and later actions without the filter would see only the
@@ -90,7 +86,9 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of one query. Spark pickles it for the tasks and keeps one on the driver."""
+    """Reader of one query of `spark.readStream`.
+
+    Spark pickles it for the tasks and keeps one on the driver."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)

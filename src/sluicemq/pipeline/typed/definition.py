@@ -1,10 +1,5 @@
 """Parsing of `pipeline.toml`: typed tables, their expectations, and gold tables.
 
-    [[table]]                 name, destination, format, schema or schema_file, key, delete,
-                              partition_by
-    [[table.expect]]          name, check, action
-    [[gold]]                  name, sql, keys, refresh
-
 No Spark is needed here: schemas and SQL stay text, which `typed/validation.py` checks with a
 session. All errors of a file are reported at once, each with its line.
 """

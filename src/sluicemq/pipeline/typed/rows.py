@@ -1,14 +1,6 @@
 """Rows of a typed table from a batch of events: parsing, keys, deletions and expectations.
 
-Pure functions DataFrame -> DataFrame:
-
-    published(events, table)   the messages of the table's destinations
-    typed_rows(...)            each message with its columns and its outcome (Outcome)
-    good_rows, quarantined_rows    the parts of `typed_rows` that are written
-    newest_rows                the newest message of each key
-    count_columns              aggregates over `typed_rows`, for `observe` or `agg`
-
-A row of `typed_rows` has the declared columns, the columns of METADATA, and
+All functions are pure. A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
     _deleted    True for a message that removes the row of its key; its expectations are not checked
     _failed_I   True if expectation I failed
@@ -244,7 +236,7 @@ def _stop(table: TypedTable) -> str:
 
 
 def count_columns(table: TypedTable) -> list[Column]:
-    """Return the aggregates of TableCounts over typed rows."""
+    """Return the aggregates of TableCounts over typed rows, for `observe` or `agg`."""
     named = {
         "messages": "count(1)",
         "written": f"count_if({_WRITTEN})",
