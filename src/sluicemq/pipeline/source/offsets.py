@@ -12,14 +12,7 @@ from msgspec.structs import replace
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.options import (
-    EARLIEST,
-    EARLIEST_OFFSET,
-    LATEST,
-    LATEST_OFFSET,
-    Position,
-    SourceOptions,
-)
+from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
@@ -92,7 +85,7 @@ class Bound(NamedTuple):
     explicit: int = 0
 
 
-def start_of(journal: SourceJournal, options: SourceOptions, default: str) -> Bound:
+def start_of(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
     """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
     position = default if options.starting_offsets is None else options.starting_offsets
     return _resolve(journal, options, options.starting_timestamps, position, EARLIEST)
@@ -109,15 +102,9 @@ def _resolve(
     options: SourceOptions,
     times: int | Mapping[str, int] | None,
     position: Position,
-    others: str,
+    others: int,
 ) -> Bound:
-    state = journal.state
-    words = {
-        EARLIEST: state.earliest,
-        LATEST: state.next,
-        EARLIEST_OFFSET: state.earliest,
-        LATEST_OFFSET: state.next,
-    }
+    words = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
     strict = options.fail_on_data_loss
     if isinstance(times, int):
         return Bound(_first_since(journal, times, strict))
@@ -125,16 +112,14 @@ def _resolve(
         sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
         bounds = {name: sequences[moment] for name, moment in times.items()}
         return _around(bounds, options, words[others], others)
-    if isinstance(position, str):
-        return Bound(words[position])
     if isinstance(position, int):
-        return Bound(position, explicit=position)
+        return Bound(words.get(position, position), explicit=max(position, 0))
     bounds = {name: words.get(number, number) for name, number in position.items()}
     bound = _around(bounds, options, words[others], others)
     return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
 
 
-def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: str) -> Bound:
+def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: int) -> Bound:
     """Return the bound that includes those of all destinations.
 
     `other` is the bound of the others, of which there are none with `subscribe`.

@@ -28,8 +28,10 @@ from sluicemq.pipeline.schema import EVENTS, HEADERS, KAFKA, Event
 _DIGITS: Final = re.compile(r"-?\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
+EARLIEST: Final = -2
+LATEST: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+"""Positions that are no sequence numbers, as Kafka writes them in JSON, and their names."""
 PARTITION: Final = 0
 """The only partition of a destination."""
 
@@ -55,12 +57,8 @@ _KAFKA_ONLY: Final = frozenset(
     }
 )
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-
-Position = str | int | Mapping[str, int]
-"""EARLIEST, LATEST, a sequence number, or a sequence number by destination, in which
-EARLIEST_OFFSET and LATEST_OFFSET stand for EARLIEST and LATEST."""
+Position = int | Mapping[str, int]
+"""EARLIEST, LATEST or a sequence number, for all destinations or by destination."""
 
 log = logging.getLogger("sluicemq.pipeline.source")
 
@@ -136,9 +134,7 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(
-        name=str(PARTITION)
-    )
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST, le=_MAX)] = msgspec.field(name=str(PARTITION))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -187,8 +183,8 @@ def _events(text: str) -> tuple[Event, ...]:
 
 def _position(text: str) -> Position:
     stripped = text.strip()
-    if stripped.lower() in (EARLIEST, LATEST):
-        return stripped.lower()
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(stripped, type=_Sequence | _CheckpointOffset)
         return found.sequence if isinstance(found, _CheckpointOffset) else found
@@ -436,8 +432,8 @@ def _check_destinations(name: str, given: Set[str], subscribed: Set[str]) -> Non
 
 def check_batch(options: SourceOptions) -> None:
     """Check the options of `spark.read`. Raises ConfigurationError; logs ignored options."""
-    _reject_offset("startingOffsets", options.starting_offsets, LATEST, LATEST_OFFSET)
-    _reject_offset("endingOffsets", options.ending_offsets, EARLIEST, EARLIEST_OFFSET)
+    _reject_offset("startingOffsets", options.starting_offsets, "latest")
+    _reject_offset("endingOffsets", options.ending_offsets, "earliest")
     ignored = [
         f"option {option.name}"
         for option in OPTIONS
@@ -447,9 +443,8 @@ def check_batch(options: SourceOptions) -> None:
         log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
 
 
-def _reject_offset(name: str, given: Position | None, word: str, number: int) -> None:
-    values = given.values() if isinstance(given, Mapping) else (given,)
-    if word in values or (isinstance(given, Mapping) and number in values):
+def _reject_offset(name: str, given: Position | None, word: str) -> None:
+    if _WORDS[word] in (given.values() if isinstance(given, Mapping) else (given,)):
         raise ConfigurationError(
             f"option {name}: {word} leaves nothing to read in a batch. Give another position, or "
             "use spark.readStream"
