@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
+from sluicemq.model.url import PROTOCOLS
 from sluicemq.pipeline.schema import spelled, text_of
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
@@ -29,15 +30,7 @@ from sluicemq.protocols.vibemq import wire as vibemq
 REPORTED: Final = ("tls", "phpmq-maintenance", "http", "msglite-http", "jmq-portmapper")
 """Protocols that are reported and not decoded."""
 
-PORTS: Final[Mapping[int, str]] = {
-    2925: "vibemq",
-    7676: "jmq",
-    7680: "http",
-    9100: "phpmq",
-    9101: "phpmq-maintenance",
-    9813: "msglite",
-    9814: "msglite-http",
-}
+PORTS: Final = {protocol.port: name for name, protocol in PROTOCOLS.items() if protocol.port}
 """Default ports of the protocols."""
 
 HIDDEN: Final = "***"

@@ -15,6 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from sluicemq.model.dead_letters import REASON
 from sluicemq.pipeline.histogram import bucket_column, percentile_sql
 from sluicemq.pipeline.jobs.schemas import (
     COUNTED,
@@ -24,7 +25,7 @@ from sluicemq.pipeline.jobs.schemas import (
     PERCENTILES,
     column,
 )
-from sluicemq.pipeline.jobs.silver import REASON, added, added_maps
+from sluicemq.pipeline.jobs.silver import added, added_maps
 from sluicemq.pipeline.schema import Event
 
 WATERMARK: Final = timedelta(hours=1)
