@@ -347,9 +347,8 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
             **totals,
         )
 
-    _, first = np.unique(owner, return_index=True)
     report.queues = tuple(
-        destination([each], row, [column[int(first[each])].as_py() for column in named])
+        destination([each], row, keys[each].split("\0", 2))
         for row, each in enumerate(busiest[:visible])
     )
     report.other_count = len(keys) - visible
