@@ -56,7 +56,7 @@ $(STAMP) $(COMPILED_NEEDS): pyproject.toml constraints.txt
 
 # Without a traceback, as the error has instructions to install Java.
 FIND_JAVA = $(BIN)/python -c 'import sys; sys.tracebacklimit = 0; \
-  from sluicemq.pipeline.java import find_java; find_java()'
+  from sluicemq.pipeline.jars import find_java; find_java()'
 
 # Spark runs on Java; nothing else needs it.
 java: $(STAMP)

@@ -38,8 +38,8 @@ def compare(spark: SparkSession, lake: Lake, data: Path, definition: Definition)
     journal = identity({"path": str(data)})
 
     def events(layer: str) -> DataFrame:
-        end = lake.reached(spark, journal, [layer])
-        assert end is not None, f"{layer} is empty"
+        end = lake.layer(layer).reached(spark, lake.application(journal))
+        assert end >= 0, f"{layer} is empty"
         source = spark.read.format("sluicemq").option("includeHeaders", "true")
         return source.option("events", "*").option("endingOffsets", str(end + 1)).load(str(data))
 
@@ -69,7 +69,10 @@ def compare_typed(
         process(spark, events.persist(), definition, again)
         for table in definition.tables:
             for name in (f"silver.{table.name}", f"silver.{table.name}_quarantine"):
-                if Path(again.path(name)).exists() or Path(lake.path(name)).exists():
+                if (
+                    Path(again.table(name).location).exists()
+                    or Path(lake.table(name).location).exists()
+                ):
                     found = lake.rows(spark, name, "*")
                     assert found == again.rows(spark, name, "*"), name
                     counts[name] = len(found)

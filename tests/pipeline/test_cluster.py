@@ -25,8 +25,7 @@ from sluicemq.cli.local import LocalBroker
 from sluicemq.cli.main import main
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
-from sluicemq.pipeline.jars import DELTA, class_archive, jars, local_home
-from sluicemq.pipeline.java import find_java
+from sluicemq.pipeline.jars import DELTA, class_archive, find_java, jars, local_home
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import SHORT_JOB
 from sluicemq.pipeline.typed.definition import load_definition

@@ -31,7 +31,7 @@ from sluicemq.cli.main import app
 from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.pipeline.delta import Tag
-from sluicemq.pipeline.java import find_java
+from sluicemq.pipeline.jars import find_java
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.session import SHORT_JOB
 from tests.pipeline.airflow_stub import load_dag
@@ -127,7 +127,9 @@ def test_the_sql_on_gold_tables(spark: SparkSession, tmp_path: Path) -> None:
     lake.gold.append(spark.createDataFrame(traffic), Tag("test", 1))
     lake.anomalies.append(spark.createDataFrame(anomalies(anomaly())), Tag("test", 1))
     models = run_models(
-        spark, lambda source, name: f"delta.`{lake.path(f'{source}.{name}')}`", EXAMPLES / "dbt"
+        spark,
+        lambda source, name: f"delta.`{lake.table(f'{source}.{name}').location}`",
+        EXAMPLES / "dbt",
     )
     assert models == {"destination_hours", "destination_health"}
     hours = spark.table("destination_hours").orderBy("hour", "destination")

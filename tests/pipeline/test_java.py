@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline import java
+from sluicemq.pipeline import jars
 
 
 def install(home: Path, version: str) -> Path:
@@ -24,22 +24,22 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A machine without Java: returns the directory where its Javas would be."""
     installed = tmp_path / "jvm"
     installed.mkdir()
-    monkeypatch.setattr(java, "_INSTALLED", installed)
+    monkeypatch.setattr(jars, "_INSTALLED", installed)
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     return installed
 
 
 @pytest.mark.parametrize(
-    ("said", "version"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
+    ("reported", "version"), [("1.8.0_402", 8), ("11.0.22", 11), ("17.0.15", 17), ("25", 25)]
 )
-def test_the_version_of_a_java(tmp_path: Path, said: str, version: int) -> None:
-    assert java.java_version(install(tmp_path / "j", said) / "bin" / "java") == version
+def test_the_version_of_a_java(tmp_path: Path, reported: str, version: int) -> None:
+    assert jars.java_version(install(tmp_path / "j", reported) / "bin" / "java") == version
 
 
 def test_no_java_says_how_to_get_one() -> None:
     with pytest.raises(ConfigurationError, match=r"sudo apt install openjdk-17-jre-headless"):
-        java.find_java()
+        jars.find_java()
 
 
 def test_one_that_is_too_old_does_not_count(
@@ -47,7 +47,7 @@ def test_one_that_is_too_old_does_not_count(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(install(tmp_path / "old", "11.0.1")))
     with pytest.raises(ConfigurationError):
-        java.find_java()
+        jars.find_java()
 
 
 def test_a_home_that_is_not_there_is_passed_over(
@@ -55,14 +55,14 @@ def test_a_home_that_is_not_there_is_passed_over(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "gone"))
     expected = install(bare / "java-21", "21.0.1")
-    assert java.find_java() == expected
+    assert jars.find_java() == expected
 
 
 def test_java_home_comes_first(tmp_path: Path, bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(bare / "java-21", "21.0.1")
     expected = install(tmp_path / "mine", "17.0.1")
     monkeypatch.setenv("JAVA_HOME", str(expected))
-    assert java.find_java() == expected
+    assert jars.find_java() == expected
 
 
 def test_the_path_leads_to_a_home(
@@ -72,4 +72,4 @@ def test_the_path_leads_to_a_home(
     expected = install(tmp_path / "elsewhere", "21.0.1")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "java").symlink_to(expected / "bin" / "java")
-    assert java.find_java() == expected
+    assert jars.find_java() == expected

@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.jobs.schemas import ANOMALIES, GOLD, SILVER
 from sluicemq.pipeline.schema import HEADERS, KAFKA, PLAIN, Event
 from sluicemq.pipeline.sink.options import COLUMNS, PART_BYTES, PART_ROWS, read
 from sluicemq.pipeline.source.options import OPTIONS, parse_options
@@ -107,3 +108,13 @@ def test_python_in_the_pages_is_python(page: str) -> None:
     text = (DOCS / page).read_text()
     for code in re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE):
         compile(code, page, "exec")
+
+
+@pytest.mark.parametrize(("place", "schema"), [(1, SILVER), (2, GOLD), (3, ANOMALIES)])
+def test_columns_of_the_lake(place: int, schema: pa.Schema) -> None:
+    described: set[str] = set()
+    for row in tables("tables.md")[place][1:]:
+        for first, last in re.findall(r"`(\w+)`(?: … `(\w+)`)?", row[0]):
+            start, end = schema.names.index(first), schema.names.index(last or first)
+            described.update(schema.names[start : end + 1])
+    assert described == set(schema.names)

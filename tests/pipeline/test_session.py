@@ -11,7 +11,7 @@ import pytest
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline import jars, session
-from sluicemq.pipeline.java import find_java
+from sluicemq.pipeline.jars import find_java
 
 EXTENSIONS = "spark.sql.extensions"
 

@@ -20,7 +20,6 @@ import pyspark
 
 from sluicemq.pipeline import jars
 from sluicemq.pipeline.delta import LakeTable, Tag
-from sluicemq.pipeline.java import find_java
 from sluicemq.pipeline.session import SHORT_JOB, session
 
 _TIMEOUT: Final = 600.0
@@ -42,7 +41,7 @@ def prepare() -> None:
             (home / link).unlink(missing_ok=True)  # of an environment that was moved
             # `conf` need not exist yet
             (home / link).symlink_to(Path(pyspark.__file__).parent / link)
-    release = find_java() / "release"
+    release = jars.find_java() / "release"
     java = release.read_text() if release.is_file() else str(release)
     stamp, made = home / "ARCHIVED", f"{pyspark.__version__}\n{java}"
     archive = jars.class_archive()

@@ -22,10 +22,11 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.schema import quoted
 from sluicemq.pipeline.session import is_local
 
-PROPERTIES: Final = {
+_PROPERTIES: Final = {
     "delta.autoOptimize.autoCompact": "true",
     "delta.autoOptimize.optimizeWrite": "true",
 }
+"""Properties of every table."""
 MANY_ROWS: Final = 100_000
 """Rows that an append on one machine writes without an exchange."""
 INTERPRETED: Final = {
@@ -95,7 +96,7 @@ class LakeTable:
     keys        columns that identify a row; () = rows are only appended
     partitions  columns by whose values the files are divided
     catalog     Spark catalog that has the table as CATALOG.NAME; "" = none
-    properties  properties of Delta with which the table is created
+    properties  properties of Delta with which the table is created, besides those of every table
     """
 
     name: str
@@ -104,7 +105,7 @@ class LakeTable:
     keys: Sequence[str] = ()
     partitions: Sequence[str] = ()
     catalog: str = ""
-    properties: Mapping[str, str] = field(default_factory=lambda: PROPERTIES)
+    properties: Mapping[str, str] = field(default_factory=dict)
 
     def exists(self, spark: SparkSession) -> bool:
         return DeltaTable.isDeltaTable(spark, self.location)
@@ -210,7 +211,8 @@ class LakeTable:
         # refuses another lake's table of this name before anything is written
         self.register(spark)
         # one commit, whose state Spark computes, and not two
-        writer.options(**self.properties).partitionBy(*self.partitions).save(self.location)
+        writer = writer.options(**_PROPERTIES, **self.properties)
+        writer.partitionBy(*self.partitions).save(self.location)
         self.register(spark)
 
     def merge(
@@ -277,6 +279,10 @@ class LakeTable:
     def progress(self, spark: SparkSession) -> dict[str, int]:
         """Return the version of the last tag of each application."""
         return {application: tag.version for application, tag in self.tags(spark).items()}
+
+    def reached(self, spark: SparkSession, application: str) -> int:
+        """Return the version of an application's last tag; -1 if it has none."""
+        return self.progress(spark).get(application, -1)
 
     def state(self, spark: SparkSession) -> TableState:
         """Return the state of an existing table."""

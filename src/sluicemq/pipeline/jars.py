@@ -1,4 +1,4 @@
-"""Java libraries that Spark lacks: Delta Lake, and the connectors of object stores.
+"""Java, and the Java libraries that Spark lacks: Delta Lake, and the connectors of object stores.
 
 `make setup` and `sluicemq pipeline jars` resolve them once into a directory of the Python
 environment; sessions add them from there, so that no session needs a network:
@@ -27,7 +27,6 @@ from typing import Final
 import pyspark
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.java import find_java
 
 DELTA: Final = "delta"
 CONNECTORS: Final = {"s3a": "hadoop-aws", "abfss": "hadoop-azure", "gs": "hadoop-gcp"}
@@ -39,6 +38,14 @@ _SCALA: Final = "2.13"
 _VERSIONED: Final = re.compile(r"(?P<name>.+?)[-_](?P<version>\d[\w.-]*)\.jar")
 _TIMEOUT: Final = 1800.0
 """Seconds for all downloads: the connector of S3 has 690 MB."""
+
+JAVA: Final = 17
+"""Minimum version for Spark 4."""
+
+_INSTALLED: Final = Path("/usr/lib/jvm")
+"""Directory in which Linux distributions install Java."""
+_VERSION: Final = re.compile(r'version "(?:1\.)?(\d+)')
+"""Pattern of the version; Java 8 reports 1.8."""
 
 
 def directory() -> Path:
@@ -160,6 +167,37 @@ def _artifact(file: str) -> str:
     """Return a jar's name without its version."""
     match = _VERSIONED.fullmatch(file)
     return match["name"] if match else file
+
+
+def java_version(java: Path) -> int | None:
+    """Return the major version of a java program, or None if it does not run."""
+    try:
+        result = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    match = _VERSION.search(result.stderr)
+    return int(match[1]) if match else None
+
+
+def find_java() -> Path:
+    """Return the home of a supported Java: from JAVA_HOME, the PATH, or an installed one.
+
+    Raises ConfigurationError with instructions to install one.
+    """
+    homes = []
+    if home := os.environ.get("JAVA_HOME"):
+        homes.append(Path(home))
+    if java := shutil.which("java"):
+        homes.append(Path(java).resolve().parent.parent)
+    homes += sorted(_INSTALLED.glob("*"))
+    for candidate in homes:
+        version = java_version(candidate / "bin" / "java")
+        if version is not None and version >= JAVA:
+            return candidate
+    raise ConfigurationError(
+        f"The pipeline needs Java {JAVA} or newer, and there is none at JAVA_HOME, on the PATH or "
+        f"in {_INSTALLED}. On Debian or Ubuntu: sudo apt install openjdk-{JAVA}-jre-headless"
+    )
 
 
 def _print_resolved() -> None:

@@ -1,55 +1,7 @@
-"""Columns of the source, as Arrow and Spark types.
+"""Columns of the source, as Arrow and Spark types (docs/pipeline/source.md).
 
 One row is one event of a destination or of a message. New columns are added at the end of their
 group; no column ever changes its name, type or meaning.
-
-    sequence          sequence number of the journal record; ascends in time through the journal
-    record_index      index of the event in its record, from 0; (sequence, record_index) is unique
-    time              time of the event, by the broker's clock
-    event             see Event
-    destination       its name; a byte that is not UTF-8 becomes \\xNN
-    destination_kind  "queue" or "topic"
-    message_sequence  `sequence` of the event's message; null = none
-    published         publishing time of that message; null if the journal no longer has it
-    protocol          publisher's protocol: "phpmq", "vibemq", "jmq", "msglite", "internal"; null
-                      as with `published`
-    subscription      number of the subscription, for events of one delivery
-    attempts          deliveries so far, including that of the event ("delivered", "redelivered",
-                      "requeued")
-    priority          0-9; for events with a body
-    durability        "none", "lazy", "sync"; for events with a body
-    expiration        expiration time of the message; null = never; for events with a body
-    size              bytes of the body; for events with a body
-    body_kind         "none", "text", "json", "bytes", "map", "stream", "object" (model.BodyKind)
-    body              body as published
-    ready             "depth": ready messages
-    unacked           "depth": unacked messages
-    consumers         "depth": attached consumers
-
-With `includeHeaders` (or if the read's own schema names them), for events with a body:
-
-    message_id        message id chosen by the publisher
-    correlation_id    as sent
-    reply_to          destination for replies; a topic is "topic:NAME"
-    type              JMSType or similar
-    deliver_at        earliest delivery time; null = at once
-    properties        the publisher's properties and headers, as text; for "dead-lettered" those of
-                      the dead letter, which include the reason
-    property_types    type of each: "boolean", "integer", "real", "text", "bytes" (in base64),
-                      "null"
-    client_timestamp  time of sending by the client's clock (JMSTimestamp); null = not set
-
-With `shape=kafka`, one row is a published message, in the columns of Spark's Kafka source:
-
-    key               correlation id, as UTF-8; null = none
-    value             body as published
-    topic             destination; a topic is "topic:NAME"
-    partition         0
-    offset            `sequence`; ascends, but not every number is an offset of the destination
-    timestamp         `time`
-    timestampType     1: the time of arrival, by the broker's clock (Kafka's LogAppendTime)
-    headers           the publisher's properties, values as UTF-8 text, bytes as they are; only
-                      with `includeHeaders` or if the read's own schema names it
 """
 
 from __future__ import annotations
@@ -65,17 +17,7 @@ TEXTS: Final = pa.map_(pa.string(), pa.string())
 
 
 class Event(StrEnum):
-    """Type of an event.
-
-    PUBLISHED      the message was published
-    RELOCATED      the message was still ready when its segment was removed, and was moved forward
-                   in the journal; it is the same message as the one published earlier
-    DELIVERED      the message was delivered to a consumer for the first time
-    REDELIVERED    the message was delivered again; `attempts` counts the deliveries
-    ACKNOWLEDGED ... DISCARDED   the delivery ended (journal.format.Cause)
-    REQUEUED       the message moved to the tail of its queue
-    DEPTH          sample of a destination's depth
-    """
+    """Type of an event. From ACKNOWLEDGED to DISCARDED, a delivery ended (journal.format.Cause)."""
 
     PUBLISHED = "published"
     RELOCATED = "relocated"

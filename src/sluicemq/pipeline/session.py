@@ -21,7 +21,6 @@ from pyspark.sql import DataFrame, SparkSession
 
 from sluicemq.model.errors import ConfigurationError, SluiceError
 from sluicemq.pipeline import jars
-from sluicemq.pipeline.java import find_java
 
 _OPTIONS: Final = "spark.driver.extraJavaOptions"
 # A stack overflow in a query's thread (deep plan, long traceback) ends it without an error.
@@ -132,7 +131,7 @@ def session(
         configured = dict(SparkConf().getAll())
         _expect_submitted()
     else:
-        os.environ["JAVA_HOME"] = str(find_java())
+        os.environ["JAVA_HOME"] = str(jars.find_java())
         configured = _spark_defaults()
     effective = effective_settings(configured, settings or {})
     if not submitted:
@@ -202,6 +201,18 @@ def materialized(rows: DataFrame) -> DataFrame:
     local = is_local(rows.sparkSession)
     level = StorageLevel.MEMORY_AND_DISK if local else StorageLevel.MEMORY_AND_DISK_2
     return rows.localCheckpoint(storageLevel=level)
+
+
+@contextmanager
+def cached(
+    rows: DataFrame, level: StorageLevel = StorageLevel.MEMORY_AND_DISK_DESER
+) -> Iterator[DataFrame]:
+    """Keep rows, once they have been computed, within this context."""
+    rows.persist(level)
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
 
 
 def _expect_submitted() -> None:

@@ -14,7 +14,8 @@ from sluicemq.clients.jmq import JmqClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.clients.vibemq import VibeMQClient
-from sluicemq.pipeline.decode.columns import FRAMES, Row, RowBuffer
+from sluicemq.pipeline.decode.codecs import FRAMES, Row
+from sluicemq.pipeline.decode.streams import RowBuffer
 from tests.pipeline.decode.proxy import Heard, Proxy
 from tests.pipeline.decode.wires import ACK, FIN, PSH, SERVER, SYN, Segment, Talk
 

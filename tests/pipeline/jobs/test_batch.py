@@ -48,6 +48,11 @@ def contents(spark: SparkSession, lake: Lake) -> tuple[list[Row], list[Row], lis
     )
 
 
+def reached(spark: SparkSession, lake: Lake, *layers: str) -> int:
+    """Return the last record that all these layers have; -1 if one of them has none."""
+    return min(lake.layer(each).reached(spark, lake.application(JOURNAL)) for each in layers)
+
+
 class Broken(Exception):
     """A crash."""
 
@@ -67,17 +72,17 @@ def test_what_is_repeated_or_broken_off_counts_once(
     def fail(*_: object) -> None:
         raise Broken
 
-    assert lake.reached(spark, JOURNAL) is None
+    assert reached(spark, lake, *NAMES) == -1
     write(LakeWriter(spark, lake, JOURNAL), 0, 50)
-    assert lake.reached(spark, JOURNAL) == 50
+    assert reached(spark, lake, *NAMES) == 50
 
     # crashes after gold; then a replay, which has to do without the writer's memory
     monkeypatch.setattr("sluicemq.pipeline.jobs.batch.bronze", fail)
     with pytest.raises(Broken):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    assert lake.reached(spark, JOURNAL) == 50
-    assert lake.reached(spark, JOURNAL, ["gold"]) == 90
+    assert reached(spark, lake, *NAMES) == 50
+    assert reached(spark, lake, "gold") == 90
     # crashes after bronze
     monkeypatch.setattr(LakeWriter, "_silver", fail)
     with pytest.raises(Broken):
@@ -120,7 +125,7 @@ def test_what_is_repeated_or_broken_off_counts_once(
     assert count == len(events)
     assert reports[-1] == (len(events), len(events))
     assert contents(spark, lake) == found
-    assert lake.reached(spark, JOURNAL) == last
+    assert reached(spark, lake, *NAMES) == last
 
 
 def test_batches_of_a_rebuild_are_limited_in_bytes(spark: SparkSession, tmp_path: Path) -> None:
@@ -165,13 +170,13 @@ def test_a_batch_interrupted_between_new_and_known_messages_is_completed(
 
     write(LakeWriter(spark, lake, JOURNAL, layers), 0, 40)
     interrupt(40, 80)
-    assert lake.reached(spark, JOURNAL, ["silver"]) == 40
+    assert reached(spark, lake, "silver") == 40
     # a shorter batch waits, a longer one completes it
     writer = LakeWriter(spark, lake, JOURNAL, layers)
     assert write(writer, 40, 60).seconds == {}
-    assert lake.reached(spark, JOURNAL, ["silver"]) == 40
+    assert reached(spark, lake, "silver") == 40
     assert set(write(writer, 60, 102).seconds) == {"bronze", "silver"}
-    assert lake.reached(spark, JOURNAL, ["silver"]) == 102
+    assert reached(spark, lake, "silver") == 102
     # the same batch completes it
     interrupt(102, 130)
     write(LakeWriter(spark, lake, JOURNAL, layers), 102, 130)
@@ -317,10 +322,10 @@ def test_a_batch_without_messages_advances_all_tables(spark: SparkSession, tmp_p
     journal = Journal(4)
     journal.depth(1, 0, 1)
     writer.write(frame(spark, journal.rows), 4, 4)
-    assert [lake.reached(spark, JOURNAL, [layer]) for layer in NAMES] == [4, 4, 4]
+    assert [reached(spark, lake, layer) for layer in NAMES] == [4, 4, 4]
     relocated = {**traffic()[0], "sequence": 5, "event": "relocated"}
     writer.write(frame(spark, [relocated]), 5, 5)
-    assert [lake.reached(spark, JOURNAL, [layer]) for layer in NAMES] == [5, 5, 5]
+    assert [reached(spark, lake, layer) for layer in NAMES] == [5, 5, 5]
 
 
 def test_a_lake_takes_one_journal_per_broker(spark: SparkSession, tmp_path: Path) -> None:

@@ -62,7 +62,8 @@ def test_a_catalog_has_the_tables_of_one_lake(
 ) -> None:
     first, second = (LakeDirectory(tmp_path / name, catalog=catalog) for name in "12")
     process(spark, batch(spark, [b'{"id": 1}'], 1), DEFINITION, first)
-    text = f"silver.orders is file:{first.path('silver.orders')} already, not {second.location}"
+    known = first.table("silver.orders").location
+    text = f"silver.orders is file:{known} already, not {second.location}"
     with pytest.raises(ConfigurationError, match=text):
         process(spark, batch(spark, [b'{"id": 2}'], 1), DEFINITION, second)
     assert not second.table("silver.orders").exists(spark)

@@ -153,7 +153,7 @@ def test_typed_tables_are_filled_beside(
     command += ["--journal", str(traffic.directory), "--max-rows", "30"]
 
     def read(name: str) -> list[tuple[Any, ...]]:
-        rows = spark.read.format("delta").load(traffic.lake.path(name))
+        rows = spark.read.format("delta").load(traffic.lake.table(name).location)
         columns = [column for column in rows.columns if not column.startswith("_")]
         return sorted(map(tuple, rows.select(*columns).collect()))
 

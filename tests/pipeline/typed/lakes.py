@@ -16,7 +16,7 @@ from tests.pipeline.jobs.events import Journal, frame
 
 class LakeDirectory(Lake):
     def read(self, spark: SparkSession, name: str) -> DataFrame:
-        return spark.read.format("delta").load(self.path(name))
+        return spark.read.format("delta").load(self.table(name).location)
 
     def rows(self, spark: SparkSession, name: str, *columns: str) -> list[tuple[Any, ...]]:
         """The rows of a table, sorted by their text."""

@@ -83,7 +83,7 @@ def test_incremental_refresh_equals_recomputation(spark: SparkSession, tmp_path:
         first += len(bodies)
         for gold in DEFINITION.gold:
             assert lake.rows(spark, f"gold.{gold.name}", "*") == recomputed(spark, lake, gold)
-    operations = spark.sql(f"DESCRIBE HISTORY delta.`{lake.path('gold.turnover')}`")
+    operations = spark.sql(f"DESCRIBE HISTORY delta.`{lake.table('gold.turnover').location}`")
     kinds = {row["operation"] for row in operations.collect() if row["version"] > 0}
     assert "MERGE" in kinds
     assert "WRITE" not in kinds
@@ -151,7 +151,7 @@ def test_lost_change_data_feed_leads_to_a_full_refresh(spark: SparkSession, tmp_
     process(spark, batch(spark, [order(1, 11, "a")], 3), Definition(tables=(ORDERS,)), lake)
     for name in ("false", "true"):
         spark.sql(
-            f"ALTER TABLE delta.`{lake.path('silver.orders')}` "
+            f"ALTER TABLE delta.`{lake.table('silver.orders').location}` "
             f"SET TBLPROPERTIES (delta.enableChangeDataFeed = {name})"
         )
     refresh_gold(spark, DEFINITION, lake)

@@ -27,7 +27,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from enum import StrEnum
-from ipaddress import IPv4Address, IPv6Address
+from ipaddress import ip_address
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple
 
@@ -319,9 +319,5 @@ def _tcp(packet: Packet, at: int, stop: int, source: bytes, target: bytes) -> Se
 
 def endpoint_text(endpoint: bytes) -> str:
     """Return "address:port"; IPv6 addresses in brackets."""
-    address, port = endpoint[:-2], int.from_bytes(endpoint[-2:])
-    return (
-        f"{IPv4Address(address)}:{port}"
-        if len(address) == 4
-        else f"[{IPv6Address(address)}]:{port}"
-    )
+    address, port = ip_address(endpoint[:-2]), int.from_bytes(endpoint[-2:])
+    return f"{address}:{port}" if address.version == 4 else f"[{address}]:{port}"

@@ -1,4 +1,4 @@
-"""Codecs: how each protocol's frames are decoded, measured and described; options of decoding.
+"""Codecs: how each protocol's frames are decoded, measured and described; options and columns.
 
 All of them use the server's own codecs (protocols/*/wire.py). Options are for facts that captures
 do not contain.
@@ -12,9 +12,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final, NamedTuple
 
+import pyarrow as pa
+
 from sluicemq.model.errors import ConfigurationError, FrameTooLarge, ProtocolError
 from sluicemq.model.message import UNCOMPRESSED_SIZE, Property
-from sluicemq.pipeline.decode.columns import Pairs, Row
+from sluicemq.model.url import PROTOCOLS
 from sluicemq.pipeline.schema import spelled, text_of
 from sluicemq.protocols.java import inflate
 from sluicemq.protocols.jmq import wire as jmq
@@ -28,19 +30,42 @@ from sluicemq.protocols.vibemq import wire as vibemq
 REPORTED: Final = ("tls", "phpmq-maintenance", "http", "msglite-http", "jmq-portmapper")
 """Protocols that are reported and not decoded."""
 
-PORTS: Final[Mapping[int, str]] = {
-    2925: "vibemq",
-    7676: "jmq",
-    7680: "http",
-    9100: "phpmq",
-    9101: "phpmq-maintenance",
-    9813: "msglite",
-    9814: "msglite-http",
-}
+PORTS: Final = {protocol.port: name for name, protocol in PROTOCOLS.items() if protocol.port}
 """Default ports of the protocols."""
 
 HIDDEN: Final = "***"
 """Replacement for passwords."""
+
+FRAMES: Final = pa.schema(
+    [
+        pa.field("file", pa.string(), nullable=False),
+        pa.field("connection", pa.int64()),
+        pa.field("stream", pa.string()),
+        pa.field("direction", pa.string()),
+        pa.field("protocol", pa.string()),
+        pa.field("time", pa.timestamp("us", tz="UTC")),
+        pa.field("offset", pa.int64()),
+        pa.field("length", pa.int64()),
+        pa.field("frame", pa.string()),
+        pa.field("packet_type", pa.int32()),
+        pa.field("destination", pa.string()),
+        pa.field("destination_kind", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("correlation_id", pa.string()),
+        pa.field("request_id", pa.string()),
+        pa.field("reply_to", pa.string()),
+        pa.field("priority", pa.int32()),
+        pa.field("properties", pa.map_(pa.string(), pa.string())),
+        pa.field("body_kind", pa.string()),
+        pa.field("body", pa.binary()),
+        pa.field("error", pa.string()),
+    ]
+)
+"""Columns of decoded traffic (docs/pipeline/decode.md); one row is one frame or one error."""
+
+Row = dict[str, Any]
+"""Columns by name; absent ones are null, and names that are not in FRAMES are ignored."""
+Pairs = list[tuple[str, str | None]]
 
 
 class Raw(NamedTuple):

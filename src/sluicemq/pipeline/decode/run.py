@@ -16,9 +16,9 @@ from pyspark.sql import functions as f
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.decode.codecs import DecodeOptions
-from sluicemq.pipeline.decode.columns import FRAMES
+from sluicemq.pipeline.decode.codecs import FRAMES, DecodeOptions
 from sluicemq.pipeline.decode.streams import decode_file
+from sluicemq.pipeline.session import cached
 
 MAX_TROUBLES: Final = 100
 """Maximum number of errors in a summary."""
@@ -42,7 +42,7 @@ def _files_in(paths: Iterable[str | Path]) -> list[str]:
 def decode(
     spark: SparkSession, paths: Sequence[str | Path], options: DecodeOptions | None = None
 ) -> DataFrame:
-    """Return the frames and errors in these captures (columns.FRAMES).
+    """Return the frames and errors in these captures (codecs.FRAMES).
 
     The DataFrame is lazy, and each action reads the files again. Rows are not ordered: sort by
     file, connection, time, direction and offset if needed. Raises ConfigurationError for a missing
@@ -107,8 +107,7 @@ def run(
 
     Raises ConfigurationError.
     """
-    frames = decode(spark, paths, options).persist(StorageLevel.DISK_ONLY)
-    try:
+    with cached(decode(spark, paths, options), StorageLevel.DISK_ONLY) as frames:
         if output is not None:
             frames.write.mode("append").parquet(str(output))
         if lines is not None:
@@ -116,8 +115,6 @@ def run(
             for row in _as_json(ordered).toLocalIterator():
                 lines.write(f"{row[0]}\n")
         return _summary(frames)
-    finally:
-        frames.unpersist()
 
 
 def _summary(frames: DataFrame) -> Summary:

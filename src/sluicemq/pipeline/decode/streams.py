@@ -1,9 +1,5 @@
 """Streams of a capture: from its segments to rows, in one pass.
 
-    Reassembler   segments of one direction to its bytes, in order
-    Flow          bytes of one direction to the rows of its frames
-    Connection    both directions; detection of the protocol
-
 A SYN that neither repeats the last SYN of its side nor fits before the bytes that side has sent
 begins another connection between the same endpoints.
 
@@ -41,8 +37,7 @@ from sluicemq.pipeline.decode.captures import (
     find_segment,
     read_packets,
 )
-from sluicemq.pipeline.decode.codecs import CODECS, REPORTED, Codec, DecodeOptions
-from sluicemq.pipeline.decode.columns import Row, RowBuffer
+from sluicemq.pipeline.decode.codecs import CODECS, FRAMES, REPORTED, Codec, DecodeOptions, Row
 
 _MODULUS: Final = 1 << 32
 _WINDOW: Final = 1 << 30
@@ -58,6 +53,11 @@ _TRIAL: Final = 64 << 10
 """Bytes without an error after which a beginning is accepted before a frame is complete."""
 _OVERLAP: Final = 64
 """Overlap of searches in bytes, not less than the longest signature."""
+
+_MAX_ROWS: Final = 4096
+"""Rows with which a batch is due."""
+_MAX_BYTES: Final = 16 << 20
+"""Bytes of bodies with which a batch is due."""
 
 _MAX_CONNECTIONS: Final = 20_000
 """Connections in memory. Beyond that, the longest idle one ends; its later packets form another."""
@@ -196,8 +196,33 @@ class Reassembler:
             self._next = number
 
 
+class RowBuffer:
+    """Rows of a file that do not form a batch yet."""
+
+    def __init__(self, file: str) -> None:
+        self.file = file
+        self._rows: list[Row] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """True if a batch is due."""
+        return len(self._rows) >= _MAX_ROWS or self._bytes >= _MAX_BYTES
+
+    def add(self, row: Row) -> None:
+        """Add a row, and set its column `file`."""
+        row["file"] = self.file
+        self._rows.append(row)
+        self._bytes += len(row.get("body") or b"")
+
+    def take(self) -> pa.RecordBatch:
+        """Return all added rows, possibly none, and clear them."""
+        rows, self._rows, self._bytes = self._rows, [], 0
+        return pa.RecordBatch.from_pylist(rows, FRAMES)
+
+
 class Flow:
-    """Bytes of one direction of a connection.
+    """Turns the bytes of one direction of a connection into the rows of its frames.
 
     Without a codec, they are one row with the reason, if there is one.
     """
@@ -332,7 +357,7 @@ class Flow:
 
 
 class Connection:
-    """Both directions of a connection; side 0 has the lower address."""
+    """Both directions of a connection, whose protocol it detects; side 0 has the lower address."""
 
     def __init__(
         self, number: int, endpoints: list[str], options: DecodeOptions, rows: RowBuffer
@@ -417,7 +442,7 @@ class Connection:
 
 
 def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a file (columns.FRAMES). Errors in the file are rows, too."""
+    """Yield the rows of a file (codecs.FRAMES). Errors in the file are rows, too."""
     rows = RowBuffer(file)
     skipped: Counter[Skipped] = Counter()
     connections: dict[bytes, Connection] = {}

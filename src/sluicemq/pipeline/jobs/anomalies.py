@@ -1,15 +1,7 @@
-"""Anomalies in gold and silver, with the figures that support them.
+"""Anomalies in gold and silver (docs/pipeline/jobs.md), with the figures that support them.
 
-    stuck-queue         messages are ready, but none was acknowledged for minutes. critical if the
-                        backlog grows, or there is no consumer
-    poison-message      delivered again and again, or dead-lettered after that. critical while it
-                        continues
-    latency-regression  the 95th percentile of published-to-acknowledged in an hour is at least
-                        1.5 times that of the same hour a week ago, and the two hours'
-                        histograms differ significantly (Kolmogorov-Smirnov). critical from
-                        three times on
-
-The `id` of an anomaly is the same on each run, so that a table of them is updated by key.
+The histograms of two hours are compared by the test of Kolmogorov and Smirnov. The `id` of an
+anomaly is the same on each run, so that a table of them is updated by key.
 """
 
 from __future__ import annotations
@@ -130,7 +122,7 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
         *(figures[name] for name in list(figures)[:5]),
     )
     critical = (last > first) | (consumers == 0)
-    return _rows(frame, "stuck-queue", critical, evidence, figures, f.lit(None).cast("long"))
+    return _rows(frame, "stuck-queue", critical, evidence, figures)
 
 
 def poison_messages(silver: DataFrame) -> DataFrame:
@@ -159,14 +151,7 @@ def poison_messages(silver: DataFrame) -> DataFrame:
         f.when(f.col("outcome").isNull(), "still not acknowledged").otherwise(f.col("state")),
         f.coalesce(f.concat(f.lit(": "), "reason"), f.lit("")),
     )
-    return _rows(
-        frame,
-        "poison-message",
-        f.col("outcome").isNull(),
-        evidence,
-        figures,
-        f.col("message_sequence"),
-    )
+    return _rows(frame, "poison-message", f.col("outcome").isNull(), evidence, figures)
 
 
 def latency_regressions(gold: DataFrame) -> DataFrame:
@@ -221,8 +206,7 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
         *(figures[name] for name in ("p95_ms", "p95_ms_before", "ratio")),
         *(figures[name] for name in ("samples", "samples_before", "distance")),
     )
-    nothing = f.lit(None).cast("long")
-    return _rows(frame, "latency-regression", ratio >= 3, evidence, figures, nothing)
+    return _rows(frame, "latency-regression", ratio >= 3, evidence, figures)
 
 
 def _histogram(name: str) -> Column:
@@ -231,13 +215,9 @@ def _histogram(name: str) -> Column:
 
 
 def _rows(
-    frame: DataFrame,
-    kind: str,
-    critical: Column,
-    evidence: Column,
-    figures: dict[str, Column],
-    message: Column,
+    frame: DataFrame, kind: str, critical: Column, evidence: Column, figures: dict[str, Column]
 ) -> DataFrame:
+    message = figures.get("message_sequence", f.lit(None).cast("long"))
     return frame.select(
         f.lit(kind).alias("kind"),
         f.when(critical, "critical").otherwise("warning").alias("severity"),

@@ -72,14 +72,15 @@ class LakeWriter:
         self._layers = [layer for layer in NAMES if layer in layers]
         self._watermark = watermark
         self._tasks = tasks
-        reached = {layer: lake.reached(spark, journal, [layer]) for layer in self._layers}
-        self.ends = {layer: -1 if end is None else end for layer, end in reached.items()}
+        self.ends = {
+            layer: lake.layer(layer).reached(spark, self._application) for layer in self._layers
+        }
         self._version = -1
         if "bronze" in self._layers and lake.bronze.exists(spark):
             self._version = lake.bronze.version(spark)
         self._appended = -1
         if "silver" in self._layers:
-            self._appended = lake.silver.progress(spark).get(lake.appended(journal), -1)
+            self._appended = lake.silver.reached(spark, lake.appended(journal))
         self._newest: datetime | None = None
 
     def write(self, events: DataFrame, first: int, last: int) -> BatchResult:

@@ -18,8 +18,8 @@ from pyspark.sql.pandas.types import from_arrow_type
 
 from sluicemq.model.errors import ProtocolError
 from sluicemq.model.message import COMPRESSED_SIZE, UNCOMPRESSED_SIZE
-from sluicemq.pipeline.jobs.schemas import sql_list
-from sluicemq.pipeline.schema import TEXTS, text_of
+from sluicemq.pipeline.jobs.schemas import SILVER, sql_list
+from sluicemq.pipeline.schema import text_of
 from sluicemq.protocols.java import (
     MAX_SIZE,
     Byte,
@@ -38,18 +38,6 @@ from sluicemq.protocols.java import (
 UNDISTINGUISHED: Final = ("phpmq", "msglite", "internal")
 """Protocols that do not distinguish text from bytes (protocols/transcoding.py)."""
 
-DECODED: Final = (
-    "body",
-    "text",
-    "json",
-    "map",
-    "map_types",
-    "values",
-    "value_types",
-    "decode_error",
-)
-"""Columns that `decode` sets."""
-
 PACKED: Final = (
     "coalesce(protocol = 'jmq' AND "
     f"element_at(properties, '{COMPRESSED_SIZE}') = string(octet_length(body)), false)"
@@ -58,33 +46,34 @@ PACKED: Final = (
 NEED_JAVA: Final = f"(body IS NOT NULL AND (body_kind IN ('map', 'stream') OR {PACKED}))"
 """SQL condition of rows whose body only protocols/java.py can read."""
 
+_OF_MAPS: Final = ("map", "map_types", "values", "value_types")
+"""Columns of map and stream bodies."""
 _READ_ARROW: Final = pa.struct(
     [
         pa.field("plain", pa.binary()),
-        pa.field("json", pa.string()),
-        pa.field("map", TEXTS),
-        pa.field("map_types", TEXTS),
-        pa.field("values", pa.list_(pa.string())),
-        pa.field("value_types", pa.list_(pa.string())),
         pa.field("error", pa.string()),
+        *(SILVER.field(name) for name in ("json", *_OF_MAPS)),
     ]
 )
 _READ: Final = from_arrow_type(_READ_ARROW)
+DECODED: Final = ("body", "text", "json", *_OF_MAPS, "decode_error")
+"""Columns that `decode` sets."""
 
-_TYPES: Final = (
-    # a subclass precedes its base class
-    (bool, "boolean"),
-    (Byte, "byte"),
-    (Short, "short"),
-    (Long, "long"),
-    (int, "integer"),
-    (Float, "float"),
-    (float, "double"),
-    (Char, "character"),
-    (str, "text"),
-    (bytes, "bytes"),
-    (dict, "map"),
-)
+_TYPES: Final[dict[type, str]] = {
+    bool: "boolean",
+    Byte: "byte",
+    Short: "short",
+    Long: "long",
+    int: "integer",
+    Float: "float",
+    float: "double",
+    Char: "character",
+    str: "text",
+    bytes: "bytes",
+    dict: "map",
+    type(None): "null",
+}
+"""Name of the type of each value of a map or stream."""
 
 
 def decode(frame: DataFrame, java: bool = True) -> DataFrame:
@@ -120,7 +109,7 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
         " WHEN body_kind = 'json' AND NOT _json THEN 'the body is not JSON'"
         " WHEN body_kind = 'none' AND _size > 0"
         " THEN concat(_size, ' bytes where there should be none') END",
-        **{name: f"_read.{name}" for name in ("map", "map_types", "values", "value_types")},
+        **{name: f"_read.{name}" for name in _OF_MAPS},
     }
     kept = (f"`{name}`" for name in names if name not in columns)
     return frame.selectExpr(*kept, *(f"{made} AS `{name}`" for name, made in columns.items()))
@@ -165,21 +154,15 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
             json_value = msgspec.json.decode(found["json"])
             texts = [_text(value, json_value[name]) for name, value in entries.items()]
             found["map"] = list(zip(entries, texts, strict=True))
-            found["map_types"] = [(name, _type(value)) for name, value in entries.items()]
+            found["map_types"] = [(name, _TYPES[type(value)]) for name, value in entries.items()]
         elif kind == "stream":
             values = loads_stream(body) if body else []
             found["json"] = json_of_stream(body).decode()
             found["values"] = [_text(value, None) for value in values]
-            found["value_types"] = [_type(value) for value in values]
+            found["value_types"] = [_TYPES[type(value)] for value in values]
     except ProtocolError as error:
         return {"error": str(error)}
     return found
-
-
-def _type(value: Value) -> str:
-    return (
-        "null" if value is None else next(name for made, name in _TYPES if isinstance(value, made))
-    )
 
 
 def _text(value: Value, json_value: Any) -> str | None:

@@ -1,9 +1,5 @@
 """Gold: events of each destination in each minute, by protocol.
 
-    sums(events)      counts, histograms and latest depths of a batch
-    complete(sums)    rows of GOLD
-    COMBINED          expressions that combine a row with the existing row of the same key
-
 Counts and histograms are added, the latest depth wins, and rates and percentiles are derived. So
 batches of events that are merged one after the other give the same rows as all events at once,
 except for `late_events`, which depend on the order of arrival. Each event must be in exactly one
@@ -19,6 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from sluicemq.model.dead_letters import REASON
 from sluicemq.pipeline.histogram import bucket_column, percentile_sql
 from sluicemq.pipeline.jobs.schemas import (
     COUNTED,
@@ -28,7 +25,7 @@ from sluicemq.pipeline.jobs.schemas import (
     PERCENTILES,
     column,
 )
-from sluicemq.pipeline.jobs.silver import REASON, added, added_maps
+from sluicemq.pipeline.jobs.silver import added, added_maps
 from sluicemq.pipeline.schema import Event
 
 WATERMARK: Final = timedelta(hours=1)
@@ -61,7 +58,7 @@ _DEPTHS: Final = ("backlog", "unacked", "consumers", "depth_time")
 def complete(
     sums: DataFrame, newest: datetime | None = None, watermark: timedelta = WATERMARK
 ) -> DataFrame:
-    """Return rows of `sums` as rows of GOLD.
+    """Return rows of `sums` as rows of GOLD, with rates and percentiles.
 
     newest  time of the newest event before these; events of minutes that had ended by
             `watermark` before it also count as `late_events`
@@ -101,9 +98,9 @@ COMBINED: Final = _combined()
 
 
 def sums(events: DataFrame, broker: str) -> DataFrame:
-    """Return the sums of `events` (columns of schema.EVENTS; bodies are not used) by key.
+    """Return counts, histograms and latest depths of `events` (columns of schema.EVENTS) by key.
 
-    They include the number of all events.
+    They include the number of all events. Bodies are not used.
 
     The query contains nothing that changes between batches, such as a time to compare with,
     because Spark would compile it again for each batch.

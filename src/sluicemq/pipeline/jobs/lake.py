@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
@@ -27,14 +27,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from sluicemq.model.errors import ConfigurationError
-from sluicemq.pipeline.delta import (
-    CHANGES,
-    NO_COLUMNS,
-    PROPERTIES,
-    HadoopFiles,
-    LakeTable,
-    searched_by,
-)
+from sluicemq.pipeline.delta import CHANGES, NO_COLUMNS, HadoopFiles, LakeTable, searched_by
 from sluicemq.pipeline.jobs.schemas import (
     ANOMALIES,
     BRONZE,
@@ -99,10 +92,8 @@ class Lake:
             "bronze.events",
             from_arrow_schema(BRONZE),
             partitions=("broker", "day"),
-            properties={
-                **CHANGES,
-                **searched_by("sequence", "time", "event", "destination", "message_sequence"),
-            },
+            properties=CHANGES
+            | searched_by("sequence", "time", "event", "destination", "message_sequence"),
         )
         self.silver = self.table(
             "silver.messages",
@@ -132,10 +123,6 @@ class Lake:
     def __str__(self) -> str:
         return self.location
 
-    def path(self, name: str) -> str:
-        """Return the location of a table, such as "silver.messages"."""
-        return f"{self.location}/{name.replace('.', '/')}"
-
     def table(
         self,
         name: str,
@@ -144,19 +131,9 @@ class Lake:
         partitions: Sequence[str] = (),
         properties: Mapping[str, str] = MappingProxyType({}),
     ) -> LakeTable:
-        """Return the table of a name, such as "silver.messages", which may not exist yet.
-
-        `properties` of Delta are those besides PROPERTIES.
-        """
-        return LakeTable(
-            name,
-            self.path(name),
-            columns,
-            keys,
-            partitions,
-            self.catalog,
-            {**PROPERTIES, **properties},
-        )
+        """Return the table of a name, such as "silver.messages", which may not exist yet."""
+        place = f"{self.location}/{name.replace('.', '/')}"
+        return LakeTable(name, place, columns, keys, partitions, self.catalog, properties)
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
         """Return all existing tables by their names."""
@@ -230,15 +207,6 @@ class Lake:
                     f"this is {journal}: another broker, or a data directory that was created "
                     "again. Set another name with --broker, or use another --lake."
                 )
-
-    def reached(
-        self, spark: SparkSession, journal: str, layers: Collection[str] = NAMES
-    ) -> int | None:
-        """Return the last record that all these layers have; None if one of them has none."""
-        application = self.application(journal)
-        ends = [self.layer(layer).progress(spark).get(application) for layer in layers]
-        known = [end for end in ends if end is not None]
-        return min(known) if known and len(known) == len(ends) else None
 
 
 def journals(progress: dict[str, int]) -> dict[str, str]:

@@ -49,7 +49,7 @@ from sluicemq.pipeline.delta import HadoopFiles
 from sluicemq.pipeline.jobs.batch import BatchResult, LakeWriter
 from sluicemq.pipeline.jobs.gold import NEEDS, WATERMARK
 from sluicemq.pipeline.jobs.lake import NAMES, Lake
-from sluicemq.pipeline.session import is_local
+from sluicemq.pipeline.session import cached, is_local
 from sluicemq.pipeline.source.http_storage import connect
 from sluicemq.pipeline.source.journal_storage import JournalStorage
 from sluicemq.pipeline.source.lag import lag_of
@@ -295,11 +295,8 @@ class Supervisor:
         """Write a batch to the typed tables; they read it several times."""
         done = BatchResult(last)
         before = time.perf_counter()
-        cached = events.persist()
-        try:
-            done.typed = process(events.sparkSession, cached, self._job.definition, self._job.lake)
-        finally:
-            cached.unpersist()
+        with cached(events):
+            done.typed = process(events.sparkSession, events, self._job.definition, self._job.lake)
         done.rows = sum(counts.messages for counts in done.typed.values())
         done.seconds["typed"] = time.perf_counter() - before
         return done

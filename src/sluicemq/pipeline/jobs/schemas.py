@@ -1,86 +1,6 @@
-"""Columns of the lake's tables.
+"""Columns of the lake's tables (docs/pipeline/tables.md).
 
-New columns are added at the end; no column ever changes its name, type or meaning. `broker` is the
-name in `--broker` of the broker whose journal was read: several brokers may share a lake.
-
-BRONZE: all events, unchanged.
-
-    broker ...           see above; then the columns of pipeline/schema.py
-    day                  UTC date of `time`; the table is partitioned by broker and day
-
-SILVER: one row per message. Key: (broker, message_sequence). Partitioned by broker.
-
-    broker, message_sequence  sequence number of the message in that broker's journal
-    destination, destination_kind   where it was published
-    published            publishing time; null if the journal no longer had the message
-    protocol             publisher's protocol; null as with `published`
-    priority, durability, expiration, deliver_at, size, body_kind     as in pipeline/schema.py
-    message_id, correlation_id, reply_to, type, properties, property_types
-    body                 the body as sent; null where `text` or `json` is the same bytes
-    text                 of text bodies, and of bytes that are UTF-8 by protocols that do not
-                         distinguish (PHPMQ, msglite)
-    json                 of JSON bodies as sent; of map and stream bodies as JSON
-    map, map_types       entries of a map body as text, and the Java type of each: "boolean",
-                         "byte", "short", "character", "integer", "long", "float", "double", "text",
-                         "bytes" (in base64), "null", "map" (as JSON)
-    values, value_types  of a stream body, the same
-    decode_error         reason why the body does not match its kind; null = it does
-    first_delivered, last_delivered     first and last time it was delivered to a consumer
-    deliveries           number of deliveries, and number of redeliveries among them
-    redeliveries
-    attempts             largest number of attempts in the events of a delivery
-    acknowledged ... discarded   time at which a delivery ended so; for a topic, where each
-                         subscription has its own delivery, the last such time
-    requeued             last time it moved to the tail of its queue
-    completed_deliveries number of deliveries that ended, for any cause
-    requeues             number of times it was requeued
-    reason               reason why it was dead-lettered
-    moved_to_sequence    sequence number of the dead letter, or of the message it was moved to
-    original_destination of a dead letter: the destination that could not deliver it
-    deliveries_by_subscription, completed_by_subscription    for a message of a topic: deliveries,
-                         and ended deliveries, per subscription
-    events               number of events of this row
-    last_event           time of the latest
-    outcome              event that ended it ("acknowledged" ... "discarded"); null = none yet
-    state                "ready", "unacked" (delivered and not ended, possibly ready for
-                         redelivery), or the outcome
-    queueing_ms          published to first delivered
-    end_to_end_ms        published to acknowledged
-    client_timestamp     as in pipeline/schema.py
-
-GOLD: one row per minute, destination and protocol. Key: (broker, minute, destination,
-destination_kind, protocol). Counts are of events in that minute; they add up.
-
-    broker, minute, day  start of the minute, and its UTC date; partitioned by broker and day
-    destination, destination_kind
-    protocol             of the messages; "unknown" if the journal did not hold them any more;
-                         "any" in the rows of depth events, which have no protocol
-    published, published_bytes   number of published messages, and bytes of their bodies
-    delivered            first deliveries
-    redelivered ... requeued     see pipeline/schema.py
-    publish_rate, published_bytes_rate, acknowledge_rate    per second, the minute's average
-    queueing             published to first delivered: histogram, bucket -> count
-                         (pipeline/histogram.py)
-    queueing_p50 ... queueing_p99    percentiles of it, ms, at most 2.5 % off; null without any
-    queueing_max         the longest, ms, exact
-    end_to_end ...       published to acknowledged, the same
-    backlog, unacked, consumers    the latest depth event of the minute; null without one
-    depth_time           time of that event
-    dead_letter_reasons  reason -> dead letters
-    late_events          events that came after the watermark (relative to the newest known event)
-                         had passed the minute; the other columns include them
-
-ANOMALIES: findings in gold and silver. Key: `id`.
-
-    id                   the same for the same finding in every run
-    kind                 "stuck-queue", "poison-message" or "latency-regression"
-    severity             "warning" or "critical"
-    broker, destination, destination_kind
-    minute               start: stuck since; last delivery; the slow hour
-    message_sequence     sequence number of a poison message
-    detected             newest event known at detection
-    evidence             a sentence with the figures
-    details              the same as a JSON object
+New columns are added at the end; no column ever changes its name, type or meaning.
 """
 
 from __future__ import annotations
@@ -132,28 +52,18 @@ BRONZE: Final = pa.schema(
     ]
 )
 
+_OF_EVENTS: Final = (
+    *("destination", "destination_kind", "published", "protocol", "priority", "durability"),
+    *("expiration", "deliver_at", "size", "body_kind", "message_id", "correlation_id", "reply_to"),
+    *("type", "properties", "property_types", "body"),
+)
+"""Columns of SILVER that events have, too."""
 SILVER_KEYS: Final = ("broker", "message_sequence")
 SILVER: Final = pa.schema(
     [
         _required("broker", pa.string()),
         _required("message_sequence", pa.int64()),
-        pa.field("destination", pa.string()),
-        pa.field("destination_kind", pa.string()),
-        pa.field("published", TIME),
-        pa.field("protocol", pa.string()),
-        pa.field("priority", pa.int32()),
-        pa.field("durability", pa.string()),
-        pa.field("expiration", TIME),
-        pa.field("deliver_at", TIME),
-        pa.field("size", pa.int64()),
-        pa.field("body_kind", pa.string()),
-        pa.field("message_id", pa.string()),
-        pa.field("correlation_id", pa.string()),
-        pa.field("reply_to", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("properties", TEXTS),
-        pa.field("property_types", TEXTS),
-        pa.field("body", pa.binary()),
+        *map(EVENTS.field, _OF_EVENTS),
         pa.field("text", pa.string()),
         pa.field("json", pa.string()),
         pa.field("map", TEXTS),

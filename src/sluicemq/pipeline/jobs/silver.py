@@ -1,8 +1,5 @@
 """Silver: one row per message, with its decoded body and its life cycle.
 
-    silver(events)    rows of SILVER for the messages of the events
-    COMBINED          expressions that combine a row with the existing row of the same message
-
 Rows of the same message combine in any order: by earliest and latest times, sums of counts, and
 fields that are equal wherever they are known. So batches of events that are merged one after the
 other give the same rows as all events at once. Each event must be in exactly one batch: a repeated
@@ -17,12 +14,9 @@ from typing import Final
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as f
 
+from sluicemq.model.dead_letters import ORIGIN, REASON
 from sluicemq.pipeline.jobs.bodies import DECODED, decode
 from sluicemq.pipeline.jobs.schemas import OUTCOMES, SILVER, column, sql_list
-
-REASON: Final = "deadLetterReason"
-_ORIGIN: Final = "originalQueue"
-"""Property of dead letters; their `dead-lettered` event has it too."""
 
 RECORD: Final = (
     *("priority", "durability", "expiration", "deliver_at", "size", "body_kind"),
@@ -118,7 +112,7 @@ def _facts(events: DataFrame, java: bool) -> DataFrame:
         "event IN ('published', 'relocated') AS _published",
         "event IN ('delivered', 'redelivered') AS _given",
         f"event IN ({sql_list(OUTCOMES)}) AS _ended",
-        f"element_at(properties, '{_ORIGIN}') AS original_destination",
+        f"element_at(properties, '{ORIGIN}') AS original_destination",
         # properties of a `dead-lettered` event are those of the dead letter
         f"if(event = 'dead-lettered', element_at(properties, '{REASON}'), NULL) AS reason",
     )

@@ -237,7 +237,7 @@ def build(
 ) -> ReportFigures:
     """Compute the figures of a report.
 
-    gold          rows of a gold table (pipeline/jobs/schemas.py) in any order
+    gold          rows of a gold table in any order
     anomalies     rows of the table of anomalies
     dead_letters  examples of dead letters (EXAMPLE_COLUMNS of report/lake.py) in any order
     since, until  limits of the period, to the minute, UTC if without a zone; `until` is
@@ -323,14 +323,14 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
         range(len(keys)), key=lambda each: (-max(sizes[each], latest.get(each, 0)), keys[each])
     )
     # those without a row of their own share the last one
-    shown = min(top, len(keys))
-    rank = np.full(len(keys), shown)
-    rank[busiest[:shown]] = np.arange(shown)
+    visible = min(top, len(keys))
+    rank = np.full(len(keys), visible)
+    rank[busiest[:visible]] = np.arange(visible)
     entry, bucket, count = _entries(gold["end_to_end"])
     latency = _sums((at[entry], bucket), count, (bins.count, histogram.LAST + 1))
     report.latency = percentiles(latency.sum(axis=0))
-    latencies = _sums((rank[owner][entry], bucket), count, (shown + 1, histogram.LAST + 1))
-    arrivals = _sums((rank[owner], at), values["published"], (shown + 1, bins.count))
+    latencies = _sums((rank[owner][entry], bucket), count, (visible + 1, histogram.LAST + 1))
+    arrivals = _sums((rank[owner], at), values["published"], (visible + 1, bins.count))
     period = (report.since, report.until)
     report.timeline = _timeline(period, gold, bins, at, latency, depths)
 
@@ -347,14 +347,13 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
             **totals,
         )
 
-    _, first = np.unique(owner, return_index=True)
     report.queues = tuple(
-        destination([each], row, [column[int(first[each])].as_py() for column in named])
-        for row, each in enumerate(busiest[:shown])
+        destination([each], row, keys[each].split("\0", 2))
+        for row, each in enumerate(busiest[:visible])
     )
-    report.other_count = len(keys) - shown
+    report.other_count = len(keys) - visible
     if report.other_count:
-        report.others = destination(busiest[shown:], shown, ["", "", ""])
+        report.others = destination(busiest[visible:], visible, ["", "", ""])
 
 
 def _timeline(

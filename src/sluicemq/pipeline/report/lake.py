@@ -62,12 +62,11 @@ def report_lake(
 ) -> ReportFigures:
     """Write the report of a lake to `out`, and its charts into the directory `png` if given.
 
-    lake          missing tables are left out, and without any traffic the report has instructions
-    since, until  limits of the period, to the minute, UTC if without a zone; `until` is exclusive
-    top           number of destinations with a row of their own, >= 1
-    title         title of the report; default: the name of the lake
+    since, until, top   as for `build`
+    title         default: the name of the lake
     progress      called with the name of each step before it begins
 
+    Missing tables are left out, and without any traffic the report has instructions.
     Raises ConfigurationError if there is no such lake or the period is empty.
     """
     since, until = _whole(since), _whole(until)

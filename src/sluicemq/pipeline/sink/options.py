@@ -27,13 +27,12 @@ DEAD_LETTERS: Final = "sluicemq.sink.dlq"
 PART_BYTES: Final = 16 * 1024 * 1024
 PART_ROWS: Final = 16_384
 
+_OF_READS: Final = ("url", "user", "password", "token")
+"""Options that a read has, too."""
 _KNOWN: Final = {
     name.lower(): name
     for name in (
-        "url",
-        "user",
-        "password",
-        "token",
+        *_OF_READS,
         "destination",
         "badRows",
         "deadLetterQueue",
@@ -44,7 +43,7 @@ _KNOWN: Final = {
         "retryTimeout",
     )
 }
-WRITE_ONLY: Final = frozenset(_KNOWN) - {"url", "user", "password", "token"}
+WRITE_ONLY: Final = frozenset(_KNOWN) - {*_OF_READS}
 """Options, in lower case, that identify a table or view as one for writing."""
 _SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname", "path"})
 """Options that Spark adds; a path is that of `save(path)`."""
@@ -59,11 +58,10 @@ class SinkOptions(NamedTuple):
     """Options of a write, created on the driver and sent to the tasks.
 
     destination  destination of rows that have none, "" = required in each row; topic: it is a topic
-    part_bytes   approximate size of a transaction in bytes
-    part_rows    maximum number of rows of a transaction
-    write_id     identity of a repeatable write; "" = none
-    batch        index of the write within `write_id`
-    patience     seconds for which a part is retried while the broker is unavailable or full
+    part_bytes, part_rows   limits of a transaction (transactionBytes, transactionRows)
+    write_id     "" = none
+    batch        index of the write within `write_id` (batchId)
+    patience     seconds (retryTimeout)
     """
 
     target: HttpTarget

@@ -6,6 +6,7 @@ The code is vectorised; only records with rarely set fields and requeues are loo
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache, cached_property
 from typing import Any, ClassVar, Final, NamedTuple
@@ -118,6 +119,7 @@ class DeadLetterMetas(NamedTuple):
 NO_DEAD_LETTERS: Final = DeadLetterMetas(np.zeros(0, np.int64), pa.nulls(0, pa.binary()))
 
 
+@dataclass(eq=False)
 class BatchRecords:
     """Records that become the rows of one batch.
 
@@ -128,29 +130,15 @@ class BatchRecords:
     failed        called for each record with invalid content
     """
 
-    def __init__(
-        self,
-        heads: Heads,
-        codes: Column,
-        counts: Integers,
-        data: pa.Buffer,
-        places: Integers,
-        dead_letters: DeadLetterMetas,
-        names: Names,
-        journal: SourceJournal,
-        failed: Failed,
-    ) -> None:
-        self._heads = heads
-        self._codes = codes
-        self._counts = counts
-        self._data = data
-        self._places = places
-        self._dead_letters = dead_letters
-        self._names = names
-        self._journal = journal
-        self._failed = failed
-        self._plain = bool((counts == 1).all()) and not IS_LIST[codes].any()
-        self.rows = heads.count if self._plain else int(counts.sum())
+    heads: Heads
+    codes: Column
+    counts: Integers
+    data: pa.Buffer
+    places: Integers
+    dead_letters: DeadLetterMetas
+    names: Names
+    journal: SourceJournal
+    failed: Failed
 
     def record_batch(self, schema: pa.Schema) -> pa.RecordBatch:
         """Return the columns of schema.EVENTS or schema.KAFKA that `schema` names, in its order."""
@@ -159,13 +147,23 @@ class BatchRecords:
 
     # --- from records to rows ---------------------------------------------------------
 
+    @cached_property
+    def _plain(self) -> bool:
+        """True if each record is one row."""
+        return bool((self.counts == 1).all()) and not IS_LIST[self.codes].any()
+
+    @cached_property
+    def rows(self) -> int:
+        """Number of rows."""
+        return self.heads.count if self._plain else int(self.counts.sum())
+
     def _spread(self, column: Column) -> Column:
         """Repeat each record's value for each of its rows."""
-        return column if self._plain else np.repeat(column, self._counts)
+        return column if self._plain else np.repeat(column, self.counts)
 
     def _field(self, name: str) -> Column:
         """Return a field of each row's record."""
-        return self._spread(self._heads[name])
+        return self._spread(self.heads[name])
 
     @cached_property
     def _destinations(self) -> Column:
@@ -173,14 +171,14 @@ class BatchRecords:
 
     @cached_property
     def _row_codes(self) -> Column:
-        return self._spread(self._codes)
+        return self._spread(self.codes)
 
     @cached_property
     def _items(self) -> Integers:
         if self._plain:
             return np.zeros(self.rows, np.int64)
-        starts = np.cumsum(self._counts) - self._counts
-        return np.arange(self.rows) - np.repeat(starts, self._counts)
+        starts = np.cumsum(self.counts) - self.counts
+        return np.arange(self.rows) - np.repeat(starts, self.counts)
 
     @cached_property
     def _bodied(self) -> Mask:
@@ -192,8 +190,7 @@ class BatchRecords:
         bitmap = None
         if valid is not None and not valid.all():
             bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
-        width = np.dtype(type.to_pandas_dtype()).itemsize if type != TIME else 8
-        native = np.ascontiguousarray(values, f"<i{width}")
+        native = np.ascontiguousarray(values, f"<i{type.bit_width // 8}")
         return pa.Array.from_buffers(type, len(values), [bitmap, pa.py_buffer(native)])
 
     def _worded(self, texts: pa.Array, codes: Column, valid: Mask | None = None) -> pa.Array:
@@ -207,32 +204,32 @@ class BatchRecords:
 
     @cached_property
     def _words64(self) -> Integers:
-        return np.frombuffer(self._data, "<i8", self._data.size >> 3)
+        return np.frombuffer(self.data, "<i8", self.data.size >> 3)
 
     @cached_property
     def _words32(self) -> Column:
-        return np.frombuffer(self._data, "<u4", self._data.size >> 2)
+        return np.frombuffer(self.data, "<u4", self.data.size >> 2)
 
     @cached_property
     def _lists(self) -> Integers:
         """Byte position of the numbers of each row's list; -1 = the row has no list.
 
         Also checks that the length of each list equals its count field."""
-        heads = self._heads
+        heads = self.heads
         starts = np.full(heads.count, -1, np.int64)
-        rows = np.flatnonzero(IS_LIST[self._codes])
+        rows = np.flatnonzero(IS_LIST[self.codes])
         if len(rows):
-            bodies = self._places[rows] + heads["body"][rows]
+            bodies = self.places[rows] + heads["body"][rows]
             listed_counts = self._words32[(bodies >> 2) + 1]
             sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
-            width = np.where(self._codes[rows] == REDELIVERED, 12, 8)
+            width = np.where(self.codes[rows] == REDELIVERED, 12, 8)
             wrong = (
-                (listed_counts != self._counts[rows])
+                (listed_counts != self.counts[rows])
                 | (sizes != listed_counts * width)
                 | (bodies & 7 != 0)
             )
             for row in rows[wrong].tolist():
-                self._failed(row, "the length of a list does not match its count")
+                self.failed(row, "the length of a list does not match its count")
             starts[rows[~wrong]] = bodies[~wrong] + LIST_HEAD
         return self._spread(starts)
 
@@ -259,22 +256,22 @@ class BatchRecords:
         numbers, numbered = self._message
         rows = np.flatnonzero(_CONCERNED[self._row_codes] & numbered)
         if len(rows):
-            times[rows], origins[rows], known[rows] = self._journal.origins(numbers[rows])
+            times[rows], origins[rows], known[rows] = self.journal.origins(numbers[rows])
         return times, origins, known
 
     @cached_property
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
         """Rows of requeued messages, with the subscription and attempts of each."""
-        rows = np.flatnonzero(self._codes == _REQUEUED)
-        slices = self._slices(rows, self._heads["body"][rows], self._heads["size"][rows])
+        rows = np.flatnonzero(self.codes == _REQUEUED)
+        slices = self._slices(rows, self.heads["body"][rows], self.heads["size"][rows])
         joined = slices.buffers()[2]
         try:
             decoded = _requeues.decode(array_of(len(rows), memoryview(joined) if joined else b""))
         except msgspec.MsgspecError as error:
             for row in rows.tolist():
-                self._failed(row, f"a requeue record cannot be decoded: {error}")
+                self.failed(row, f"a requeue record cannot be decoded: {error}")
             rows, decoded = rows[:0], []
-        first_rows = (np.cumsum(self._counts) - self._counts)[rows]
+        first_rows = (np.cumsum(self.counts) - self.counts)[rows]
         return (
             first_rows,
             np.array([requeue.subscription for requeue in decoded], np.int64),
@@ -300,7 +297,7 @@ class BatchRecords:
         again = np.flatnonzero(codes == REDELIVERED)
         if len(again):
             # the attempts follow the numbers, one for each
-            starts = self._lists[again] + 8 * self._spread(self._counts)[again]
+            starts = self._lists[again] + 8 * self._spread(self.counts)[again]
             good = self._lists[again] >= 0
             again, starts = again[good], starts[good]
             attempts[again] = self._words32[(starts >> 2) + self._items[again]]
@@ -320,23 +317,23 @@ class BatchRecords:
 
     @cached_property
     def _sizes(self) -> Integers:
-        return self._heads["size"].astype(np.int64) - self._heads["body"]
+        return self.heads["size"].astype(np.int64) - self.heads["body"]
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
         """Return the bytes between two positions in each of these records."""
-        places = self._places[rows]
-        return slices(self._data, places + starts, places + stops)
+        places = self.places[rows]
+        return slices(self.data, places + starts, places + stops)
 
     def _body(self) -> pa.Array:
-        heads = self._heads
+        heads = self.heads
         nothing = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
-        rows = np.flatnonzero(_BODIED[self._codes] & ~nothing)
+        rows = np.flatnonzero(_BODIED[self.codes] & ~nothing)
         bodies = self._slices(rows, heads["body"][rows], heads["size"][rows])
         return bodies if len(rows) == self.rows else self._placed(bodies, rows)
 
     def _placed(self, array: pa.Array, rows: Integers) -> pa.Array:
         """Return a column with the values of these records in their rows; null elsewhere."""
-        places = np.full(self._heads.count, -1, np.int64)
+        places = np.full(self.heads.count, -1, np.int64)
         places[rows] = np.arange(len(rows))
         places = self._spread(places)
         if not len(array):
@@ -349,7 +346,7 @@ class BatchRecords:
         values = np.zeros(self.rows, np.int64)
         rows = np.flatnonzero(self._row_codes == _DEPTH)
         if len(rows):
-            bodies = self._spread(self._places + self._heads["body"])[rows]
+            bodies = self._spread(self.places + self.heads["body"])[rows]
             values[rows] = words(bodies)
         return self._masked(pa.int64(), values, self._row_codes == _DEPTH)
 
@@ -358,21 +355,21 @@ class BatchRecords:
     @cached_property
     def _header_rows(self) -> Integers:
         """Records with rarely set fields."""
-        return np.flatnonzero(_BODIED[self._codes] & (meta_sizes(self._heads) > 0))
+        return np.flatnonzero(_BODIED[self.codes] & (meta_sizes(self.heads) > 0))
 
     @cached_property
     def _headers(self) -> Headers:
         """Fields of the records that have them, followed by those of the dead letters."""
         rows = self._header_rows
         starts = np.full(len(rows), HEADER_BYTES)
-        metas = self._slices(rows, starts, self._heads["body"][rows])
+        metas = self._slices(rows, starts, self.heads["body"][rows])
 
-        rows = np.concatenate((rows, self._dead_letters.rows))
-        if len(self._dead_letters.rows):
-            metas = pa.concat_arrays([metas, self._dead_letters.metas])
+        rows = np.concatenate((rows, self.dead_letters.rows))
+        if len(self.dead_letters.rows):
+            metas = pa.concat_arrays([metas, self.dead_letters.metas])
 
         def failed(row: int, error: Exception) -> None:
-            self._failed(int(rows[row]), f"the rarely set fields cannot be decoded: {error}")
+            self.failed(int(rows[row]), f"the rarely set fields cannot be decoded: {error}")
 
         return Headers(decode_fields(metas, failed) if len(rows) else ())
 
@@ -385,7 +382,7 @@ class BatchRecords:
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:
         texts, types = self._headers.properties()
-        rows = np.concatenate((self._header_rows, self._dead_letters.rows))
+        rows = np.concatenate((self._header_rows, self.dead_letters.rows))
         return self._placed(texts, rows), self._placed(types, rows)
 
     # --- columns ---------------------------------------------------------
@@ -395,8 +392,8 @@ class BatchRecords:
         "record_index": lambda self: self._masked(pa.int32(), self._items),
         "time": lambda self: self._masked(TIME, self._field("time")),
         "event": lambda self: self._worded(pa.array([None, *EVENT_CODES]), self._row_codes),
-        "destination": lambda self: self._names.texts(self._destinations, name_of),
-        "destination_kind": lambda self: self._names.texts(self._destinations, kind_of),
+        "destination": lambda self: self.names.texts(self._destinations, name_of),
+        "destination_kind": lambda self: self.names.texts(self._destinations, kind_of),
         "message_sequence": lambda self: self._masked(pa.int64(), *self._message),
         "published": lambda self: self._masked(TIME, self._origins[0], self._origins[2]),
         "protocol": lambda self: self._worded(_names_of(Origin), *self._origins[1:]),
@@ -431,7 +428,7 @@ class BatchRecords:
         # Kafka's columns
         "key": lambda self: self._COLUMNS["correlation_id"](self).cast(pa.binary()),
         "value": _body,
-        "topic": lambda self: self._names.texts(self._destinations, full_name),
+        "topic": lambda self: self.names.texts(self._destinations, full_name),
         "partition": lambda self: self._masked(pa.int32(), np.full(self.rows, PARTITION)),
         "offset": lambda self: self._COLUMNS["sequence"](self),
         "timestamp": lambda self: self._COLUMNS["time"](self),

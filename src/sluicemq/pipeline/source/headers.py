@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -14,19 +14,22 @@ from sluicemq.model.destination import Kind
 from sluicemq.pipeline.schema import KAFKA_HEADERS, TEXTS, spelled, text_of
 from sluicemq.pipeline.source.journal_storage import Integers
 
-FIELDS: Final = (
-    "message_id",
-    "correlation_id",
-    "reply_to",
-    "type",
-    "properties",
-    "native",
-    "routes",
-    "deliver_at",
-    "client_timestamp",
-)
-Fields = tuple[Any, ...]
-EMPTY: Final[Fields] = ("", "", None, "", None, b"", (), 0, None)
+
+class Fields(NamedTuple):
+    """Rarely set fields of a message, in the order of journal.format.encode_meta."""
+
+    message_id: str
+    correlation_id: str
+    reply_to: tuple[int, str] | None
+    type: str
+    properties: dict[str, Any] | list[Any] | None
+    native: bytes
+    routes: list[int]
+    deliver_at: int
+    client_timestamp: int | None
+
+
+_EMPTY: Final = Fields("", "", None, "", None, b"", [], 0, None)
 """Fields of a message that sets none of them."""
 
 _NAMES: Final[dict[type, str]] = {
@@ -38,18 +41,7 @@ _NAMES: Final[dict[type, str]] = {
     type(None): "null",
 }
 
-_Meta = tuple[
-    str,
-    str,
-    tuple[int, str] | None,
-    str,
-    dict[str, Any] | list[Any] | None,
-    bytes,
-    list[int],
-    int,
-    int | None,
-]
-_all: Final = msgspec.msgpack.Decoder(list[_Meta], ext_hook=unescape)
+_all: Final = msgspec.msgpack.Decoder(list[Fields], ext_hook=unescape)
 _one: Final = msgspec.msgpack.Decoder(ext_hook=unescape)
 """Fallback decoder for metas in which `_all` finds text that is not UTF-8."""
 _ARRAY: Final = b"\xdd"
@@ -76,10 +68,10 @@ def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> 
     decoded: list[Fields] = []
     for row, meta in enumerate(metas.to_pylist()):
         try:
-            fields = msgspec.convert(_one.decode(meta), _Meta)
+            fields = msgspec.convert(_one.decode(meta), Fields)
         except _FAILURES as error:
             failed(row, error)
-            fields = EMPTY
+            fields = _EMPTY
         decoded.append(fields)
     return decoded
 
@@ -88,8 +80,8 @@ class Headers:
     """Rarely set fields of messages, by column; row n of a column is `fields[n]`."""
 
     def __init__(self, fields: Sequence[Fields]) -> None:
-        columns = list(zip(*fields, strict=True)) or [()] * len(FIELDS)
-        self._columns = dict(zip(FIELDS, columns, strict=True))
+        columns = list(zip(*fields, strict=True)) or [()] * len(Fields._fields)
+        self._columns: dict[str, tuple[Any, ...]] = dict(zip(Fields._fields, columns, strict=True))
 
     def text(self, name: str) -> pa.Array:
         """Return the column message_id, correlation_id or type; null if the message has none."""

@@ -74,13 +74,9 @@ class Heads:
         """Return the records at ascending `rows`, without a copy if these are all records."""
         return self if len(rows) == self.count else self.take(rows)
 
-    def with_only(self, *names: str) -> Heads:
-        """Return these columns alone, so that the others can be freed."""
-        return Heads({name: self[name] for name in names}, self.count)
-
     @classmethod
     def joined(cls, parts: Sequence[Heads], names: Iterable[str]) -> Heads:
-        """Return the records of all parts, with these columns only."""
+        """Return the records of all parts, with these columns only: the others can be freed."""
         columns = {name: np.concatenate([part[name] for part in parts]) for name in names}
         return cls(columns, sum(part.count for part in parts))
 
@@ -137,6 +133,10 @@ class Stretch(NamedTuple):
     heads: Heads
     data: pa.Buffer
     base: int
+
+    def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
+        """Return the bytes of the records at `offsets`, as StoredSegment.gather."""
+        return self.data, offsets - self.base
 
 
 def segment_heads(segment: StoredSegment, start: int, report: Report | None) -> Iterator[Heads]:

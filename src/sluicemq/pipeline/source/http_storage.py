@@ -84,7 +84,6 @@ NUMBERS: Final = 400
 """Maximum number of destinations of one request."""
 MOST_INDEXES: Final = 4
 
-
 _AHEAD: Final = "slot-ahead"
 _SPAN: Final = re.compile(r"bytes (\d+)-\d+/(\d+)\Z")
 

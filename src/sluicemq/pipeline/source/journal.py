@@ -40,7 +40,6 @@ MOST_RELOCATED: Final = 8
 MOST_WITHOUT: Final = 1 << 16
 """Maximum number of segments that are remembered to contain no moved message."""
 
-
 _REMEMBERED: Final = ("sequence", "time", "reference", "type", "origin")
 
 
@@ -70,7 +69,7 @@ class UnindexedTail:
                 start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
                 self.addresses[int(heads["destination"][row])] = address
-            parts.append(_messages(heads).with_only(*_REMEMBERED))
+            parts.append(Heads.joined((_messages(heads),), _REMEMBERED))
         self.messages = Heads.joined((self.messages, *parts), _REMEMBERED)
         self.at = end
 
@@ -229,8 +228,8 @@ class SourceJournal:
         if segment.index is None or RecordType.RELOCATED in segment.index.summary.types:
             everything = self._table(segment)
             moved = everything.take(everything["type"] == RecordType.RELOCATED)
-            table = moved.take(np.argsort(moved["reference"], kind="stable"))
-            table = table.with_only(*_REMEMBERED)
+            ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
+            table = Heads.joined((ordered,), _REMEMBERED)
         if segment.index is not None and table is not None and table.count:
             _relocated[key] = table
         elif segment.index is not None:

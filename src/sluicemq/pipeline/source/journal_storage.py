@@ -68,7 +68,6 @@ class RecentlyUsed(OrderedDict[Key, Entry]):
 _verified: RecentlyUsed[tuple[object, ...], bool] = RecentlyUsed(4096)
 """Result of the CRC check of whole sealed segments, by the identity of the file."""
 
-
 BEYOND: Final = (1 << 63) - 1
 """Position of a slot that holds no segments."""
 

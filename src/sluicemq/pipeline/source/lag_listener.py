@@ -1,9 +1,4 @@
-"""Lag of the running queries of a Spark session, as Prometheus metrics.
-
-    listener = LagListener()
-    spark.streams.addListener(listener)
-    prometheus_client.REGISTRY.register(listener)
-    prometheus_client.start_http_server(9464, "127.0.0.1")
+"""Lag of the running queries of a Spark session, as Prometheus metrics (docs/pipeline/source.md).
 
 Spark's own metrics (`spark.sql.streaming.metricsEnabled`) lack the lag: they have no values that a
 Python data source reports.

@@ -5,26 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final, NamedTuple
 
+import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from sluicemq.model.errors import ConfigurationError, JournalError
 from sluicemq.pipeline.source.heads import ignore_damage, segment_heads
 from sluicemq.pipeline.source.journal import SourceJournal
-from sluicemq.pipeline.source.options import (
-    EARLIEST,
-    EARLIEST_OFFSET,
-    LATEST,
-    LATEST_OFFSET,
-    Position,
-    SourceOptions,
-)
+from sluicemq.pipeline.source.options import EARLIEST, LATEST, Position, SourceOptions
 from sluicemq.pipeline.source.selection import event_codes
 
 VERSION: Final = 1
 _NONE: Final[Mapping[str, int]] = {}
 
 
-class Offset(NamedTuple):
+class Offset(msgspec.Struct, frozen=True, omit_defaults=True):
     """Position of a stream, stored in the checkpoint as a JSON object of these fields.
 
     journal    identity of the journal
@@ -44,19 +39,12 @@ class Offset(NamedTuple):
     offset: int = 0
     cuts: tuple[int, ...] = ()
     slot: str = ""
-    starts: Mapping[str, int] = _NONE
+    starts: Mapping[str, int] = {}
 
     def as_json(self) -> dict[str, Any]:
         """Return the object that Spark writes to the checkpoint."""
         starts = {name: n for name, n in self.starts.items() if n > self.sequence}
-        optional = {"cuts": list(self.cuts), "slot": self.slot, "starts": starts}
-        return {
-            "version": VERSION,
-            "journal": self.journal,
-            "sequence": self.sequence,
-            **({"segment": self.segment, "offset": self.offset} if self.segment else {}),
-            **{name: value for name, value in optional.items() if value},
-        }
+        return {"version": VERSION, **msgspec.to_builtins(replace(self, starts=starts))}
 
 
 def read_offset(written: dict[str, Any], identity: str) -> Offset:
@@ -67,27 +55,20 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
             f"the checkpoint was written by a newer release (offsets of version {version}, this "
             f"one reads up to {VERSION}): use that release, or another checkpoint"
         )
-    journal, sequence = written.get("journal", ""), written.get("sequence")
-    if not isinstance(journal, str) or not isinstance(sequence, int):
+    try:
+        found = msgspec.convert({"journal": "", **written}, Offset)
+    except msgspec.ValidationError:
         raise ConfigurationError(
             f"the checkpoint's offset {written} is not from this source: is it the checkpoint of "
             "another query?"
-        )
-    if journal and identity and journal != identity:
+        ) from None
+    if found.journal and identity and found.journal != identity:
         raise ConfigurationError(
-            f"the checkpoint is of the journal {journal}, but this one is {identity}: another "
-            "broker, or a data directory that was created again. Their sequence numbers are "
-            "unrelated: use another checkpoint."
+            f"the checkpoint is of the journal {found.journal}, but this one is {identity}: "
+            "another broker, or a data directory that was created again. Their sequence numbers "
+            "are unrelated: use another checkpoint."
         )
-    cuts = written.get("cuts") or ()
-    return Offset(
-        journal or identity,
-        sequence,
-        int(written.get("segment") or 0),
-        int(written.get("offset") or 0),
-        tuple(cuts),
-        starts=written.get("starts") or {},
-    )
+    return replace(found, journal=found.journal or identity)
 
 
 class Bound(NamedTuple):
@@ -104,7 +85,7 @@ class Bound(NamedTuple):
     explicit: int = 0
 
 
-def start_of(journal: SourceJournal, options: SourceOptions, default: str) -> Bound:
+def start_of(journal: SourceJournal, options: SourceOptions, default: int) -> Bound:
     """Return the start that the offsets of the options define; `default` is EARLIEST or LATEST."""
     position = default if options.starting_offsets is None else options.starting_offsets
     return _resolve(journal, options, options.starting_timestamps, position, EARLIEST)
@@ -121,15 +102,9 @@ def _resolve(
     options: SourceOptions,
     times: int | Mapping[str, int] | None,
     position: Position,
-    others: str,
+    others: int,
 ) -> Bound:
-    state = journal.state
-    words = {
-        EARLIEST: state.earliest,
-        LATEST: state.next,
-        EARLIEST_OFFSET: state.earliest,
-        LATEST_OFFSET: state.next,
-    }
+    words = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
     strict = options.fail_on_data_loss
     if isinstance(times, int):
         return Bound(_first_since(journal, times, strict))
@@ -137,16 +112,14 @@ def _resolve(
         sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
         bounds = {name: sequences[moment] for name, moment in times.items()}
         return _around(bounds, options, words[others], others)
-    if isinstance(position, str):
-        return Bound(words[position])
     if isinstance(position, int):
-        return Bound(position, explicit=position)
+        return Bound(words.get(position, position), explicit=max(position, 0))
     bounds = {name: words.get(number, number) for name, number in position.items()}
     bound = _around(bounds, options, words[others], others)
     return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
 
 
-def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: str) -> Bound:
+def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, others: int) -> Bound:
     """Return the bound that includes those of all destinations.
 
     `other` is the bound of the others, of which there are none with `subscribe`.

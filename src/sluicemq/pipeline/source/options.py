@@ -1,17 +1,7 @@
 """Options of a read: their names, defaults and syntax, which of them exclude each other, and the
-columns of its rows.
+columns of its rows (docs/pipeline/source.md).
 
-Options that Spark's Kafka source has are written as there, and mean the same. A destination is
-written as in all options: a queue by its name, a topic as `topic:NAME`. It is a Kafka topic with
-the single partition 0, and the offset of a message is its sequence number.
-
-    subscribe                    orders,topic:news
-    assign                       {"orders":[0],"topic:news":[0]}
-    startingOffsets              {"orders":{"0":1000},"topic:news":{"0":-2}}
-    startingOffsetsByTimestamp   {"orders":{"0":1767225600000}}
-    maxTriggerDelay              15m
-
-In offsets, -2 is earliest and -1 latest; timestamps are ms since 1970.
+Options that Spark's Kafka source has are written as there, and mean the same.
 """
 
 from __future__ import annotations
@@ -33,13 +23,15 @@ from pyspark.sql.types import StructType
 from sluicemq.model.access import is_pattern, matcher
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.catalog import NOT_HANDED_ON, own_options
-from sluicemq.pipeline.schema import EVENTS, KAFKA, PLAIN, Event
+from sluicemq.pipeline.schema import EVENTS, HEADERS, KAFKA, Event
 
 _DIGITS: Final = re.compile(r"-?\d+")
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
-EARLIEST_OFFSET: Final = -2
-LATEST_OFFSET: Final = -1
+EARLIEST: Final = -2
+LATEST: Final = -1
+_WORDS: Final = {"earliest": EARLIEST, "latest": LATEST}
+"""Positions that are no sequence numbers, as Kafka writes them in JSON, and their names."""
 PARTITION: Final = 0
 """The only partition of a destination."""
 
@@ -65,22 +57,14 @@ _KAFKA_ONLY: Final = frozenset(
     }
 )
 
-EARLIEST: Final = "earliest"
-LATEST: Final = "latest"
-
-Position = str | int | Mapping[str, int]
-"""EARLIEST, LATEST, a sequence number, or a sequence number by destination, in which
-EARLIEST_OFFSET and LATEST_OFFSET stand for EARLIEST and LATEST."""
+Position = int | Mapping[str, int]
+"""EARLIEST, LATEST or a sequence number, for all destinations or by destination."""
 
 log = logging.getLogger("sluicemq.pipeline.source")
 
 
 class Shape(StrEnum):
-    """Columns of a read.
-
-    EVENTS  a row for each event, with the columns of schema.EVENTS
-    KAFKA   a row for each published message, with the columns of Spark's Kafka source
-    """
+    """Columns of a read: those of schema.EVENTS, or of Spark's Kafka source."""
 
     EVENTS = "events"
     KAFKA = "kafka"
@@ -88,41 +72,24 @@ class Shape(StrEnum):
 
 _COLUMNS: Final = {Shape.EVENTS: EVENTS, Shape.KAFKA: KAFKA}
 """All columns of each shape."""
-_USUAL: Final = {
-    Shape.EVENTS: PLAIN.names,
-    Shape.KAFKA: [name for name in KAFKA.names if name != "headers"],
-}
-"""Columns of a read without `include_headers`."""
+_OF_HEADERS: Final = frozenset((*HEADERS.names, "headers"))
+"""Columns that a read has only with `include_headers`, or if they are named."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions:
-    """Options of a read. OPTIONS has their names in Spark.
+    """Options of a read (docs/pipeline/source.md). OPTIONS has their names in Spark.
 
-    path, url                location of the journal; exactly one of them. `path` is the broker's
-                             data directory or its journal; `url` is http(s)://host:7680
     user, password, token    credentials for `url`, which may contain them instead; never printed
-    shape                    columns of the rows
     destinations             patterns, of which one matches the whole name; that of a topic is
                              `topic:NAME`; () = all
     subscribe                names of destinations, instead of `destinations`
-    events                   event types, see schema.Event
     starting_offsets         first record; None = earliest for a batch, latest for a stream
-    ending_offsets           exclusive end of a batch
-    starting_timestamps, ending_timestamps   µs, for all destinations or by destination, which start
-                             or end at the first record of the journal with this time or a later one
-    min_offsets_per_trigger  a micro-batch waits for this number of rows; 0 = it does not wait
-    max_trigger_delay_ms     longest wait for `min_offsets_per_trigger`
-    max_offsets_per_trigger  rows of one micro-batch; 0 = no limit
-    max_bytes_per_trigger    bytes of records of one micro-batch; 0 = no limit
-    min_partitions           minimum number of tasks, if there are that many records. By default
-                             the number of processors of the driver's machine: on a cluster, set
-                             it to the number of the executors' cores
-    fail_on_data_loss        removed or damaged records raise an error instead of a warning
-    include_headers          include the columns of schema.HEADERS, or `headers` of schema.KAFKA
-    columns                  columns to read; () = all
-    slot                     name of the stream's retention slot; "" = none
-    slot_limit_bytes         maximum bytes that the slot retains; None = the broker's default
+    starting_timestamps, ending_timestamps   µs, for all destinations or by destination
+    min_offsets_per_trigger, max_offsets_per_trigger, max_bytes_per_trigger, min_partitions
+                             0 = no limit
+    columns                  () = all
+    slot_limit_bytes         None = the broker's default
     """
 
     path: str = ""
@@ -167,9 +134,7 @@ class _CheckpointOffset(msgspec.Struct):
 class _Partitions(msgspec.Struct, forbid_unknown_fields=True):
     """Number for the only partition of a destination."""
 
-    number: Annotated[int, msgspec.Meta(ge=EARLIEST_OFFSET, le=_MAX)] = msgspec.field(
-        name=str(PARTITION)
-    )
+    number: Annotated[int, msgspec.Meta(ge=EARLIEST, le=_MAX)] = msgspec.field(name=str(PARTITION))
 
 
 def _list(text: str) -> tuple[str, ...]:
@@ -218,8 +183,8 @@ def _events(text: str) -> tuple[Event, ...]:
 
 def _position(text: str) -> Position:
     stripped = text.strip()
-    if stripped.lower() in (EARLIEST, LATEST):
-        return stripped.lower()
+    if stripped.lower() in _WORDS:
+        return _WORDS[stripped.lower()]
     with suppress(msgspec.MsgspecError):
         found = msgspec.json.decode(stripped, type=_Sequence | _CheckpointOffset)
         return found.sequence if isinstance(found, _CheckpointOffset) else found
@@ -329,7 +294,6 @@ def _advice(name: str) -> str:
 
 
 # --- options ----------------------------------------------------------------------------------
-
 
 READ: Final = "spark.read"
 READ_STREAM: Final = "spark.readStream"
@@ -468,8 +432,8 @@ def _check_destinations(name: str, given: Set[str], subscribed: Set[str]) -> Non
 
 def check_batch(options: SourceOptions) -> None:
     """Check the options of `spark.read`. Raises ConfigurationError; logs ignored options."""
-    _reject_offset("startingOffsets", options.starting_offsets, LATEST, LATEST_OFFSET)
-    _reject_offset("endingOffsets", options.ending_offsets, EARLIEST, EARLIEST_OFFSET)
+    _reject_offset("startingOffsets", options.starting_offsets, "latest")
+    _reject_offset("endingOffsets", options.ending_offsets, "earliest")
     ignored = [
         f"option {option.name}"
         for option in OPTIONS
@@ -479,9 +443,8 @@ def check_batch(options: SourceOptions) -> None:
         log.warning("Ignored in a batch: %s. These options are for streams.", " and ".join(ignored))
 
 
-def _reject_offset(name: str, given: Position | None, word: str, number: int) -> None:
-    values = given.values() if isinstance(given, Mapping) else (given,)
-    if word in values or (isinstance(given, Mapping) and number in values):
+def _reject_offset(name: str, given: Position | None, word: str) -> None:
+    if _WORDS[word] in (given.values() if isinstance(given, Mapping) else (given,)):
         raise ConfigurationError(
             f"option {name}: {word} leaves nothing to read in a batch. Give another position, or "
             "use spark.readStream"
@@ -507,8 +470,9 @@ def asked_columns(options: SourceOptions) -> StructType:
     The option `columns` selects the columns; without it, `include_headers` adds the headers.
     """
     columns = _COLUMNS[options.shape]
-    usual = columns.names if options.include_headers else _USUAL[options.shape]
-    names = options.columns or usual
+    names = set(options.columns or columns.names)
+    if not options.columns and not options.include_headers:
+        names -= _OF_HEADERS
     return from_arrow_schema(pa.schema([field for field in columns if field.name in names]))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from sluicemq.pipeline.source.build import touched
 from sluicemq.pipeline.source.heads import Heads, ignore_damage, index_heads, segment_heads
@@ -40,11 +41,6 @@ class WeighedRange(NamedTuple):
     sequences: np.ndarray
     weights: np.ndarray
 
-    @classmethod
-    def unindexed(cls, segment_range: SegmentRange, weight: int) -> WeighedRange:
-        """Return a range that only one task can read."""
-        return cls(segment_range, np.array([segment_range.low]), np.array([weight]))
-
 
 def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, SegmentRange]]:
     """Yield the index of every segment from `low` on and below `high`, and its part of these."""
@@ -68,13 +64,13 @@ def segment_ranges(
     ranges = []
     for place, whole in _ranges(state, selection.low, min(selection.high, state.next)):
         segment = journal.find(place, strict)
-        if segment is None:
-            ranges.append(WeighedRange.unindexed(whole, LEAST_TASK_BYTES))
+        if segment is None or segment.index is None:
+            # only one task can read it
+            end, weight = (0, LEAST_TASK_BYTES) if segment is None else (segment.end, segment.end)
+            one = np.array([whole.low]), np.array([weight])
+            ranges.append(WeighedRange(whole._replace(end=end), *one))
             continue
         index = segment.index
-        if index is None:
-            ranges.append(WeighedRange.unindexed(whole._replace(end=segment.end), segment.end))
-            continue
         if not selection.may_be_in(index.summary):
             continue
         begin, end = index.row(whole.low), index.row(whole.high)
@@ -177,7 +173,7 @@ def admit(
         if beyond < chosen.count:
             cut = Offset(end.journal, int(chosen["sequence"][beyond]))
             if segment.index is None:
-                cut = cut._replace(segment=segment.first, offset=int(chosen["offset"][beyond]))
+                cut = replace(cut, segment=segment.first, offset=int(chosen["offset"][beyond]))
             return cut, rows_before, bytes_before
     return end, rows_before, bytes_before
 

@@ -1,8 +1,4 @@
-"""Spark's readers of the data source.
-
-BatchReader    spark.read: the journal between two sequence numbers
-StreamReader   spark.readStream: a growing journal
-"""
+"""Spark's readers of the data source."""
 
 from __future__ import annotations
 
@@ -13,6 +9,7 @@ from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
+from msgspec.structs import replace
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -64,7 +61,7 @@ class _Reader:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """One batch read.
+    """Reader of `spark.read`: the journal between two sequence numbers.
 
     The reader accepts no filters from Spark (`pushFilters`): Spark keeps the plan of a filtered
     read with the DataFrame or view, and later actions without the filter would see only the
@@ -89,7 +86,9 @@ class BatchReader(_Reader, DataSourceReader):
 
 
 class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reader of one query. Spark pickles it for the tasks and keeps one on the driver."""
+    """Reader of one query of `spark.readStream`.
+
+    Spark pickles it for the tasks and keeps one on the driver."""
 
     def __init__(self, options: SourceOptions, schema: pa.Schema) -> None:
         super().__init__(options, schema)
@@ -113,7 +112,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         journal = SourceJournal(self._place)
         start = start_of(journal, self._options, LATEST)
         if start.sequence == journal.state.next:
-            return _end(journal.state)._replace(starts=start.by_destination).as_json()
+            return replace(_end(journal.state), starts=start.by_destination).as_json()
         return Offset(journal.identity, start.sequence, starts=start.by_destination).as_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
@@ -156,7 +155,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
             selection = self._reading.selection.bounded(begin.starts, {})
             end, _, _ = admit(journal, selection, begin, end, rows, volume, self._reading.strict)
         cuts = self._cuts(journal, begin, end)
-        end = self._planned = end._replace(cuts=cuts, slot=self._options.slot, starts=begin.starts)
+        end = replace(end, cuts=cuts, slot=self._options.slot, starts=begin.starts)
+        self._planned = end
         return end.as_json()
 
     def _waits(self, journal: SourceJournal, begin: Offset, end: Offset, limit: ReadLimit) -> bool:

@@ -205,10 +205,10 @@ class _RangeReader:
         index, part = self._segment.index, self._range
         if index is None:
             report = None if self._reading.strict else self._report
-            for heads, data, base in scan_segment(self._segment, part.start, part.end, report):
-                if int(heads["sequence"][0]) >= part.high:
+            for stretch in scan_segment(self._segment, part.start, part.end, report):
+                if int(stretch.heads["sequence"][0]) >= part.high:
                     return
-                yield heads, partial(_scanned, data, base)
+                yield stretch.heads, stretch.gather
         elif self._selection.may_be_in(index.summary):
             # start one record earlier, which may be the dead letter of the first one
             low = max(0, index.row(part.low) - 1)
@@ -279,13 +279,6 @@ class _RangeReader:
     def _report(self, start: int, stop: int) -> None:
         error = self._segment.damage(start, "the record is not intact")
         log.warning("Skipped %d bytes: %s", stop - start, error)
-
-
-def _scanned(
-    data: pa.Buffer, base: int, offsets: Integers, sizes: Integers
-) -> tuple[pa.Buffer, Integers]:
-    """Return the bytes of a scan, as StoredSegment.gather; `base` is their offset."""
-    return data, offsets - base
 
 
 def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:

@@ -2,10 +2,8 @@
 
 Spark's parsers are lenient: `from_json` ignores what follows the first value, replaces bytes that
 are not UTF-8, keeps the last of two equal fields, and turns a number beyond DOUBLE into infinity.
-Here each of these makes a message unparseable, with a reason. What is deliberately left as Spark
-does it (docs/pipeline/typed-tables.md lists it): a JSON value of any type is text for STRING,
-decimals are rounded half up to the declared scale, and a number for TIMESTAMP is seconds since
-1970.
+Here each of these makes a message unparseable, with a reason. docs/pipeline/typed-tables.md lists
+what is deliberately left as Spark does it.
 
 Only map, stream and compressed bodies of JMS clients need Python, because Spark cannot read Java's
 serialisation.

@@ -1,10 +1,5 @@
 """Parsing of `pipeline.toml`: typed tables, their expectations, and gold tables.
 
-    [[table]]                 name, destination, format, schema or schema_file, key, delete,
-                              partition_by
-    [[table.expect]]          name, check, action
-    [[gold]]                  name, sql, keys, refresh
-
 No Spark is needed here: schemas and SQL stay text, which `typed/validation.py` checks with a
 session. All errors of a file are reported at once, each with its line.
 """
@@ -50,13 +45,7 @@ class Format(StrEnum):
 
 
 class Action(StrEnum):
-    """Effect of a failed expectation.
-
-    WARN        the row is written; the failure is counted
-    DROP        the row is not written; the failure is counted
-    QUARANTINE  the message is written to the quarantine table instead
-    FAIL        the batch fails before anything of this table is written
-    """
+    """Effect of a failed expectation (docs/pipeline/typed-tables.md)."""
 
     WARN = "warn"
     DROP = "drop"
@@ -65,11 +54,7 @@ class Action(StrEnum):
 
 
 class Refresh(StrEnum):
-    """Way in which a gold table is brought up to date.
-
-    INCREMENTAL  recompute the groups of changed rows
-    FULL         recompute the whole table
-    """
+    """What is computed again of a gold table: the groups of changed rows, or all of it."""
 
     INCREMENTAL = "incremental"
     FULL = "full"
@@ -87,14 +72,7 @@ class DefinitionError(ConfigurationError):
 
     def __init__(self, path: str, problems: Iterable[Problem]) -> None:
         self.problems = sorted(problems)
-        super().__init__(
-            "\n".join(
-                f"{path}:{problem.line}: {problem.text}"
-                if problem.line
-                else f"{path}: {problem.text}"
-                for problem in self.problems
-            )
-        )
+        super().__init__("\n".join(f"{_place(path, line)}: {text}" for line, text in self.problems))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,7 +142,11 @@ class Definition:
 
     def place(self, line: int) -> str:
         """Return a line as the start of an error."""
-        return f"{self.path}:{line}" if line else self.path
+        return _place(self.path, line)
+
+
+def _place(path: str, line: int) -> str:
+    return f"{path}:{line}" if line else path
 
 
 def load_definition(path: Path) -> Definition:

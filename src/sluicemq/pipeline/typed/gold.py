@@ -32,6 +32,7 @@ from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.delta import Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import quoted
+from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.definition import RESERVED_GOLD, Definition, GoldTable, Refresh
 
 _REFERENCES: Final = re.compile(
@@ -177,6 +178,7 @@ class _GoldWriter:
         self._waits = any(name.startswith("silver.") or name in awaited for name in missing)
 
     def refresh(self) -> None:
+        """Bring the table up to date, by its changed groups or by the query's whole result."""
         if self._waits:
             return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
@@ -199,7 +201,11 @@ class _GoldWriter:
                     name,
                     first_line(error),
                 )
-        self._recompute(versions, Tag(application, reached))
+        sources = {
+            name: self._sources[name].read(self._spark, version)
+            for name, version in versions.items()
+        }
+        self._table.overwrite(self._result(sources), Tag(application, reached))
 
     def _application(self) -> tuple[str, int | None]:
         """Return the query's application, and the version it has reached; None for a new one.
@@ -223,21 +229,12 @@ class _GoldWriter:
     def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
         return query(self._spark, self._gold.sql, tables)
 
-    def _recompute(self, versions: Mapping[str, int], tag: Tag) -> None:
-        """Replace the table by the whole result of the query."""
-        sources = {
-            name: self._sources[name].read(self._spark, version)
-            for name, version in versions.items()
-        }
-        self._table.overwrite(self._result(sources), tag)
-
     def _increment(self, name: str, last: int, tag: Tag) -> None:
         """Recompute the groups that have changed since the version `last` of the source."""
         source = self._sources[name]
         changes = source.changes(self._spark, last + 1, tag.version)
         keys = [quoted(key) for key in self._gold.keys]
-        affected = self._result({name: changes}).select(*keys).distinct().persist()
-        try:
+        with cached(self._result({name: changes}).select(*keys).distinct()) as affected:
             affected.count()  # reads the change data feed, which may be gone
             current = self._result({name: source.read(self._spark, tag.version)})
             columns = [quoted(column) for column in current.columns]
@@ -253,8 +250,6 @@ class _GoldWriter:
             )
             table = replace(self._table, schema=current.schema)
             table.merge(updates, tag=tag, removed=f"NOT new.{_PRESENT}", null_keys=True)
-        finally:
-            affected.unpersist()
 
 
 def _number(application: str) -> int:

@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StringType, StructField, StructType
 
 from sluicemq.model.errors import ConfigurationError
+from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.bodies import with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
 from sluicemq.pipeline.typed.rows import published, subscription
@@ -77,11 +78,8 @@ def infer_schema(
     probe = TypedTable(name="sample", destination=destination, format=format or Format.JSON)
     texts = with_text(published(events, probe).limit(sample), probe.format, java=True)
     texts = texts.selectExpr("if(_error IS NULL, try_validate_utf8(_text), NULL) AS _text")
-    texts.persist()
-    try:
+    with cached(texts):
         return _infer(texts, destination, format)
-    finally:
-        texts.unpersist()
 
 
 def _infer(texts: DataFrame, destination: str, format: Format | None) -> Inferred:

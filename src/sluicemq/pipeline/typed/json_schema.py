@@ -1,25 +1,4 @@
-"""Conversion of a JSON Schema into Spark's DDL.
-
-| JSON Schema                                       | Spark                           |
-|---------------------------------------------------|---------------------------------|
-| `object` with `properties`                        | columns; nested: STRUCT         |
-| `object` with `additionalProperties: {...}` only  | MAP<STRING, ...>                |
-| `array` with one `items` schema                   | ARRAY                           |
-| `integer`                                         | BIGINT                          |
-| `number`                                          | DOUBLE                          |
-| `number`, `integer` with `multipleOf: 0.01`       | DECIMAL(38, 2)                  |
-| `boolean`                                         | BOOLEAN                         |
-| `string`                                          | STRING                          |
-| `string` with `format: date-time`, `date`         | TIMESTAMP, DATE                 |
-| `string` with `contentEncoding: base64`           | BINARY                          |
-| `["T", "null"]`                                   | T                               |
-| `enum`, `const` without `type`, all values alike  | type of the values              |
-| `$ref: "#/$defs/..."`, `"#/definitions/..."`      | the schema it refers to         |
-
-Constraints on values (`minimum`, `pattern`, `required`, ...) do not change a column's type and are
-ignored: declare them as expectations. Alternatives (`oneOf`, `anyOf`, ...), tuples and recursive
-references have no column type and are errors.
-"""
+"""Conversion of a JSON Schema into Spark's DDL (docs/pipeline/typed-tables.md has the types)."""
 
 from __future__ import annotations
 

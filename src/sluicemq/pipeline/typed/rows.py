@@ -1,14 +1,6 @@
 """Rows of a typed table from a batch of events: parsing, keys, deletions and expectations.
 
-Pure functions DataFrame -> DataFrame:
-
-    published(events, table)   the messages of the table's destinations
-    typed_rows(...)            each message with its columns and its outcome (Outcome)
-    good_rows, quarantined_rows    the parts of `typed_rows` that are written
-    newest_rows                the newest message of each key
-    count_columns              aggregates over `typed_rows`, for `observe` or `agg`
-
-A row of `typed_rows` has the declared columns, the columns of METADATA, and
+All functions are pure. A row of `typed_rows` has the declared columns, the columns of METADATA, and
 
     _deleted    True for a message that removes the row of its key; its expectations are not checked
     _failed_I   True if expectation I failed
@@ -29,15 +21,7 @@ from typing import Final, cast
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    LongType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql.types import ArrayType, StringType, StructType
 
 from sluicemq.model.access import matcher
 from sluicemq.model.dead_letters import REASON
@@ -52,14 +36,13 @@ NEEDED: Final = (
 )
 """Columns of `format("sluicemq")` that typed tables need: read with includeHeaders."""
 
-METADATA: Final = StructType(
-    [
-        StructField("_broker", StringType()),
-        StructField("_sequence", LongType()),
-        StructField("_destination", StringType()),
-        StructField("_time", TimestampType()),
-        StructField("_message_id", StringType()),
-    ]
+METADATA: Final = (
+    StructType()
+    .add("_broker", "string")
+    .add("_sequence", "long")
+    .add("_destination", "string")
+    .add("_time", "timestamp")
+    .add("_message_id", "string")
 )
 """Columns of every typed table after the declared ones."""
 
@@ -70,23 +53,20 @@ _MESSAGE: Final = (
 )
 """Columns of a typed row before its body is parsed."""
 
-QUARANTINE_COLUMNS: Final = StructType(
-    [
-        StructField("broker", StringType()),
-        StructField("sequence", LongType()),
-        StructField("message_id", StringType()),
-        StructField("destination", StringType()),
-        StructField("time", TimestampType()),
-        StructField("reason", StringType()),
-        StructField("expectation", ArrayType(StringType())),
-        StructField("body", BinaryType()),
-    ]
+QUARANTINE_COLUMNS: Final = (
+    StructType()
+    .add("broker", "string")
+    .add("sequence", "long")
+    .add("message_id", "string")
+    .add("destination", "string")
+    .add("time", "timestamp")
+    .add("reason", "string")
+    .add("expectation", ArrayType(StringType()))
+    .add("body", "binary")
 )
-
 
 _LIKE: Final = str.maketrans({"\\": r"\\", "%": r"\%", "_": r"\_", "*": "%"})
 """Translation of a pattern of destinations into one of LIKE."""
-
 
 LENIENT: Final = {"spark.sql.ansi.enabled": "false"}
 """Settings for the analysis of the user's SQL.
@@ -256,7 +236,7 @@ def _stop(table: TypedTable) -> str:
 
 
 def count_columns(table: TypedTable) -> list[Column]:
-    """Return the aggregates of TableCounts over typed rows."""
+    """Return the aggregates of TableCounts over typed rows, for `observe` or `agg`."""
     named = {
         "messages": "count(1)",
         "written": f"count_if({_WRITTEN})",

@@ -35,6 +35,7 @@ from sluicemq.model.errors import SluiceError
 from sluicemq.pipeline.delta import ANY_VALUES, CHANGES, LakeTable, Tag
 from sluicemq.pipeline.jobs.lake import Lake
 from sluicemq.pipeline.schema import Event, quoted
+from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.bodies import MAY_NEED_JAVA, usual_fields
 from sluicemq.pipeline.typed.definition import (
     QUARANTINE,
@@ -110,7 +111,7 @@ def process(
     """
     found = overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
-    reached = table.progress(spark).get(application(lake.broker, table), -1)
+    reached = table.reached(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
     again = found["_first"] is not None and found["_first"] <= reached
     counted = _counted(spark, lake, table) if again else {}
@@ -174,10 +175,9 @@ def write_typed(
 ) -> dict[str, TableCounts]:
     """Write a batch of events to the definition's tables, and return the counts of each.
 
-    The batch has the columns rows.NEEDED and all events between its first and its last record; a
-    repeated batch changes nothing. Tables without a message in it are left out. The batch is
-    scanned several times: cache it if that is expensive. `found` is its `overview`, and `counted`
-    has the record up to which a table has been written and counted before.
+    Tables without a message in it are left out. `batch` is as the events of `process`, `found` is
+    its `overview`, and `counted` has the record up to which a table has been written and counted
+    before.
 
     Raises ExpectationFailed, and ConfigurationError if a column's type has changed.
     """
@@ -280,15 +280,12 @@ class _TableWriter:
 
     def _merge(self, messages: DataFrame) -> TableCounts:
         """Merge the newest message of each key. Rows are cached: a merge scans them twice."""
-        rows = self._typed(messages).persist()
-        try:
+        with cached(self._typed(messages)) as rows:
             counts = self._counted(rows)
             if counts.written or not self._rows.exists(self._spark):
                 self._merge_newest(rows, bool(counts.deleted))
             if counts.quarantined:
                 self._write_quarantine(rows)
-        finally:
-            rows.unpersist()
         return counts
 
     def _merge_newest(self, rows: DataFrame, deletes: bool) -> None:
@@ -317,7 +314,7 @@ class _TableWriter:
 
     def _end(self, table: LakeTable) -> int:
         """Return the last sequence that this broker has written; -1 if there is none."""
-        return table.progress(self._spark).get(self._tag(table).application, -1)
+        return table.reached(self._spark, application(self._broker, table))
 
     def _counted(self, rows: DataFrame) -> TableCounts:
         (values,) = rows.agg(*count_columns(self._table)).collect()
