@@ -141,27 +141,14 @@ class BackgroundThread:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class LoopLag:
-    """Timer that records its own delay in `histogram`, in seconds.
+def record_lag(loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
+    """Record the delay of a timer in `histogram` every LAG_INTERVAL_SECONDS, until the loop ends.
 
     Timers of the loop have a resolution of 1 ms, so a delay of 1 ms is not a lag."""
+    due = monotonic() + LAG_INTERVAL_SECONDS
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
-        self._loop = loop
-        self._histogram = histogram
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    def ring() -> None:
+        histogram.record(monotonic() - due)
+        record_lag(loop, histogram)
 
-    def start(self) -> None:
-        """Start measuring."""
-        self._due = monotonic() + LAG_INTERVAL_SECONDS
-        self._timer = self._loop.call_later(LAG_INTERVAL_SECONDS, self._ring)
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _ring(self) -> None:
-        self._histogram.record(monotonic() - self._due)
-        self.start()
+    loop.call_later(LAG_INTERVAL_SECONDS, ring)

@@ -41,7 +41,7 @@ from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.configuration_reference import EffectiveConfiguration
-from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, LoopLag
+from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, record_lag
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
@@ -224,7 +224,6 @@ class Server:
             loop.call_soon_threadsafe,
             insecure_public=config.insecure_public,
         )
-        lag = LoopLag(loop, self.lag)
         context = ApiContext(
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
@@ -280,7 +279,7 @@ class Server:
             await self.admin.open()
             self._warn_open(authenticator)
             self._state = "serving"
-            lag.start()
+            record_lag(loop, self.lag)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
@@ -297,7 +296,6 @@ class Server:
         finally:
             for chore in chores:
                 chore.cancel()
-            lag.stop()
             for listener in self.listeners:
                 await listener.stop_accepting()
             if self.admin is not None:
