@@ -92,26 +92,19 @@ class Connection(asyncio.Protocol):
         self._hastens = False
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport
         self.held = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
         self.suspended = False
         self._input_at = 0
         """Steady ms of the last input, or of the time since which reading is possible."""
-        self._login_at = 0
-        """Steady ms of the last login check. `_login_used`: ms of the deadline used by then."""
         self._login_used = 0
+        """Ms of the deadline for the login that had been used at the time `_login_at`."""
         self.claimed = ""
         """User whose connection limit counts this connection (Admission.claim_user)."""
-        self.active_at = 0
-        """Steady ms of the last bytes in either direction."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.number = next(_numbers)
         """Number of the connection, unique within the process."""
-        self.since = 0
-        """Time of the connect, wall clock, ms."""
-        self.peer = ""
         self.peer_user = ""
 
     # --- from the event loop -----------------------------------------------------------------
@@ -129,8 +122,11 @@ class Connection(asyncio.Protocol):
         self.peer = name_of(transport.get_extra_info("peername"))
         self._batch.begin()
         self.active_at = self._batch.broker.clock.steady
+        """Steady ms of the last bytes in either direction."""
         self._login_at = self.active_at
+        """Steady ms of the last login check."""
         self.since = self._batch.broker.clock.wall
+        """Time of the connect, wall clock, ms."""
         session_factory = self._admission.admit(self)
         if session_factory is None:
             self._ended = True
