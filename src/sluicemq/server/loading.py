@@ -34,11 +34,11 @@ from sluicemq.server.config import (
     TracingSettings,
 )
 from sluicemq.server.listener_settings import (
+    DEFAULT_LISTENERS,
     JmqSettings,
     Listener,
     ListenerLimits,
     check_applies,
-    default_listeners,
     listener_of,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
@@ -196,7 +196,9 @@ class _Collector:
         self.origins: dict[str, str] = {}
         self.places: dict[str, tuple[Source, RawPath]] = {}
         self.errors: list[str] = []
-        self.listeners: list[dict[str, Any]] | None = None
+        self.listeners: list[dict[str, Any]] = [
+            {"url": Url.parse(url)} for url in DEFAULT_LISTENERS
+        ]
         self.destinations: dict[Address, dict[str, Any]] = {}
 
     def report(self, error: ConfigurationError, source: Source, raw: RawPath) -> None:
@@ -294,18 +296,14 @@ class _Collector:
                     value, settings[name], f"{where}.{name}", text=source.text, base=source.base
                 )
             except ConfigurationError as error:
-                of_url = source.text  # not a key of its own
-                self.report(error, source, raw if of_url else (*raw, key))
+                # an option of a URL is not a key of its own
+                self.report(error, source, raw if source.text else (*raw, key))
         return values
 
     def finish(self) -> LoadedConfig:
         limits = ListenerLimits(**self._section(("limits",)))
         of_all = self._section(("broker", "default_destination"))
         default = DestinationSettings(**of_all)
-        if self.listeners is None:
-            built = [listener_of({"url": item.url}, limits) for item in default_listeners()]
-        else:
-            built = [listener_of(values, limits) for values in self.listeners]
         config = Config(
             broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
             journal=JournalOptions(**self._section(("journal",))),
@@ -315,7 +313,7 @@ class _Collector:
             http=HttpSettings(**self._section(("http",))),
             metrics=MetricsSettings(**self._section(("metrics",))),
             tracing=TracingSettings(**self._section(("tracing",))),
-            listeners=tuple(built),
+            listeners=tuple(listener_of(values, limits) for values in self.listeners),
             logging=LoggingSettings(**self._section(("logging",))),
             destinations={
                 address: msgspec.structs.replace(default, **values)
