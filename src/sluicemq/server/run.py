@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import resource
@@ -131,7 +130,7 @@ class Server:
         try:
             await self._serve(loop, journal)
         finally:
-            with contextlib.suppress(JournalError):
+            with suppress(JournalError):
                 journal.close()
             if self._tracing is not None:
                 self._tracing.export.close()
@@ -296,10 +295,8 @@ class Server:
         finally:
             for chore in chores:
                 chore.cancel()
-            for listener in self.listeners:
+            for listener in self._all_listeners():
                 await listener.stop_accepting()
-            if self.admin is not None:
-                await self.admin.stop_accepting()
             authenticator.close()
             background.close()
             unpacking.close()
@@ -329,7 +326,7 @@ class Server:
 
     def memory(self) -> int:
         """Return the resident memory of the process in bytes; 0 if it is unknown."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with suppress(OSError, ValueError, IndexError):
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             return pages * resource.getpagesize()
         return 0
@@ -378,11 +375,9 @@ class Server:
     async def _keep_certificates(self) -> None:
         """Reload the certificates on SIGHUP and when their files have changed."""
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._reload.wait()
-            except TimeoutError:
-                pass
             reload_requested = self._reload.is_set()
             self._reload.clear()
             for listener in self.listeners:
