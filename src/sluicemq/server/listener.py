@@ -124,6 +124,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             sockets[0].bind(url.path)
             # before clients can connect
             os.chmod(url.path, options.socket_mode)
+            sockets[0].listen(BACKLOG)
         else:
             port = url.port
             found = await loop.getaddrinfo(
@@ -132,8 +133,9 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             no_ipv6: OSError | None = None
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
                 # the port that the system chose for the first address is that of the others too
+                where: tuple[Any, ...] = (address[0], port, *address[2:])
                 try:
-                    each = _bind_address(family, (address[0], port, *address[2:]))
+                    each = socket.create_server(where, family=family, backlog=BACKLOG)
                 except OSError as error:
                     if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
                         raise
@@ -144,29 +146,18 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             if no_ipv6 is not None and not sockets:
                 raise no_ipv6
         for each in sockets:
-            each.listen(BACKLOG)
             each.setblocking(False)
     except OSError as error:
         for each in sockets:
             each.close()
-        problem = f"cannot listen on {url}: {error.strerror or error}"
+        # not `strerror`, to which `create_server` adds the address
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        problem = f"cannot listen on {url}: {reason}"
         if error.errno == errno.EADDRINUSE:
             problem += "; is another program using it?"
         raise AddressUnavailable(problem) from error
     return sockets
-
-
-def _bind_address(family: int, address: tuple[Any, ...]) -> socket.socket:
-    each = socket.socket(family)
-    try:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        each.bind(address)
-    except OSError:
-        each.close()
-        raise
-    return each
 
 
 def is_stale(url: Url) -> bool:
