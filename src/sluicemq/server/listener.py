@@ -51,7 +51,7 @@ class OpenListener:
         loop = self.admission.batch.loop
         if self.options.url.tls:
             self.tls = Tls(self.options)
-        sockets = await bind(loop, self.options)
+        sockets = await bind(self.options)
         if not self.options.url.path:
             port = sockets[0].getsockname()[1]
             self.admission.url = self.options.url._replace(port=port)
@@ -108,7 +108,7 @@ class OpenListener:
                 os.unlink(self.url.path)
 
 
-async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
+async def bind(options: Listener) -> list[socket.socket]:
     """Return the listening sockets, one for each address of the host name.
 
     An IPv6 address beside others is left out on a machine without it: in containers without IPv6,
@@ -127,7 +127,7 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             sockets[0].listen(BACKLOG)
         else:
             port = url.port
-            found = await loop.getaddrinfo(
+            found = await asyncio.get_running_loop().getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             no_ipv6: OSError | None = None
