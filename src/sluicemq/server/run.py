@@ -9,7 +9,7 @@ import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -462,20 +462,13 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
 class Notifier:
     """Sender of notifications to the service manager. Errors of the socket are ignored."""
 
-    def __init__(
-        self,
-        address: str = "",
-        watchdog: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, address: str = "", watchdog: bool = False) -> None:
         """Send to `address`: a socket's path, or "@" and an abstract name; "" sends nothing.
 
-        `watchdog` is the interval of systemd's watchdog in seconds, 0 = no watchdog.
+        `watchdog` is True if systemd's watchdog waits for notifications.
         """
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._every = watchdog / 2
-        self._clock = clock
-        self._next = 0.0
+        self._watchdog = watchdog
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
@@ -487,8 +480,7 @@ class Notifier:
         usec = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
         is_addressee = not pid or pid == str(os.getpid())
-        watchdog = int(usec) / 1e6 if usec.isdecimal() and is_addressee else 0.0
-        return cls(address, watchdog)
+        return cls(address, is_addressee and usec.isdecimal() and int(usec) > 0)
 
     def ready(self, status: str) -> None:
         """Report that the broker has started. `status` is a sentence for the administrator."""
@@ -499,9 +491,8 @@ class Notifier:
         self._send("STOPPING=1", f"STATUS={status}")
 
     def alive(self) -> None:
-        """Notify the watchdog if half its interval has passed. Call this about every second."""
-        if self._every and self._clock() >= self._next:
-            self._next = self._clock() + self._every
+        """Notify the watchdog, if there is one. Call this about every second."""
+        if self._watchdog:
             self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:
