@@ -59,7 +59,6 @@ class Tls:
         """Load the files. Raises ConfigurationError if they are invalid or cannot be read."""
         self.options = options
         self._seen = self._files()
-        self._reminded = time.monotonic()
         self.context, self._chain = load(options)
         self._log("certificate in service")
 
