@@ -188,11 +188,11 @@ def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
 
 
 class _Collector:
-    """Values by path, in the order of the sources: later ones replace earlier ones."""
+    """Values by section and name, in the order of the sources: later ones replace earlier ones."""
 
     def __init__(self) -> None:
         self.settings = dict(setting_paths())
-        self.values: dict[tuple[str, ...], Any] = {}
+        self.values: dict[tuple[str, ...], dict[str, Any]] = {path: {} for path in ((), *SECTIONS)}
         self.origins: dict[str, str] = {}
         self.places: dict[str, tuple[Source, RawPath]] = {}
         self.errors: list[str] = []
@@ -216,7 +216,7 @@ class _Collector:
         except ConfigurationError as error:
             self.report(error, source, raw)
             return
-        self.values[path] = converted
+        self.values[path[:-1]][path[-1]] = converted
         self.origins[dotted] = source.name
         self.places[dotted] = source, raw
 
@@ -301,20 +301,20 @@ class _Collector:
         return values
 
     def finish(self) -> LoadedConfig:
-        limits = ListenerLimits(**self._section(("limits",)))
-        of_all = self._section(("broker", "default_destination"))
+        limits = ListenerLimits(**self.values[("limits",)])
+        of_all = self.values[("broker", "default_destination")]
         default = DestinationSettings(**of_all)
         config = Config(
-            broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
-            journal=JournalOptions(**self._section(("journal",))),
-            auth=AuthSettings(**self._section(("auth",))),
+            broker=BrokerSettings(**self.values[("broker",)], default_destination=default),
+            journal=JournalOptions(**self.values[("journal",)]),
+            auth=AuthSettings(**self.values[("auth",)]),
             limits=limits,
-            jmq=JmqSettings(**self._section(("jmq",))),
-            http=HttpSettings(**self._section(("http",))),
-            metrics=MetricsSettings(**self._section(("metrics",))),
-            tracing=TracingSettings(**self._section(("tracing",))),
+            jmq=JmqSettings(**self.values[("jmq",)]),
+            http=HttpSettings(**self.values[("http",)]),
+            metrics=MetricsSettings(**self.values[("metrics",)]),
+            tracing=TracingSettings(**self.values[("tracing",)]),
             listeners=tuple(listener_of(values, limits) for values in self.listeners),
-            logging=LoggingSettings(**self._section(("logging",))),
+            logging=LoggingSettings(**self.values[("logging",)]),
             destinations={
                 address: msgspec.structs.replace(default, **values)
                 for address, values in self.destinations.items()
@@ -324,12 +324,9 @@ class _Collector:
                 for address, values in self.destinations.items()
             },
             default_fields=frozenset(of_all),
-            insecure_public=self.values.get(("insecure_public",), False),
+            **self.values[()],
         )
         return LoadedConfig(config, self.origins, self.places)
-
-    def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
-        return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}
 
     def read_section(
         self, section: tuple[str, ...], raw: RawPath, tree: Mapping[str, Any], source: Source
