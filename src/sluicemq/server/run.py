@@ -239,8 +239,8 @@ class Server:
             ),
             http=config.http,
         )
-        background = BackgroundThread(loop.call_soon_threadsafe)
-        unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
+        background = BackgroundThread(loop)
+        unpacking = BackgroundThread(loop, PARALLEL)
         session_factories = SessionFactories(
             broker,
             self,
