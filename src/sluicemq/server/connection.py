@@ -73,7 +73,6 @@ class Connection(asyncio.Protocol):
         "received_bytes",
         "sent_bytes",
         "since",
-        "suspended",
     )
 
     def __init__(self, admission: Admission[Connection]) -> None:
@@ -94,7 +93,6 @@ class Connection(asyncio.Protocol):
         self._stuck: asyncio.TimerHandle | None = None
         self.held = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
-        self.suspended = False
         self._input_at = 0
         """Steady ms of the last input, or of the time since which reading is possible."""
         self._login_used = 0
@@ -256,7 +254,7 @@ class Connection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if not self._ended:
-            if not self.suspended:
+            if self not in self._admission.budget.suspended:
                 self._transport.pause_reading()
             self._admission.unread.add(self)
             if self.held:
@@ -267,7 +265,7 @@ class Connection(asyncio.Protocol):
         if self.held:
             self._input_at = self._batch.broker.clock.steady
             self._report_input()
-        if not self._ended and not self.suspended:
+        if not self._ended and self not in self._admission.budget.suspended:
             self._transport.resume_reading()
 
     def look_for_the_end(self) -> None:
@@ -326,7 +324,8 @@ class Connection(asyncio.Protocol):
         if session is None or self._closing:
             return
         self._report_input()
-        if not self.held or self.suspended or self._closing:
+        budget = self._admission.budget
+        if not self.held or self in budget.suspended or self._closing:
             return
         timeout = self._admission.options.frame_timeout
         if (
@@ -338,7 +337,7 @@ class Connection(asyncio.Protocol):
             why = f"an unfinished frame, and nothing more of it for {timeout:g} s"
             self.end("frame-timeout", why)
             return
-        timeout = self._admission.budget.stall_timeout
+        timeout = budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
             why = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
             self.end("input-stalled", f"{why}, while memory for input was exhausted")
@@ -529,7 +528,7 @@ class Connection(asyncio.Protocol):
         """
         if self._closing or self._ended or self._session is None:
             return "closing"
-        if self.suspended or self in self._admission.unread:
+        if self in self._admission.budget.suspended or self in self._admission.unread:
             return "blocked"
         if self._congested:
             return "slow"

@@ -239,7 +239,7 @@ class ConnectionRegistry:
     def input(self) -> InputItem:
         """Return the memory use of unfinished input."""
         budget = self._budget
-        return InputItem(budget.used, budget.limit, budget.holders, budget.suspended)
+        return InputItem(budget.used, budget.limit, budget.holders, len(budget.suspended))
 
     def get(self, number: int) -> ConnectionItem | None:
         """Return the connection with this id, or None."""
