@@ -132,7 +132,9 @@ class InputBudget:
         others = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
         if others > self.ceiling:
             return False
-        self._suspend(holder)
+        if holder not in self.suspended:
+            self.suspended[holder] = None
+            holder.set_suspended(True)
         return True
 
     def release(self, holder: LimitedConnection) -> None:
@@ -191,11 +193,6 @@ class InputBudget:
         for holder in list(self._holders):
             holder.review_input(now, self._exhausted_since)
         self.balance()
-
-    def _suspend(self, holder: LimitedConnection) -> None:
-        if holder not in self.suspended:
-            self.suspended[holder] = None
-            holder.set_suspended(True)
 
     def _resume(self, holder: LimitedConnection) -> None:
         del self.suspended[holder]
