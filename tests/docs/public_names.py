@@ -37,7 +37,7 @@ from sluicemq.security import audit
 from sluicemq.server.listener_settings import Listener, ListenerLimits
 from sluicemq.server.loading import SECTIONS
 from sluicemq.server.settings import choices, settings_of
-from sluicemq.server.tracing import export
+from sluicemq.server.tracing import export, span_recorder
 from tests.support.api import ApiFixture
 
 Uses = dict[str, list[str]]
@@ -265,7 +265,7 @@ def options() -> Uses:
 
 def span_attributes() -> Uses:
     """Return the operations of spans, and their attributes that OpenTelemetry does not define."""
-    text = inspect.getsource(export.attributes)
+    text = inspect.getsource(span_recorder) + inspect.getsource(export.attributes)
     return _plain([*export._KINDS, *re.findall(r'"(sluicemq\.[a-z.]+)"', text)])
 
 

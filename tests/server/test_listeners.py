@@ -139,8 +139,12 @@ def _bind(*hosts: str) -> list[str]:
             for family, host in zip(families, hosts, strict=True)
         ]
 
-    loop: Any = SimpleNamespace(getaddrinfo=resolve)
-    sockets = asyncio.run(bind(loop, Listener(url=Url.parse("phpmq://name:0"))))
+    async def bound() -> list[socket.socket]:
+        loop: Any = asyncio.get_running_loop()
+        loop.getaddrinfo = resolve
+        return await bind(Listener(url=Url.parse("phpmq://name:0")))
+
+    sockets = asyncio.run(bound())
     addresses = [each.getsockname()[0] for each in sockets]
     for each in sockets:
         each.close()

@@ -62,25 +62,11 @@ def test_nothing_is_sent_without_a_manager() -> None:
 
 
 def test_a_manager_that_has_gone_is_no_error(tmp_path: Path, manager: socket.socket) -> None:
-    notifier = Notifier(manager.getsockname(), 1.0)
+    notifier = Notifier(manager.getsockname(), watchdog=True)
     (tmp_path / "notify").unlink()
     notifier.ready("serving")
     notifier.alive()
     notifier.stopping("stopping")
-
-
-def test_the_watchdog_is_notified_twice_per_interval(manager: socket.socket) -> None:
-    now = [100.0]
-    notifier = Notifier(manager.getsockname(), 10.0, lambda: now[0])
-    notifier.alive()
-    assert heard(manager) == {"WATCHDOG": "1"}
-    for _ in range(4):
-        now[0] += 1
-        notifier.alive()
-    assert silent(manager)
-    now[0] += 1
-    notifier.alive()
-    assert heard(manager) == {"WATCHDOG": "1"}
 
 
 @pytest.mark.parametrize(

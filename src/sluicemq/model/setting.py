@@ -94,11 +94,9 @@ class TomlLines:
 
 
 def _contains(tree: Any, path: Sequence[str | int]) -> bool:
-    for name in path:
-        if isinstance(name, int):
-            if not isinstance(tree, list) or name >= len(tree):
-                return False
-        elif not isinstance(tree, dict) or name not in tree:
-            return False
-        tree = tree[name]
+    try:
+        for name in path:
+            tree = tree[name]
+    except (KeyError, IndexError, TypeError):
+        return False
     return True

@@ -135,19 +135,19 @@ class Authenticator:
 
     def refresh(self) -> None:
         """Apply a changed database. Takes one system call if it has not changed."""
+        damage = ""
+        before = database = self.user_snapshot.database
         try:
             database = self._store.read()
         except ConfigurationError as error:
-            self._stay(str(error))
+            damage = str(error)
+        if database is not before and before.users and not self._store.exists:
+            damage = f"{self._store.path} is gone"
+        if damage and damage != self._damage:
+            log.error("the users stay as they were", error=damage)
+        self._damage = damage
+        if damage or database is before:
             return
-        before = self.user_snapshot.database
-        if database is before:
-            self._damage = ""
-            return
-        if before.users and not self._store.exists:
-            self._stay(f"{self._store.path} is gone")
-            return
-        self._damage = ""
         self.user_snapshot = UserSnapshot(database)
         self._upgrades.resume()
         self.audit.changed(before, database)
@@ -169,11 +169,6 @@ class Authenticator:
         self.logins.queue.close()
         self._upgrades.close()
         self._changes.shutdown()
-
-    def _stay(self, damage: str) -> None:
-        if damage != self._damage:
-            self._damage = damage
-            log.error("the users stay as they were", error=damage)
 
     def _decide(self) -> None:
         before = self.required

@@ -141,8 +141,11 @@ class LoginQueue:
         """Address and user of the running checks."""
         self._waiting: OrderedDict[str, dict[LoginCheck, None]] = OrderedDict()
         """Waiting checks by address, the next address first; no entry is empty."""
-        self.size = 0
+
+    @property
+    def size(self) -> int:
         """Number of waiting checks."""
+        return sum(len(checks) for checks in self._waiting.values())
 
     def submit(self, check: LoginCheck) -> None:
         """Queue a check. Its `answer` may be called at once."""
@@ -156,7 +159,6 @@ class LoginQueue:
             self._remove(displaced)
             displaced.answer(LoginBusy())
         self._waiting.setdefault(check.address, {})[check] = None
-        self.size += 1
         self._advance()
 
     def cancel(self, check: LoginCheck) -> None:
@@ -169,13 +171,11 @@ class LoginQueue:
     def close(self) -> None:
         """Stop all checks without calling `answer`."""
         self._waiting.clear()
-        self.size = 0
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _remove(self, check: LoginCheck) -> None:
         checks = self._waiting[check.address]
         del checks[check]
-        self.size -= 1
         if not checks:
             del self._waiting[check.address]
 
@@ -413,7 +413,7 @@ class Logins:
     def begin(self, peer: str, credentials: Credentials, admitted: Admitted) -> LoginCheck | None:
         """Verify credentials; `admitted` may be called at once.
 
-        Return the queued check, for `cancel`; None if no check is queued.
+        Return the check, for `cancel`; None if there is nothing to check.
         """
         user, password, token, digest, nonce = credentials
         if not token and password.startswith(TOKEN_PREFIX):
@@ -517,7 +517,6 @@ class _Login:
     given_user: str
     name: str
     admitted: Admitted
-    answered: bool = False
 
     def check(
         self,
@@ -567,7 +566,7 @@ class _Login:
             answer=partial(self._answer, how),
         )
         logins.queue.submit(check)
-        return None if self.answered else check
+        return check
 
     def _refusal(self) -> TooManyFailures | None:
         """Return the error with which logins of the pair are refused now, or None."""
@@ -579,14 +578,12 @@ class _Login:
 
     def admit(self, identity: Identity, how: str) -> None:
         """Admit the client."""
-        self.answered = True
         if how != "token":
             self.logins.failures.clear(self.address, self.name)
         self.logins.audit.login(self.peer, identity.name, how)
         self.admitted(identity)
 
     def _answer(self, how: str, verdict: Verdict) -> None:
-        self.answered = True
         audit = self.logins.audit
         if isinstance(verdict, AccessError):
             why = _REFUSALS.get(type(verdict), "connection closed")

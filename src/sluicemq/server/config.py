@@ -23,6 +23,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -238,9 +239,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         """Yield warnings about permitted settings. Only for a configuration without problems."""
         for listener in self.listeners:
             if listener.url.tls:
-                from sluicemq.server import tls
+                from sluicemq.server.tls import load
 
-                yield from tls.warnings(listener)
+                for warning in load(listener)[1].warnings(datetime.now(UTC)):
+                    yield f"{listener.url}: {warning}"
             if listener.authentication == "digest":
                 users = UserStore(self.users_file).read().users
                 if users and not any(user.digest for user in users.values()):
@@ -263,9 +265,12 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             yield from found
             if listener.url.tls and not found:
                 # Only where there is TLS: the library that reads certificates is slow to load.
-                from sluicemq.server import tls
+                from sluicemq.server.tls import load
 
-                yield from tls.problems(listener)
+                try:
+                    load(listener)
+                except ConfigurationError as error:
+                    yield str(error)
         yield from self._auth_problems()
         if not _INSTANCE.match(self.jmq.instance):
             yield (

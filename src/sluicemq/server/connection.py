@@ -73,7 +73,6 @@ class Connection(asyncio.Protocol):
         "received_bytes",
         "sent_bytes",
         "since",
-        "suspended",
     )
 
     def __init__(self, admission: Admission[Connection]) -> None:
@@ -92,26 +91,18 @@ class Connection(asyncio.Protocol):
         self._hastens = False
         self._quick: socket.socket | None = None
         self._stuck: asyncio.TimerHandle | None = None
-        self._transport: asyncio.Transport
         self.held = 0
         """Bytes of input that the session has not processed yet, as reported to InputBudget."""
-        self.suspended = False
         self._input_at = 0
         """Steady ms of the last input, or of the time since which reading is possible."""
-        self._login_at = 0
-        """Steady ms of the last login check. `_login_used`: ms of the deadline used by then."""
         self._login_used = 0
+        """Ms of the deadline for the login that had been used at the time `_login_at`."""
         self.claimed = ""
         """User whose connection limit counts this connection (Admission.claim_user)."""
-        self.active_at = 0
-        """Steady ms of the last bytes in either direction."""
         self.received_bytes = 0
         self.sent_bytes = 0
         self.number = next(_numbers)
         """Number of the connection, unique within the process."""
-        self.since = 0
-        """Time of the connect, wall clock, ms."""
-        self.peer = ""
         self.peer_user = ""
 
     # --- from the event loop -----------------------------------------------------------------
@@ -129,8 +120,11 @@ class Connection(asyncio.Protocol):
         self.peer = name_of(transport.get_extra_info("peername"))
         self._batch.begin()
         self.active_at = self._batch.broker.clock.steady
+        """Steady ms of the last bytes in either direction."""
         self._login_at = self.active_at
+        """Steady ms of the last login check."""
         self.since = self._batch.broker.clock.wall
+        """Time of the connect, wall clock, ms."""
         session_factory = self._admission.admit(self)
         if session_factory is None:
             self._ended = True
@@ -260,7 +254,7 @@ class Connection(asyncio.Protocol):
 
     def pause_reading(self) -> None:
         if not self._ended:
-            if not self.suspended:
+            if self not in self._admission.budget.suspended:
                 self._transport.pause_reading()
             self._admission.unread.add(self)
             if self.held:
@@ -271,7 +265,7 @@ class Connection(asyncio.Protocol):
         if self.held:
             self._input_at = self._batch.broker.clock.steady
             self._report_input()
-        if not self._ended and not self.suspended:
+        if not self._ended and self not in self._admission.budget.suspended:
             self._transport.resume_reading()
 
     def look_for_the_end(self) -> None:
@@ -330,7 +324,8 @@ class Connection(asyncio.Protocol):
         if session is None or self._closing:
             return
         self._report_input()
-        if not self.held or self.suspended or self._closing:
+        budget = self._admission.budget
+        if not self.held or self in budget.suspended or self._closing:
             return
         timeout = self._admission.options.frame_timeout
         if (
@@ -342,7 +337,7 @@ class Connection(asyncio.Protocol):
             why = f"an unfinished frame, and nothing more of it for {timeout:g} s"
             self.end("frame-timeout", why)
             return
-        timeout = self._admission.budget.stall_timeout
+        timeout = budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
             why = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
             self.end("input-stalled", f"{why}, while memory for input was exhausted")
@@ -533,7 +528,7 @@ class Connection(asyncio.Protocol):
         """
         if self._closing or self._ended or self._session is None:
             return "closing"
-        if self.suspended or self in self._admission.unread:
+        if self in self._admission.budget.suspended or self in self._admission.unread:
             return "blocked"
         if self._congested:
             return "slow"

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import Final, Protocol, TypeVar
 
@@ -117,22 +116,22 @@ class EventLoopBatch:
 class BackgroundThread:
     """Thread pool of fixed size, which limits the processors used. Jobs start in order."""
 
-    def __init__(self, notify: Callable[[Callable[[], object]], object], threads: int = 1) -> None:
-        """Use `notify` to call a function on the event loop from a background thread."""
-        self._notify = notify
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: int = 1) -> None:
+        self._loop = loop
         self._executor = ThreadPoolExecutor(threads, "background")
 
-    def submit(self, work: Callable[[], Result], done: Callable[[Result], None]) -> Future[Result]:
+    def submit(
+        self, work: Callable[[], Result], done: Callable[[Result], None]
+    ) -> asyncio.Future[Result]:
         """Run `work` in a thread, then call `done` with its result on the event loop.
 
         A cancelled job does not call `done`."""
-        future = self._executor.submit(work)
 
-        def finished(future: Future[Result]) -> None:
+        def finished(future: asyncio.Future[Result]) -> None:
             if not future.cancelled():
-                with suppress(RuntimeError):  # the event loop has been closed
-                    self._notify(lambda: done(future.result()))
+                done(future.result())
 
+        future = self._loop.run_in_executor(self._executor, work)
         future.add_done_callback(finished)
         return future
 
@@ -141,27 +140,14 @@ class BackgroundThread:
         self._executor.shutdown(wait=False, cancel_futures=True)
 
 
-class LoopLag:
-    """Timer that records its own delay in `histogram`, in seconds.
+def record_lag(loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
+    """Record the delay of a timer in `histogram` every LAG_INTERVAL_SECONDS, until the loop ends.
 
     Timers of the loop have a resolution of 1 ms, so a delay of 1 ms is not a lag."""
+    due = monotonic() + LAG_INTERVAL_SECONDS
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, histogram: Histogram) -> None:
-        self._loop = loop
-        self._histogram = histogram
-        self._due = 0.0
-        self._timer: asyncio.TimerHandle | None = None
+    def ring() -> None:
+        histogram.record(monotonic() - due)
+        record_lag(loop, histogram)
 
-    def start(self) -> None:
-        """Start measuring."""
-        self._due = monotonic() + LAG_INTERVAL_SECONDS
-        self._timer = self._loop.call_later(LAG_INTERVAL_SECONDS, self._ring)
-
-    def stop(self) -> None:
-        """Stop measuring."""
-        if self._timer is not None:
-            self._timer.cancel()
-
-    def _ring(self) -> None:
-        self._histogram.record(monotonic() - self._due)
-        self.start()
+    loop.call_later(LAG_INTERVAL_SECONDS, ring)

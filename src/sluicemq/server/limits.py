@@ -54,7 +54,6 @@ class LimitedConnection(Protocol):
     peer       address of the client
     claimed    user whose connection limit counts it, "" = none
     held       bytes of input that it holds, as last reported; written by the budget only
-    suspended  the budget has stopped reading; written by the budget only
     """
 
     peer: str
@@ -62,7 +61,6 @@ class LimitedConnection(Protocol):
     received_bytes: int
     sent_bytes: int
     held: int
-    suspended: bool
 
     @property
     def pauses_itself(self) -> bool:
@@ -72,7 +70,7 @@ class LimitedConnection(Protocol):
         """
 
     def set_suspended(self, suspended: bool) -> None:
-        """Stop or continue to read. `suspended` has been set already."""
+        """Stop or continue to read. The budget has the new state already."""
 
     def review_input(self, now: int, exhausted_since: int) -> None:
         """Called once a second while it holds input: report what it holds, enforce deadlines.
@@ -100,15 +98,11 @@ class InputBudget:
         """Bytes reserved for frames that are being decompressed."""
         self._holders: dict[LimitedConnection, None] = {}
         """Connections that hold input, the one with the oldest unfinished frame first."""
-        self._suspended: dict[LimitedConnection, None] = {}
+        self.suspended: dict[LimitedConnection, None] = {}
+        """Connections that are not read until there is room."""
         self._reader: LimitedConnection | None = None
         """Connection that is still read while the budget is exhausted, else None."""
         self._exhausted_since = -1
-
-    @property
-    def suspended(self) -> int:
-        """Number of connections that are not read until there is room."""
-        return len(self._suspended)
 
     @property
     def holders(self) -> int:
@@ -130,7 +124,7 @@ class InputBudget:
                 self._reader = None
             if held:
                 self._holders[holder] = None
-            elif holder.suspended:
+            elif holder in self.suspended:
                 self._resume(holder)
         self.balance()
         if self.used <= self.limit or held <= before or holder is self._reader:
@@ -138,7 +132,9 @@ class InputBudget:
         others = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
         if others > self.ceiling:
             return False
-        self._suspend(holder)
+        if holder not in self.suspended:
+            self.suspended[holder] = None
+            holder.set_suspended(True)
         return True
 
     def release(self, holder: LimitedConnection) -> None:
@@ -147,9 +143,8 @@ class InputBudget:
             return
         self.used -= holder.held
         holder.held = 0
-        holder.suspended = False
         self._holders.pop(holder, None)
-        self._suspended.pop(holder, None)
+        self.suspended.pop(holder, None)
         if self._reader is holder:
             self._reader = None
         self.balance()
@@ -181,14 +176,14 @@ class InputBudget:
             if reader is None or reader.pauses_itself:
                 reader = next((each for each in self._holders if not each.pauses_itself), None)
                 self._reader = reader
-            if reader is not None and reader.suspended:
+            if reader is not None and reader in self.suspended:
                 self._resume(reader)
             return
         self._reader = None
         self._exhausted_since = -1
-        if self._suspended:
+        if self.suspended:
             capacity = max(1, (self.limit - self.used) // READ_BYTES)
-            for holder in list(islice(self._suspended, capacity)):
+            for holder in list(islice(self.suspended, capacity)):
                 self._resume(holder)
 
     def review(self, now: int) -> None:
@@ -199,15 +194,8 @@ class InputBudget:
             holder.review_input(now, self._exhausted_since)
         self.balance()
 
-    def _suspend(self, holder: LimitedConnection) -> None:
-        if not holder.suspended:
-            holder.suspended = True
-            self._suspended[holder] = None
-            holder.set_suspended(True)
-
     def _resume(self, holder: LimitedConnection) -> None:
-        del self._suspended[holder]
-        holder.suspended = False
+        del self.suspended[holder]
         holder.set_suspended(False)
 
 

@@ -51,7 +51,7 @@ class OpenListener:
         loop = self.admission.batch.loop
         if self.options.url.tls:
             self.tls = Tls(self.options)
-        sockets = await bind(loop, self.options)
+        sockets = await bind(self.options)
         if not self.options.url.path:
             port = sockets[0].getsockname()[1]
             self.admission.url = self.options.url._replace(port=port)
@@ -108,7 +108,7 @@ class OpenListener:
                 os.unlink(self.url.path)
 
 
-async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socket.socket]:
+async def bind(options: Listener) -> list[socket.socket]:
     """Return the listening sockets, one for each address of the host name.
 
     An IPv6 address beside others is left out on a machine without it: in containers without IPv6,
@@ -124,16 +124,18 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             sockets[0].bind(url.path)
             # before clients can connect
             os.chmod(url.path, options.socket_mode)
+            sockets[0].listen(BACKLOG)
         else:
             port = url.port
-            found = await loop.getaddrinfo(
+            found = await asyncio.get_running_loop().getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
             no_ipv6: OSError | None = None
             for family, address in dict.fromkeys((each[0], each[4]) for each in found):
                 # the port that the system chose for the first address is that of the others too
+                where: tuple[Any, ...] = (address[0], port, *address[2:])
                 try:
-                    each = _bind_address(family, (address[0], port, *address[2:]))
+                    each = socket.create_server(where, family=family, backlog=BACKLOG)
                 except OSError as error:
                     if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
                         raise
@@ -144,29 +146,18 @@ async def bind(loop: asyncio.AbstractEventLoop, options: Listener) -> list[socke
             if no_ipv6 is not None and not sockets:
                 raise no_ipv6
         for each in sockets:
-            each.listen(BACKLOG)
             each.setblocking(False)
     except OSError as error:
         for each in sockets:
             each.close()
-        problem = f"cannot listen on {url}: {error.strerror or error}"
+        # not `strerror`, to which `create_server` adds the address
+        number = error.errno or 0
+        reason = os.strerror(number) if number > 0 else error.strerror or error
+        problem = f"cannot listen on {url}: {reason}"
         if error.errno == errno.EADDRINUSE:
             problem += "; is another program using it?"
         raise AddressUnavailable(problem) from error
     return sockets
-
-
-def _bind_address(family: int, address: tuple[Any, ...]) -> socket.socket:
-    each = socket.socket(family)
-    try:
-        each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            each.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-        each.bind(address)
-    except OSError:
-        each.close()
-        raise
-    return each
 
 
 def is_stale(url: Url) -> bool:
@@ -250,7 +241,7 @@ class ConnectionRegistry:
     def input(self) -> InputItem:
         """Return the memory use of unfinished input."""
         budget = self._budget
-        return InputItem(budget.used, budget.limit, budget.holders, budget.suspended)
+        return InputItem(budget.used, budget.limit, budget.holders, len(budget.suspended))
 
     def get(self, number: int) -> ConnectionItem | None:
         """Return the connection with this id, or None."""

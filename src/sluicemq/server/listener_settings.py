@@ -527,18 +527,6 @@ def tls_problems(listener: Listener) -> Iterator[str]:
     url = listener.url
     if not url.tls:
         return
-    yield from _tls_file_problems(listener)
-    if listener.client_certificate != "none" and listener.client_ca is None:
-        yield (
-            f"{url}: client_certificate = {listener.client_certificate} needs client_ca: the "
-            "authorities whose certificates are trusted"
-        )
-    if listener.client_ca is not None and listener.client_certificate == "none":
-        yield f"{url}: client_ca has no effect unless client_certificate is optional or required"
-
-
-def _tls_file_problems(listener: Listener) -> Iterator[str]:
-    url = listener.url
     if listener.certificate is None:
         yield f"{url}: TLS needs a certificate; add certificate=/path/to/chain.pem"
     for name in ("certificate", "key", "password_file", "client_ca"):
@@ -549,3 +537,10 @@ def _tls_file_problems(listener: Listener) -> Iterator[str]:
             yield f"{url}: {name}: there is no file {path}"
         elif not os.access(path, os.R_OK):
             yield f"{url}: {name}: {path} may not be read by this user"
+    if listener.client_certificate != "none" and listener.client_ca is None:
+        yield (
+            f"{url}: client_certificate = {listener.client_certificate} needs client_ca: the "
+            "authorities whose certificates are trusted"
+        )
+    if listener.client_ca is not None and listener.client_certificate == "none":
+        yield f"{url}: client_ca has no effect unless client_certificate is optional or required"

@@ -34,11 +34,11 @@ from sluicemq.server.config import (
     TracingSettings,
 )
 from sluicemq.server.listener_settings import (
+    DEFAULT_LISTENERS,
     JmqSettings,
     Listener,
     ListenerLimits,
     check_applies,
-    default_listeners,
     listener_of,
 )
 from sluicemq.server.settings import Setting, convert, settings_of, unknown
@@ -188,15 +188,17 @@ def setting_paths() -> Iterator[tuple[tuple[str, ...], Setting]]:
 
 
 class _Collector:
-    """Values by path, in the order of the sources: later ones replace earlier ones."""
+    """Values by section and name, in the order of the sources: later ones replace earlier ones."""
 
     def __init__(self) -> None:
         self.settings = dict(setting_paths())
-        self.values: dict[tuple[str, ...], Any] = {}
+        self.values: dict[tuple[str, ...], dict[str, Any]] = {path: {} for path in ((), *SECTIONS)}
         self.origins: dict[str, str] = {}
         self.places: dict[str, tuple[Source, RawPath]] = {}
         self.errors: list[str] = []
-        self.listeners: list[dict[str, Any]] | None = None
+        self.listeners: list[dict[str, Any]] = [
+            {"url": Url.parse(url)} for url in DEFAULT_LISTENERS
+        ]
         self.destinations: dict[Address, dict[str, Any]] = {}
 
     def report(self, error: ConfigurationError, source: Source, raw: RawPath) -> None:
@@ -214,7 +216,7 @@ class _Collector:
         except ConfigurationError as error:
             self.report(error, source, raw)
             return
-        self.values[path] = converted
+        self.values[path[:-1]][path[-1]] = converted
         self.origins[dotted] = source.name
         self.places[dotted] = source, raw
 
@@ -294,29 +296,25 @@ class _Collector:
                     value, settings[name], f"{where}.{name}", text=source.text, base=source.base
                 )
             except ConfigurationError as error:
-                of_url = source.text  # not a key of its own
-                self.report(error, source, raw if of_url else (*raw, key))
+                # an option of a URL is not a key of its own
+                self.report(error, source, raw if source.text else (*raw, key))
         return values
 
     def finish(self) -> LoadedConfig:
-        limits = ListenerLimits(**self._section(("limits",)))
-        of_all = self._section(("broker", "default_destination"))
+        limits = ListenerLimits(**self.values[("limits",)])
+        of_all = self.values[("broker", "default_destination")]
         default = DestinationSettings(**of_all)
-        if self.listeners is None:
-            built = [listener_of({"url": item.url}, limits) for item in default_listeners()]
-        else:
-            built = [listener_of(values, limits) for values in self.listeners]
         config = Config(
-            broker=BrokerSettings(**self._section(("broker",)), default_destination=default),
-            journal=JournalOptions(**self._section(("journal",))),
-            auth=AuthSettings(**self._section(("auth",))),
+            broker=BrokerSettings(**self.values[("broker",)], default_destination=default),
+            journal=JournalOptions(**self.values[("journal",)]),
+            auth=AuthSettings(**self.values[("auth",)]),
             limits=limits,
-            jmq=JmqSettings(**self._section(("jmq",))),
-            http=HttpSettings(**self._section(("http",))),
-            metrics=MetricsSettings(**self._section(("metrics",))),
-            tracing=TracingSettings(**self._section(("tracing",))),
-            listeners=tuple(built),
-            logging=LoggingSettings(**self._section(("logging",))),
+            jmq=JmqSettings(**self.values[("jmq",)]),
+            http=HttpSettings(**self.values[("http",)]),
+            metrics=MetricsSettings(**self.values[("metrics",)]),
+            tracing=TracingSettings(**self.values[("tracing",)]),
+            listeners=tuple(listener_of(values, limits) for values in self.listeners),
+            logging=LoggingSettings(**self.values[("logging",)]),
             destinations={
                 address: msgspec.structs.replace(default, **values)
                 for address, values in self.destinations.items()
@@ -326,12 +324,9 @@ class _Collector:
                 for address, values in self.destinations.items()
             },
             default_fields=frozenset(of_all),
-            insecure_public=self.values.get(("insecure_public",), False),
+            **self.values[()],
         )
         return LoadedConfig(config, self.origins, self.places)
-
-    def _section(self, section: tuple[str, ...]) -> dict[str, Any]:
-        return {path[-1]: value for path, value in self.values.items() if path[:-1] == section}
 
     def read_section(
         self, section: tuple[str, ...], raw: RawPath, tree: Mapping[str, Any], source: Source

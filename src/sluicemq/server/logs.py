@@ -43,9 +43,8 @@ class StandardError:
 
 def configure(settings: LoggingSettings) -> None:
     """Configure structlog for the whole process according to `settings`."""
-    renderer: Processor
     if settings.format == "json":
-        renderer = structlog.processors.JSONRenderer()
+        renderer: Processor = structlog.processors.JSONRenderer()
     else:
         renderer = structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
     structlog.configure(

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
 import os
 import resource
 import signal
 import socket
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Mapping, MutableMapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -41,7 +40,7 @@ from sluicemq.security.user_service import UserService
 from sluicemq.server import tracing
 from sluicemq.server.clock import SystemClock, time_budget
 from sluicemq.server.configuration_reference import EffectiveConfiguration
-from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, LoopLag
+from sluicemq.server.event_loop import BackgroundThread, EventLoopBatch, record_lag
 from sluicemq.server.limits import Admission, InputBudget
 from sluicemq.server.listener import ConnectionRegistry, OpenListener
 from sluicemq.server.listener_settings import WITH_LOGINS, admin_listener
@@ -131,7 +130,7 @@ class Server:
         try:
             await self._serve(loop, journal)
         finally:
-            with contextlib.suppress(JournalError):
+            with suppress(JournalError):
                 journal.close()
             if self._tracing is not None:
                 self._tracing.export.close()
@@ -224,7 +223,6 @@ class Server:
             loop.call_soon_threadsafe,
             insecure_public=config.insecure_public,
         )
-        lag = LoopLag(loop, self.lag)
         context = ApiContext(
             broker=broker,
             connections=ConnectionRegistry(self.listeners, budget),
@@ -241,8 +239,8 @@ class Server:
             ),
             http=config.http,
         )
-        background = BackgroundThread(loop.call_soon_threadsafe)
-        unpacking = BackgroundThread(loop.call_soon_threadsafe, PARALLEL)
+        background = BackgroundThread(loop)
+        unpacking = BackgroundThread(loop, PARALLEL)
         session_factories = SessionFactories(
             broker,
             self,
@@ -280,7 +278,7 @@ class Server:
             await self.admin.open()
             self._warn_open(authenticator)
             self._state = "serving"
-            lag.start()
+            record_lag(loop, self.lag)
             log.info("serving", data_dir=str(config.broker.data_dir), version=__version__)
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
@@ -297,11 +295,8 @@ class Server:
         finally:
             for chore in chores:
                 chore.cancel()
-            lag.stop()
-            for listener in self.listeners:
+            for listener in self._all_listeners():
                 await listener.stop_accepting()
-            if self.admin is not None:
-                await self.admin.stop_accepting()
             authenticator.close()
             background.close()
             unpacking.close()
@@ -331,7 +326,7 @@ class Server:
 
     def memory(self) -> int:
         """Return the resident memory of the process in bytes; 0 if it is unknown."""
-        with contextlib.suppress(OSError, ValueError, IndexError):
+        with suppress(OSError, ValueError, IndexError):
             pages = int(Path("/proc/self/statm").read_text().split()[1])
             return pages * resource.getpagesize()
         return 0
@@ -380,11 +375,9 @@ class Server:
     async def _keep_certificates(self) -> None:
         """Reload the certificates on SIGHUP and when their files have changed."""
         while True:
-            try:
+            with suppress(TimeoutError):
                 async with asyncio.timeout(LOOK_SECONDS):
                     await self._reload.wait()
-            except TimeoutError:
-                pass
             reload_requested = self._reload.is_set()
             self._reload.clear()
             for listener in self.listeners:
@@ -469,20 +462,13 @@ def warn_of_loss(report: Mapping[str, Any]) -> None:
 class Notifier:
     """Sender of notifications to the service manager. Errors of the socket are ignored."""
 
-    def __init__(
-        self,
-        address: str = "",
-        watchdog: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, address: str = "", watchdog: bool = False) -> None:
         """Send to `address`: a socket's path, or "@" and an abstract name; "" sends nothing.
 
-        `watchdog` is the interval of systemd's watchdog in seconds, 0 = no watchdog.
+        `watchdog` is True if systemd's watchdog waits for notifications.
         """
         self._address = "\0" + address[1:] if address.startswith("@") else address
-        self._every = watchdog / 2
-        self._clock = clock
-        self._next = 0.0
+        self._watchdog = watchdog
 
     @classmethod
     def from_environment(cls, environment: MutableMapping[str, str] = os.environ) -> Self:
@@ -494,8 +480,7 @@ class Notifier:
         usec = environment.pop("WATCHDOG_USEC", "")
         pid = environment.pop("WATCHDOG_PID", "")
         is_addressee = not pid or pid == str(os.getpid())
-        watchdog = int(usec) / 1e6 if usec.isdecimal() and is_addressee else 0.0
-        return cls(address, watchdog)
+        return cls(address, is_addressee and usec.isdecimal() and int(usec) > 0)
 
     def ready(self, status: str) -> None:
         """Report that the broker has started. `status` is a sentence for the administrator."""
@@ -506,9 +491,8 @@ class Notifier:
         self._send("STOPPING=1", f"STATUS={status}")
 
     def alive(self) -> None:
-        """Notify the watchdog if half its interval has passed. Call this about every second."""
-        if self._every and self._clock() >= self._next:
-            self._next = self._clock() + self._every
+        """Notify the watchdog, if there is one. Call this about every second."""
+        if self._watchdog:
             self._send("WATCHDOG=1")
 
     def _send(self, *lines: str) -> None:

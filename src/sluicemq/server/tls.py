@@ -23,7 +23,7 @@ import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -59,7 +59,6 @@ class Tls:
         """Load the files. Raises ConfigurationError if they are invalid or cannot be read."""
         self.options = options
         self._seen = self._files()
-        self._reminded = time.monotonic()
         self.context, self._chain = load(options)
         self._log("certificate in service")
 
@@ -133,23 +132,6 @@ def load(options: Listener) -> tuple[ssl.SSLContext, KeyedChain]:
     except ConfigurationError as error:
         raise ConfigurationError(f"{options.url}: {error}") from None
     return context, chain
-
-
-def problems(options: Listener) -> Iterator[str]:
-    """Yield the TLS errors that prevent the listener from starting."""
-    try:
-        load(options)
-    except ConfigurationError as error:
-        yield str(error)
-
-
-def warnings(options: Listener) -> Iterator[str]:
-    """Yield warnings about the listener's certificate.
-
-    Raises ConfigurationError if the files are invalid or cannot be read.
-    """
-    for warning in load(options)[1].warnings(datetime.now(UTC)):
-        yield f"{options.url}: {warning}"
 
 
 def _choose_ciphers(context: ssl.SSLContext, ciphers: str) -> None:

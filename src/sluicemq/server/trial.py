@@ -83,17 +83,13 @@ def address_problem(listener: Listener, directory: Path) -> str:
         if url.path:
             _try_socket(url, directory)
         else:
-            asyncio.run(_bind_once(listener))
+            for each in asyncio.run(bind(listener)):
+                each.close()
     except (AddressUnavailable, ConfigurationError) as error:
         return str(error)
     except OSError as error:
         return f"cannot use {url}: {error.strerror or error}"
     return ""
-
-
-async def _bind_once(listener: Listener) -> None:
-    for each in await bind(asyncio.get_running_loop(), listener):
-        each.close()
 
 
 def _try_socket(url: Url, directory: Path) -> None:

@@ -25,7 +25,6 @@ from opentelemetry.trace import SpanContext, SpanKind, TraceFlags, TraceState
 from opentelemetry.util.types import AttributeValue
 
 from sluicemq import __version__
-from sluicemq.model.message import Durability, Origin
 from sluicemq.server.tracing.span_recorder import SpanRecord
 
 MOST_WAITING: Final = 10_000
@@ -140,8 +139,9 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
     def make(span_record: SpanRecord) -> ReadableSpan:
         state = TraceState.from_header([span_record.state]) if span_record.state else None
-        facts = span_record.facts
-        name = TEMPORARY if facts.temporary else _printable(facts.destination)
+        found = attributes(span_record)
+        temporary = "messaging.destination.temporary" in found
+        name = TEMPORARY if temporary else found.get("messaging.destination.name", "")
         return ReadableSpan(
             name=f"{span_record.operation} {name}",
             context=SpanContext(span_record.trace, span_record.span, False, _SAMPLED, state),
@@ -151,7 +151,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
             if span_record.parent
             else None,
             resource=resource,
-            attributes=attributes(span_record),
+            attributes=found,
             kind=_KINDS[span_record.operation],
             instrumentation_scope=scope,
             start_time=span_record.begun,
@@ -162,28 +162,22 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
 
 def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
-    """Return the attributes of the span."""
-    facts = span_record.facts
-    always: dict[str, AttributeValue] = {
+    """Return the attributes of the span, without empty texts and what is false."""
+    found: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": span_record.operation,
-        "messaging.destination.name": _printable(facts.destination),
-        "messaging.message.body.size": facts.size,
-        "sluicemq.destination.kind": "topic" if facts.topic else "queue",
-        "sluicemq.sequence": facts.sequence,
-        "sluicemq.protocol": Origin(facts.origin).name.lower(),
-        "sluicemq.durability": Durability(facts.durability).name.lower(),
-    }
-    unless_empty: dict[str, AttributeValue] = {
         "messaging.operation.type": _TYPES.get(span_record.operation, ""),
-        "messaging.destination.temporary": facts.temporary,
-        "messaging.message.id": _printable(facts.message_id),
-        "messaging.message.conversation_id": _printable(facts.correlation_id),
-        "messaging.destination.subscription.name": _printable(span_record.subscription),
-        "sluicemq.delivery.attempt": span_record.attempts,
+        "messaging.destination.subscription.name": span_record.subscription,
+        "sluicemq.sequence": span_record.sequence,
+        "sluicemq.delivery.attempt": span_record.attempts or "",
         "sluicemq.outcome": span_record.outcome,
+        **span_record.of_message,
     }
-    return always | {name: value for name, value in unless_empty.items() if value}
+    return {
+        name: _printable(value) if isinstance(value, str) else value
+        for name, value in found.items()
+        if value != "" and value is not False
+    }
 
 
 def _printable(text: str) -> str:

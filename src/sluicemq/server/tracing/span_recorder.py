@@ -54,6 +54,8 @@ _SECOND: Final = 1_000_000_000
 
 Native = Callable[[Message, Mapping[str, str]], bytes]
 """Function that returns `Message.native` with additional properties."""
+Attributes = dict[str, str | int | bool]
+"""Attributes of a message by name, the same in each of its spans."""
 
 
 class SpanRecord(NamedTuple):
@@ -65,6 +67,8 @@ class SpanRecord(NamedTuple):
     state      tracestate
     begun      start, ns since the epoch
     ended      end, ns since the epoch
+    sequence   sequence number of the message; 0 until it has one
+    of_message attributes of the message
     """
 
     operation: str
@@ -75,24 +79,11 @@ class SpanRecord(NamedTuple):
     state: str
     begun: int
     ended: int
-    facts: Facts
-    attempts: int
-    subscription: str
-    outcome: str
-
-
-class Facts(NamedTuple):
-    """Attributes of the message, the same in each of its spans."""
-
-    destination: str
-    topic: bool
-    temporary: bool
     sequence: int
-    message_id: str
-    correlation_id: str
-    size: int
-    origin: int
-    durability: int
+    of_message: Attributes
+    attempts: int = 0
+    subscription: str = ""
+    outcome: str = ""
 
 
 class SpanRecorder:
@@ -146,8 +137,8 @@ class SpanRecorder:
         span = getrandbits(64) or 1
         if not parent:
             self._send_on(message, {PARENT: write(trace, span)})
-        facts = _facts_of(message, destination, 0)
-        publish = SpanRecord("publish", trace, span, parent, True, state, now, 0, facts, 0, "", "")
+        attributes = _attributes_of(message, destination)
+        publish = SpanRecord("publish", trace, span, parent, True, state, now, 0, 0, attributes)
         self._accepted.append((message, publish))
         return True
 
@@ -184,16 +175,15 @@ class SpanRecorder:
 
     def _publish_span(self, ended: int) -> SpanRecord:
         message, publish = self._accepted.pop()
-        facts = publish.facts._replace(sequence=message.sequence)
-        return publish._replace(ended=ended, facts=facts)
+        return publish._replace(ended=ended, sequence=message.sequence)
 
     def durable(self, sequence: int) -> None:
         """Record the journal spans of all messages up to `sequence`."""
         written = self._written
-        if not written or written[0].facts.sequence > sequence:
+        if not written or written[0].sequence > sequence:
             return
         now = time_ns()
-        while written and written[0].facts.sequence <= sequence:
+        while written and written[0].sequence <= sequence:
             publish = written.popleft()
             self._done(_child(publish, "journal", publish.begun, now))
             if not publish.ended:
@@ -221,10 +211,10 @@ class SpanRecorder:
                 _state_of(message),
                 self._waits_since(message, delivery.sequence, now),
                 now,
-                _facts_of(message, subscription.destination, delivery.sequence),
+                delivery.sequence,
+                _attributes_of(message, subscription.destination),
                 delivery.attempts,
                 subscription.name,
-                "",
             )
             self._done(deliver)
             if len(self._unacked) < MOST_REMEMBERED:
@@ -245,7 +235,7 @@ class SpanRecorder:
         self._done(_child(deliver, operation, deliver.ended, now)._replace(outcome=outcome))
 
     def _published(self, publish: SpanRecord) -> None:
-        self._remember(publish.facts.sequence, publish.ended)
+        self._remember(publish.sequence, publish.ended)
         self._done(publish)
 
     def _remember(self, sequence: int, now: int) -> None:
@@ -281,18 +271,17 @@ def _child(span: SpanRecord, operation: str, begun: int, ended: int) -> SpanReco
     )
 
 
-def _facts_of(message: Message, destination: Destination, sequence: int) -> Facts:
-    return Facts(
-        destination.name,
-        destination.topic,
-        destination.temporary,
-        sequence,
-        message.message_id,
-        message.correlation_id,
-        len(message.body),
-        message.origin,
-        message.durability,
-    )
+def _attributes_of(message: Message, destination: Destination) -> Attributes:
+    return {
+        "messaging.destination.name": destination.name,
+        "messaging.destination.temporary": destination.temporary,
+        "messaging.message.body.size": len(message.body),
+        "messaging.message.id": message.message_id,
+        "messaging.message.conversation_id": message.correlation_id,
+        "sluicemq.destination.kind": "topic" if destination.topic else "queue",
+        "sluicemq.protocol": message.origin.name.lower(),
+        "sluicemq.durability": message.durability.name.lower(),
+    }
 
 
 # --- trace context -------------------------------------------------------------------------------
