@@ -22,11 +22,12 @@ from itertools import chain, islice
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.dispatch import relocate
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, place
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
-from sluicemq.broker.redelivery import release, relocate
+from sluicemq.broker.redelivery import release
 from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
     end_delay,
