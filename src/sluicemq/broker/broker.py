@@ -199,8 +199,11 @@ class Broker:
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Close a subscription, drop its messages, and return its detached consumers."""
         subscription.closed = True
-        purge(subscription, Cause.DISCARDED)
-        return self._take_consumers(subscription)
+        purge(subscription)
+        consumers = self._take_consumers(subscription)
+        for consumer in list(subscription.retired):
+            attachment.detach(consumer)
+        return consumers
 
     def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
         """Detach the consumers of a subscription and return them."""

@@ -30,9 +30,8 @@ from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release
 from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
+    end_all,
     end_delay,
-    end_recorded,
-    forget,
     take_from_holder,
     take_out,
     tidy,
@@ -184,17 +183,13 @@ class Operations:
         for delivery in deliveries:
             if delivery.state == TAKEN and not is_held(delivery):
                 raise _in_transaction(delivery)
-        recorded: list[int] = []
         for delivery in deliveries:
-            if delivery.journaled == RECORDED:
-                recorded.append(delivery.sequence)
             if delivery.state == TAKEN:
                 take_from_holder(subscription, delivery.sequence)
             else:
                 take_out(delivery)
-            forget(delivery, Cause.PURGED)
         tidy(subscription)
-        return end_recorded(subscription, Cause.PURGED, recorded)
+        return end_all(subscription, deliveries, Cause.PURGED)
 
     def move(self, delivery: Delivery, target: Destination) -> int:
         """Move a message. Raises ActionRefused if it is unacked or the target is full."""

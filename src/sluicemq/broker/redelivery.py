@@ -15,7 +15,7 @@ from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
     drop,
-    end,
+    end_all,
     expire_uncounted,
     let_go,
     put_back,
@@ -91,8 +91,7 @@ def give_back(
         subscription.unacked -= 1
         subscription.unacked_bytes -= delivery.size
     if subscription.closed:
-        for delivery in returned:
-            end(delivery, Cause.DISCARDED)
+        end_all(subscription, returned, Cause.DISCARDED)
         return
     core = subscription.core
     now = core.clock.steady

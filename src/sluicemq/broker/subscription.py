@@ -15,7 +15,7 @@ unacked messages to the pending queues, and attachment.py adds and removes consu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
@@ -235,20 +235,23 @@ def take_from_holder(subscription: Subscription, sequence: int) -> Delivery | No
 
 def end(delivery: Delivery, cause: Cause) -> None:
     """End a delivery that is no longer counted, and journal the cause."""
-    forget(delivery, cause)
-    if delivery.journaled == RECORDED:
-        end_recorded(delivery.subscription, cause, [delivery.sequence])
+    end_all(delivery.subscription, [delivery], cause)
 
 
-def end_recorded(subscription: Subscription, cause: Cause, sequences: list[int]) -> int:
-    """Journal the end of RECORDED deliveries that are forgotten; return the record's sequence.
+def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: Cause) -> int:
+    """End deliveries that are no longer counted, and journal the cause in one record.
 
-    Without `sequences` nothing is journaled, and the sequence is 0.
+    Return the record's sequence; 0 if the end of none of them is journaled.
     """
-    if not sequences:
+    recorded: list[int] = []
+    for delivery in deliveries:
+        if delivery.journaled == RECORDED:
+            recorded.append(delivery.sequence)
+        forget(delivery, cause)
+    if not recorded:
         return 0
     subscription.core.event_recorder.write()
-    return complete(subscription, cause, sequences)
+    return complete(subscription, cause, recorded)
 
 
 def forget(delivery: Delivery, cause: Cause) -> None:
@@ -402,26 +405,11 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
     return True
 
 
-def purge(subscription: Subscription, cause: Cause) -> None:
-    """End all deliveries of a subscription, unacked ones included, and journal the cause."""
-    recorded: list[int] = []
-    for delivery in _purged(subscription):
-        if delivery.journaled == RECORDED:
-            recorded.append(delivery.sequence)
-        forget(delivery, cause)
+def purge(subscription: Subscription) -> None:
+    """End the waiting deliveries of a subscription that is being deleted."""
+    waiting = chain(subscription.cursor(), list(subscription.delayed.values()))
+    end_all(subscription, waiting, Cause.DISCARDED)
+    subscription.waiting = 0
+    subscription.waiting_bytes = 0
     for pending_queue in subscription.pending_queues.values():
         pending_queue.clear()
-    end_recorded(subscription, cause, recorded)
-
-
-def _purged(subscription: Subscription) -> Iterator[Delivery]:
-    """Yield each delivery to be purged, no longer counted; the caller ends it with `forget`."""
-    for delivery in chain(subscription.cursor(), list(subscription.delayed.values())):
-        subscription.waiting -= 1
-        subscription.waiting_bytes -= delivery.size
-        yield delivery
-    for consumer in subscription.holders:
-        for sequence in list(consumer.unacked):
-            delivery = consumer.unacked[sequence]
-            if take_from_holder(subscription, sequence):
-                yield delivery
