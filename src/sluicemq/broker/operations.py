@@ -181,8 +181,7 @@ class Operations:
         """
         deliveries = list(deliveries)
         for delivery in deliveries:
-            if delivery.state == TAKEN and not is_held(delivery):
-                raise _in_transaction(delivery)
+            _expect_no_transaction(delivery)
         for delivery in deliveries:
             if delivery.state == TAKEN:
                 take_from_holder(subscription, delivery.sequence)
@@ -240,9 +239,8 @@ class Operations:
 
     def redeliver(self, delivery: Delivery) -> int:
         """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
+        _expect_no_transaction(delivery)
         if delivery.state == TAKEN:
-            if not is_held(delivery):
-                raise _in_transaction(delivery)
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
         elif delivery.state == DELAYED:
@@ -256,9 +254,8 @@ class Operations:
 
     def _to_move(self, delivery: Delivery) -> tuple[Message, int]:
         """Return the message and its expiration in wall ms. Raises ActionRefused."""
+        _expect_no_transaction(delivery)
         if delivery.state == TAKEN:
-            if not is_held(delivery):
-                raise _in_transaction(delivery)
             raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
         return self._core.read(delivery), self._expiration(delivery)
 
@@ -308,8 +305,6 @@ class Operations:
                 self._publisher.expect_space(message)  # the operation writes another record
             except LowDiskSpace as error:
                 raise ActionRefused("low-disk-space", str(error)) from None
-        if not target.limited and not target.parked:
-            return target, message
         try:
             admitted = self._publisher.admit(target, message, None)
         except MessageTooLarge as error:
@@ -362,8 +357,10 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
                 yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
 
 
-def _in_transaction(delivery: Delivery) -> ActionRefused:
-    return ActionRefused(
-        "in-transaction",
-        f"a transaction that has not ended has acknowledged message {delivery.sequence}",
-    )
+def _expect_no_transaction(delivery: Delivery) -> None:
+    """Raise ActionRefused if a transaction has acknowledged the delivery."""
+    if delivery.state == TAKEN and not is_held(delivery):
+        raise ActionRefused(
+            "in-transaction",
+            f"a transaction that has not ended has acknowledged message {delivery.sequence}",
+        )
