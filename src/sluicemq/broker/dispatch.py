@@ -432,4 +432,11 @@ def flush_acks(subscription: Subscription) -> None:
     acked = subscription.acked
     if acked:
         subscription.acked = []
-        subscription.core.settled = complete(subscription, Cause.ACKNOWLEDGED, acked)
+        core = subscription.core
+        core.settled = core.journal.append_completed(
+            subscription.number,
+            subscription.destination.number,
+            Cause.ACKNOWLEDGED,
+            acked,
+            core.clock.wall,
+        )
