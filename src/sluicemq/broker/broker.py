@@ -78,13 +78,15 @@ class Broker:
         journal: Journal,
         clock: Clock,
         settings: EngineSettings | None = None,
+        compile_selector: Callable[[str], Selector] = compile_selector,
         start_deadline: StartDeadline = unlimited,
         observer: Observer | None = None,
     ) -> None:
         """Create a broker without destinations; `recover` adds those of the journal.
 
-        `start_deadline` limits the duration of scans (scheduler.Scans); `observer` is notified of
-        the stages of messages (state.Observer).
+        `compile_selector` compiles the selectors of durable subscriptions recovered from the
+        journal; `start_deadline` limits the duration of scans (scheduler.Scans);
+        `observer` is notified of the stages of messages (state.Observer).
         """
         self.journal = journal
         self.clock = clock
@@ -100,6 +102,7 @@ class Broker:
         self.core.dead_letters = self.dead_letters
         self.durable_subscriptions: dict[int, Subscription] = {}
         self.next_subscription = 1
+        self.restored_selector = compile_selector
         self.transactions = Transactions(
             self.core, self.destinations, self.publisher, self.group_commit
         )

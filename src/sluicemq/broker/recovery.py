@@ -43,7 +43,6 @@ from sluicemq.broker.codec import (
 from sluicemq.broker.destinations import stored_settings, subscription_entry
 from sluicemq.broker.dispatch import enter
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
-from sluicemq.broker.selectors import compile_selector
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import put_back
 from sluicemq.journal import FileJournal
@@ -407,7 +406,7 @@ class _Recovery:
         selector = None
         if entry.selector:
             try:
-                selector = compile_selector(as_text(entry.selector))
+                selector = broker.restored_selector(as_text(entry.selector))
             except SelectorError as error:
                 raise ConfigurationError(
                     f"the durable subscription {name} of topic {address.name} has a selector "
