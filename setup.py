@@ -48,7 +48,7 @@ COMPILED = {
     "journal": ("append", "format", "liveness", "log"),
     "protocols": ("channel", "framing"),
     "protocols/msglite": ("mapping", "session", "wire"),
-    "protocols/phpmq": ("mapping", "session", "wire"),
+    "protocols/phpmq": ("session", "wire"),
     "protocols/vibemq": ("wire",),
     "server": ("clock",),
 }

@@ -64,7 +64,7 @@ def test_the_import_rules_hold(fixture: Path) -> None:
         ("management/users.py", "import starlette", "neither HTTP libraries"),
         ("cli/users.py", "import sluicemq.broker", "instead of the engine"),
         ("cli/status.py", "import sluicemq.admin.overview", "instead of the engine"),
-        ("protocols/phpmq/mapping.py", "import sluicemq.protocols.msglite.wire", "independent"),
+        ("protocols/phpmq/session.py", "import sluicemq.protocols.msglite.wire", "independent"),
     ],
 )
 def test_a_violation_is_reported(fixture: Path, module: str, line: str, contract: str) -> None:

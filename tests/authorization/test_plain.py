@@ -17,8 +17,8 @@ from sluicemq.protocols.msglite.session import MsgliteSession
 from sluicemq.protocols.phpmq import screen
 from sluicemq.protocols.phpmq import wire as phpmq
 from sluicemq.protocols.phpmq.maintenance import MaintenanceSession
-from sluicemq.protocols.phpmq.mapping import MessageIds
 from sluicemq.protocols.phpmq.session import PhpmqSession
+from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.transport import Session
 from tests.authorization.fixture import QUEUE, BrokerFixture
 from tests.authorization.matrix import (

@@ -13,7 +13,7 @@ from sluicemq.broker import Destination, EngineSettings
 from sluicemq.model.destination import Address, DestinationSettings, Kind, Overflow
 from sluicemq.model.errors import LimitExceeded
 from sluicemq.model.message import Durability
-from tests.support.broker import BrokerFixture, purge
+from tests.support.broker import BrokerFixture, bodies, purge
 
 RETRY = 5_000
 """ms, the default of `dead_letter_retry`."""
@@ -69,6 +69,23 @@ def test_a_message_larger_than_the_dead_letter_queue_takes_does_not_hold_up_othe
     purge(fixture.broker, fixture.broker.destinations.queue("q.dlq"))
     fixture.wait(RETRY)
     assert (dead(fixture), queue.waiting) == (["y"], 1)
+
+
+def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
+    fixture = BrokerFixture()
+    queue = fixture.queue(dead_letter=True)
+    fixture.send(fixture.queue("q.dlq", max_messages=1), "first")
+    fixture.send(queue, "a")
+    [expiring] = fixture.send(queue, "b", expiration=fixture.clock.wall + 100)
+    fixture.wait(1000)
+    delivery = fixture.broker.operations.find(queue.queue, expiring)
+    assert delivery is not None
+    assert delivery.scheduled  # expired, and refused by the dead-letter queue
+    fixture.broker.operations.redeliver(delivery)
+    assert bodies(queue.queue) == ["a", "b"]
+    assert queue.queue.everything.length == 2
+    assert purge(fixture.broker, queue) == 2
+    assert queue.waiting == 0
 
 
 def test_expired_messages_stay_as_well_and_are_not_delivered() -> None:

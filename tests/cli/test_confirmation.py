@@ -16,7 +16,7 @@ from sluicemq.clients.blocking import BlockingClient
 from sluicemq.clients.msglite import MsgliteClient
 from sluicemq.clients.phpmq import PhpmqClient
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.mapping import PROBE
+from sluicemq.protocols.phpmq.wire import PROBE
 from tests.cli.conftest import Run, RunningBroker
 from tests.server.authority import Authority
 

@@ -15,7 +15,7 @@ from sluicemq.protocols.jmq.wire import Decoder as JmqDecoder
 from sluicemq.protocols.jmq.wire import Packet, encode_packet
 from sluicemq.protocols.msglite import mapping as msglite
 from sluicemq.protocols.msglite import wire as msglite_wire
-from sluicemq.protocols.phpmq import mapping as phpmq
+from sluicemq.protocols.phpmq import session as phpmq
 from sluicemq.protocols.phpmq import wire as phpmq_wire
 from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire as vibemq_wire
@@ -69,7 +69,7 @@ class Php:
         return phpmq.to_message(ADDRESS, body, ttl, Durability.SYNC, NOW)
 
     def received(self, message: Message) -> ClientMessage:
-        life = phpmq.seconds_left(message.expiration, NOW)
+        life = phpmq_wire.seconds_left(message.expiration, NOW)
         return ClientMessage(phpmq.to_content(message), life=life)
 
 

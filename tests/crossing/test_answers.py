@@ -8,7 +8,7 @@ import pytest
 from sluicemq.broker import Window
 from sluicemq.model.destination import Address, Kind
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.mapping import MessageIds
+from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.vibemq import wire as vibemq
 from sluicemq.protocols.vibemq.wire import Frame
 from tests.crossing.harness import TEMPORARY, TEMPORARY_TOPIC, Asker, Harness

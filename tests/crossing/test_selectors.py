@@ -7,7 +7,7 @@ import pytest
 from sluicemq.broker import compile_selector
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import Durability, Message
-from sluicemq.protocols.phpmq import mapping as phpmq
+from sluicemq.protocols.phpmq import session as phpmq
 from sluicemq.protocols.vibemq import mapping as vibemq
 from sluicemq.protocols.vibemq import wire
 from sluicemq.protocols.vibemq.wire import Frame

@@ -124,12 +124,7 @@ def _expect_selector_load(subscription: Subscription, selector: Selector) -> Non
     """Raise LimitExceeded if the selectors of a queue would cost each message too much."""
     if selector.text in subscription.pending_queues:
         return
-    routes = subscription.selective
-    if subscription.rescan is not None:
-        load = routes.load + subscription.rescan.load_with(selector)
-    else:
-        load = routes.load_with(selector)
-    expect_load(subscription.destination, load)
+    expect_load(subscription.destination, subscription.selective.load_with(selector))
 
 
 def expect_load(destination: Destination, load: int) -> None:
@@ -154,9 +149,8 @@ def _join_pending_queue(
         pending_queue = subscription.pending_queues[text] = PendingQueue(
             subscription.core.settings.chunk_deliveries, selector
         )
-        if not subscription.everything.mask:
-            subscription.selective.add(pending_queue, selector)
-        else:
+        subscription.selective.add(pending_queue, selector)
+        if subscription.everything.mask:
             if subscription.rescan is None:
                 subscription.rescan = SelectorRescan(subscription)
             subscription.rescan.join(pending_queue)
@@ -179,8 +173,9 @@ def _leave_pending_queue(consumer: Consumer) -> None:
     pending_queue.consumers -= 1
     if pending_queue.selector is not None and not pending_queue.consumers:
         del subscription.pending_queues[pending_queue.selector.text]
-        if subscription.rescan is None or not subscription.rescan.leave(pending_queue):
-            subscription.selective.remove(pending_queue, pending_queue.selector)
+        subscription.selective.remove(pending_queue, pending_queue.selector)
+        if subscription.rescan is not None:
+            subscription.rescan.leave(pending_queue)
 
 
 def _left(subscription: Subscription) -> None:

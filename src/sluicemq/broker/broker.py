@@ -15,7 +15,7 @@ from sluicemq.broker import attachment, redelivery
 from sluicemq.broker.batches import Batches
 from sluicemq.broker.dead_letters import DeadLetters
 from sluicemq.broker.destinations import Destinations, creator_text
-from sluicemq.broker.dispatch import dispatch, serve_one
+from sluicemq.broker.dispatch import dispatch, flush_acks, relocate, serve_one, settle
 from sluicemq.broker.fan_out import give_held, join, leave
 from sluicemq.broker.operations import Operations
 from sluicemq.broker.pending.entry import GONE
@@ -42,10 +42,8 @@ from sluicemq.broker.subscription import (
     end,
     enter_line,
     expire,
-    flush_acks,
     purge,
     seize,
-    settle,
 )
 from sluicemq.broker.transaction import Transactions
 from sluicemq.journal.format import Cause
@@ -201,8 +199,11 @@ class Broker:
     def _close(self, subscription: Subscription) -> list[Consumer]:
         """Close a subscription, drop its messages, and return its detached consumers."""
         subscription.closed = True
-        purge(subscription, Cause.DISCARDED)
-        return self._take_consumers(subscription)
+        purge(subscription)
+        consumers = self._take_consumers(subscription)
+        for consumer in list(subscription.retired):
+            attachment.detach(consumer)
+        return consumers
 
     def _take_consumers(self, subscription: Subscription) -> list[Consumer]:
         """Detach the consumers of a subscription and return them."""
@@ -552,7 +553,7 @@ class Broker:
         """Move a delivered message to the tail, with a new expiration in wall ms (0 = never)."""
         delivery = seize(subscription, sequence)
         if delivery is not None:
-            redelivery.relocate(delivery, expiration)
+            relocate(delivery, expiration)
         return delivery is not None
 
     def dead_letter(

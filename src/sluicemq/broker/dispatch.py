@@ -1,20 +1,39 @@
-"""Dispatch of a subscription's messages to its consumers, on arrival or from the pending queues."""
+"""The path of a delivery: arrival, dispatch to a consumer, and acknowledgement.
+
+subscription.py delays, expires and drops deliveries; redelivery.py returns unacked ones.
+"""
 
 from __future__ import annotations
 
 from typing import Final
 
-from sluicemq.broker.pending.entry import TAKEN
+from sluicemq.broker.codec import Requeue, encode
+from sluicemq.broker.pending.entry import GONE, HELD, RECORDED, SHARED, TAKEN
 from sluicemq.broker.pending.queue import PendingQueue
 from sluicemq.broker.redelivery import record_deliveries, watch
 from sluicemq.broker.state import Consumer, Delivery, Subscription
-from sluicemq.broker.subscription import enter, expire, expire_uncounted, put_back, shed, tidy
+from sluicemq.broker.subscription import (
+    ACKNOWLEDGED,
+    complete,
+    delay,
+    expire,
+    expire_uncounted,
+    let_go,
+    put_back,
+    refilled,
+    shed,
+    tidy,
+)
+from sluicemq.journal.format import Cause, RecordType
 from sluicemq.model.errors import JournalDamaged, RecordNotFound
 from sluicemq.model.message import Message
 
 ITERATION_DELIVERIES: Final = 1000
 ITERATION_BYTES: Final = 1 << 20
 """Limits per consumer and iteration, so that no backlog blocks the other connections."""
+
+
+# --- arrival -------------------------------------------------------------------------------------
 
 
 def add(subscription: Subscription, message: Message, journaled: int, alone: bool = False) -> None:
@@ -69,6 +88,86 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
             core.drop_message(delivery)
         else:
             core.unpaged.append(delivery)
+
+
+def enter(delivery: Delivery, due: int) -> None:
+    """Count a delivery as waiting and make it ready at steady time `due` (0 = immediately)."""
+    subscription = delivery.subscription
+    subscription.waiting += 1
+    subscription.waiting_bytes += delivery.size
+    core = subscription.core
+    steady = core.clock.steady
+    if delivery.expires:
+        core.wheel.add(delivery, steady)
+    if due > steady:
+        delay(delivery, due - steady)
+    else:
+        _line_up(delivery)
+
+
+def _line_up(delivery: Delivery) -> None:
+    """Append a delivery behind all of its priority, in every pending queue that it matches."""
+    subscription = delivery.subscription
+    everything = subscription.everything
+    everything.push(delivery)
+    if len(subscription.pending_queues) == 1:
+        if everything.line:
+            subscription.core.dirty[subscription] = None
+        return
+    rescan = subscription.rescan
+    for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
+        if rescan is None or not rescan.defers(pending_queue, delivery):
+            everything.share(delivery)
+            pending_queue.push(delivery)
+    subscription.core.dirty[subscription] = None
+
+
+def relocate(old: Delivery, expiration: int) -> int:
+    """Append a delivery, which is uncounted and in no pending queue, at the tail.
+
+    `expiration` is in wall ms. Return the sequence of its new position, for `when_durable`.
+    """
+    subscription = old.subscription
+    core = subscription.core
+    old.state = GONE
+    if old.expires:
+        core.wheel.discard(old)
+    clock = core.clock
+    expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
+    new = Delivery(
+        subscription,
+        old.sequence,
+        old.message,
+        old.priority,
+        old.size,
+        old.journaled,
+        expiration,
+        expires,
+    )
+    if old.journaled == RECORDED:
+        new.order = core.journal.append_entry(
+            RecordType.REQUEUED,
+            encode(Requeue(subscription.number, expiration, old.attempts)),
+            clock.wall,
+            reference=old.sequence,
+            destination=subscription.destination.number,
+        )
+        core.note_requeued(new)
+    else:
+        new.order = core.journal.next_sequence()
+    old.message = None
+    new.attempts = old.attempts
+    if new.attempts:
+        subscription.back[new.sequence] = new
+    enter(new, 0)
+    if subscription.destination.limited:
+        shed(subscription)
+    if core.memory > core.memory_budget and new.journaled and new.message:
+        core.drop_message(new)
+    return new.order
+
+
+# --- dispatch ------------------------------------------------------------------------------------
 
 
 def dispatch(subscription: Subscription) -> None:
@@ -275,3 +374,69 @@ def _serve(
                 record_deliveries(subscription, batch)
                 consumer.sink.deliver(consumer, batch)
     return given
+
+
+# --- acknowledgement -----------------------------------------------------------------------------
+
+
+def settle(consumer: Consumer, sequence: int) -> bool:
+    """Acknowledge a delivery of `consumer`; False when it holds no such delivery."""
+    delivery = consumer.unacked.pop(sequence, None)
+    if delivery is None:
+        return False
+    subscription = consumer.subscription
+    core = subscription.core
+    destination = subscription.destination
+    subscription.unacked -= 1
+    subscription.unacked_bytes -= delivery.size
+    destination.statistics.acknowledged += 1
+    delivery.state = GONE
+    message = delivery.message
+    if message is not None:
+        message.references -= 1
+        if not message.references:
+            core.memory -= core.size_in_memory(message)
+        delivery.message = None
+    if delivery.expires:
+        core.wheel.discard(delivery)
+    if delivery.journaled == RECORDED:
+        if not subscription.acked:
+            core.settling[subscription] = None
+        subscription.acked.append(sequence)
+    elif delivery.journaled == SHARED:
+        if destination.is_last_copy(sequence):
+            if subscription.number == destination.number:
+                if not subscription.acked:
+                    core.settling[subscription] = None
+                subscription.acked.append(sequence)
+            else:
+                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
+    elif delivery.journaled == HELD:
+        core.journal.release(sequence)
+    window = consumer.window
+    if window.refill:
+        window.credit += 1
+        if window.credit == 1:
+            refilled(window)
+        elif consumer.pending_queue.mask:
+            core.dirty[subscription] = None
+    elif consumer.retired:
+        let_go(consumer)
+    if core.observer is not None:
+        core.observer.ended(subscription, sequence, ACKNOWLEDGED)
+    return True
+
+
+def flush_acks(subscription: Subscription) -> None:
+    """Append the acknowledgements of this iteration to the journal as one record."""
+    acked = subscription.acked
+    if acked:
+        subscription.acked = []
+        core = subscription.core
+        core.settled = core.journal.append_completed(
+            subscription.number,
+            subscription.destination.number,
+            Cause.ACKNOWLEDGED,
+            acked,
+            core.clock.wall,
+        )

@@ -22,16 +22,16 @@ from itertools import chain, islice
 from typing import Final
 
 from sluicemq.broker.destinations import Destinations
+from sluicemq.broker.dispatch import relocate
 from sluicemq.broker.pending.cursor import Cursor
 from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, place
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
-from sluicemq.broker.redelivery import release, relocate
+from sluicemq.broker.redelivery import release
 from sluicemq.broker.state import Core, Delivery, Destination, Subscription
 from sluicemq.broker.subscription import (
+    end_all,
     end_delay,
-    end_recorded,
-    forget,
     take_from_holder,
     take_out,
     tidy,
@@ -181,19 +181,14 @@ class Operations:
         """
         deliveries = list(deliveries)
         for delivery in deliveries:
-            if delivery.state == TAKEN and not is_held(delivery):
-                raise _in_transaction(delivery)
-        recorded: list[int] = []
+            _expect_no_transaction(delivery)
         for delivery in deliveries:
-            if delivery.journaled == RECORDED:
-                recorded.append(delivery.sequence)
             if delivery.state == TAKEN:
                 take_from_holder(subscription, delivery.sequence)
             else:
                 take_out(delivery)
-            forget(delivery, Cause.PURGED)
         tidy(subscription)
-        return end_recorded(subscription, Cause.PURGED, recorded)
+        return end_all(subscription, deliveries, Cause.PURGED)
 
     def move(self, delivery: Delivery, target: Destination) -> int:
         """Move a message. Raises ActionRefused if it is unacked or the target is full."""
@@ -244,9 +239,8 @@ class Operations:
 
     def redeliver(self, delivery: Delivery) -> int:
         """Make a message deliverable as soon as possible, see the module. Raises ActionRefused."""
+        _expect_no_transaction(delivery)
         if delivery.state == TAKEN:
-            if not is_held(delivery):
-                raise _in_transaction(delivery)
             assert delivery.consumer is not None
             release(delivery.consumer, [delivery.sequence], True, True)
         elif delivery.state == DELAYED:
@@ -260,9 +254,8 @@ class Operations:
 
     def _to_move(self, delivery: Delivery) -> tuple[Message, int]:
         """Return the message and its expiration in wall ms. Raises ActionRefused."""
+        _expect_no_transaction(delivery)
         if delivery.state == TAKEN:
-            if not is_held(delivery):
-                raise _in_transaction(delivery)
             raise ActionRefused("in-flight", "a consumer has it; it can be redelivered, or deleted")
         return self._core.read(delivery), self._expiration(delivery)
 
@@ -312,8 +305,6 @@ class Operations:
                 self._publisher.expect_space(message)  # the operation writes another record
             except LowDiskSpace as error:
                 raise ActionRefused("low-disk-space", str(error)) from None
-        if not target.limited and not target.parked:
-            return target, message
         try:
             admitted = self._publisher.admit(target, message, None)
         except MessageTooLarge as error:
@@ -366,8 +357,10 @@ def _slices(subscriptions: Iterable[Subscription], until: int, unacked: bool) ->
                 yield subscription, [e for e in part if e.consumer is consumer and is_held(e)]
 
 
-def _in_transaction(delivery: Delivery) -> ActionRefused:
-    return ActionRefused(
-        "in-transaction",
-        f"a transaction that has not ended has acknowledged message {delivery.sequence}",
-    )
+def _expect_no_transaction(delivery: Delivery) -> None:
+    """Raise ActionRefused if a transaction has acknowledged the delivery."""
+    if delivery.state == TAKEN and not is_held(delivery):
+        raise ActionRefused(
+            "in-transaction",
+            f"a transaction that has not ended has acknowledged message {delivery.sequence}",
+        )

@@ -41,9 +41,10 @@ from sluicemq.broker.codec import (
     encode,
 )
 from sluicemq.broker.destinations import stored_settings, subscription_entry
+from sluicemq.broker.dispatch import enter
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, TAKEN
 from sluicemq.broker.state import DURABLE_SUBSCRIPTION, Delivery, Destination, Subscription
-from sluicemq.broker.subscription import restore, restore_requeued
+from sluicemq.broker.subscription import put_back
 from sluicemq.journal import FileJournal
 from sluicemq.journal.format import Cause, RecordType, decode_deliveries
 from sluicemq.journal.recovery import LiveRow, Recovery
@@ -525,10 +526,16 @@ class _Recovery:
             subscription.unacked_bytes += size
             held[key].append(delivery)
         elif place is not None:
-            restore_requeued(delivery)
+            subscription.waiting += 1
+            subscription.waiting_bytes += size
+            if expires:
+                self.broker.core.wheel.add(delivery, self.broker.clock.steady)
+            put_back(delivery)
         else:
+            if delivery.attempts:
+                subscription.back[sequence] = delivery
             due = self.broker.journal.fetch(sequence).deliver_at - epoch if delayed else 0
-            restore(delivery, due)
+            enter(delivery, due)
 
     def _held(self) -> dict[tuple[int, int], list[Delivery]]:
         """Return an empty list for each delivery that a prepared transaction has acknowledged."""

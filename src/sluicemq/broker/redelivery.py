@@ -1,4 +1,4 @@
-"""Redelivery: return of unacked deliveries, their attempts, delays and new positions.
+"""Redelivery: return of unacked deliveries, their attempts and delays.
 
 An attempted delivery may be delayed, or end because it has expired or has used all attempts that
 its destination allows. Otherwise it returns to its original position, before later messages.
@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import islice
 
-from sluicemq.broker.codec import Attempts, Requeue, encode
+from sluicemq.broker.codec import Attempts, encode
 from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
     drop,
-    end,
-    enter,
+    end_all,
     expire_uncounted,
     let_go,
     put_back,
     refilled,
-    shed,
 )
 from sluicemq.journal.format import Cause, RecordType
 
@@ -93,8 +91,7 @@ def give_back(
         subscription.unacked -= 1
         subscription.unacked_bytes -= delivery.size
     if subscription.closed:
-        for delivery in returned:
-            end(delivery, Cause.DISCARDED)
+        end_all(subscription, returned, Cause.DISCARDED)
         return
     core = subscription.core
     now = core.clock.steady
@@ -226,48 +223,3 @@ def _check_acks(consumer: Consumer) -> None:
     for delivery in islice(consumer.unacked.values(), 1):
         consumer.watched = True
         core.timers.add(delivery.delivered + consumer.ack_timeout, _check_acks, consumer)
-
-
-def relocate(old: Delivery, expiration: int) -> int:
-    """Append a delivery, which is uncounted and in no pending queue, at the tail.
-
-    `expiration` is in wall ms. Return the sequence of its new position, for `when_durable`.
-    """
-    subscription = old.subscription
-    core = subscription.core
-    old.state = GONE
-    if old.expires:
-        core.wheel.discard(old)
-    clock = core.clock
-    expires = max(1, clock.steady + expiration - clock.wall) if expiration else 0
-    new = Delivery(
-        subscription,
-        old.sequence,
-        old.message,
-        old.priority,
-        old.size,
-        old.journaled,
-        expiration,
-        expires,
-    )
-    if old.journaled == RECORDED:
-        new.order = core.journal.append_entry(
-            RecordType.REQUEUED,
-            encode(Requeue(subscription.number, expiration, old.attempts)),
-            clock.wall,
-            reference=old.sequence,
-            destination=subscription.destination.number,
-        )
-        core.note_requeued(new)
-    else:
-        new.order = core.journal.next_sequence()
-    old.message = None
-    new.attempts = old.attempts
-    if new.attempts:
-        subscription.back[new.sequence] = new
-    enter(new, 0)
-    if subscription.destination.limited:
-        shed(subscription)
-    if core.memory > core.memory_budget and new.journaled and new.message:
-        core.drop_message(new)
-    return new.order

@@ -92,10 +92,6 @@ class RouteIndex(Generic[_Taker]):
         self._totals: dict[int, int] = {}
         """Number of buckets for each number of nodes."""
 
-    def peak_with(self, equality: Equality, nodes: int) -> int:
-        """Return the peak including another selector with that many nodes."""
-        return max(self.peak, nodes + max(self._nodes.get(b, 0) for b in equality.buckets))
-
     def add(self, bucket: Bucket, text: str, route: Route[_Taker], nodes: int) -> None:
         """Add a route to a bucket."""
         self.buckets.setdefault(bucket, {})[text] = route
@@ -147,15 +143,11 @@ class Routes(Generic[_Taker]):
 
     def load_with(self, selector: Selector) -> int:
         """Return the load including that selector, which must not be present yet."""
-        equality = self._choose(selector)
-        if equality is None:
-            return self.load + selector.nodes
-        if not equality.buckets:
-            return self.load
-        index = self.indexes.get(equality.field)
-        if index is None:
-            return self.load + selector.nodes
-        return self.load + index.peak_with(equality, selector.nodes) - index.peak
+        trial: Route[_Taker] = Route(selector)
+        self._place(selector, trial)
+        load = self.load
+        self._displace(selector, trial)
+        return load
 
     def add(self, taker: _Taker, selector: Selector | None, exclude: object = None) -> None:
         """Route messages to this taker from now on."""

@@ -163,17 +163,15 @@ class DepthSampler:
 
     def gone(self, destination: Destination) -> None:
         """Record a depth of 0 for a destination that is about to be deleted."""
-        if self._interval > 0:
-            self._record(destination, (0, 0, 0))
+        self._record(destination, (0, 0, 0))
 
     def finish(self) -> None:
         """Record all changed depths before the broker stops."""
-        if self._interval > 0:
-            for destination in self._destinations.values():
-                self.look(destination)
+        for destination in self._destinations.values():
+            self.look(destination)
 
     def _record(self, destination: Destination, standing: tuple[int, int, int]) -> None:
-        if self._core.event_recorder.suspended:
+        if self._interval <= 0 or self._core.event_recorder.suspended:
             return  # the first round after the suspension records every change since
         known = destination.number and not destination.temporary and not destination.removed
         if known and destination.recorded_depth != standing:

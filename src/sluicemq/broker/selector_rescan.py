@@ -23,7 +23,6 @@ from sluicemq.broker.routing import Routes
 
 if TYPE_CHECKING:
     from sluicemq.broker.pending.queue import PendingQueue
-    from sluicemq.broker.routing import Selector
     from sluicemq.broker.state import Consumer, Delivery, Subscription
 
     Pending = PendingQueue[Delivery, Consumer]
@@ -46,7 +45,6 @@ class SelectorRescan:
     __slots__ = (
         "_armed",
         "_cursor",
-        "_expected",
         "_following",
         "_iterations",
         "_kept",
@@ -64,8 +62,6 @@ class SelectorRescan:
         """Routes to the pending queues of the present pass."""
         self._following: dict[Pending, None] = {}
         """Pending queues that wait for the next pass."""
-        self._expected: Routes[Pending] = Routes()
-        """Routes to the pending queues that wait for the next pass."""
         self._kept: list[tuple[Pending, Delivery]] = []
         """Matching deliveries that arrived since the pass began."""
         self._armed = False
@@ -79,17 +75,10 @@ class SelectorRescan:
         subscription = self._subscription
         return Cursor(subscription.everything, subscription.core.journal.next_sequence())
 
-    def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of the pending queues that wait for a pass, and of
-        `selector`.
-        """
-        return self._expected.load_with(selector)
-
     def join(self, pending_queue: Pending) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
         if self._pending_queues:
             self._following[pending_queue] = None
-            self._expected.add(pending_queue, pending_queue.selector)
             self._arm()
             return
         self._enter(pending_queue)
@@ -102,31 +91,27 @@ class SelectorRescan:
             self._try(core.tries_first)
 
     def _enter(self, pending_queue: Pending) -> None:
-        """Add a pending queue to this pass and route arriving messages to it."""
+        """Add a pending queue to this pass."""
         self._pending_queues[pending_queue] = None
         self._routes.add(pending_queue, pending_queue.selector)
-        self._subscription.selective.add(pending_queue, pending_queue.selector)
 
-    def leave(self, pending_queue: Pending) -> bool:
-        """Stop the rescan of an unused pending queue; return whether it was waiting for its
-        pass.
-        """
-        if pending_queue in self._following:
-            del self._following[pending_queue]
-            self._expected.remove(pending_queue, pending_queue.selector)
-            return True
+    def leave(self, pending_queue: Pending) -> None:
+        """Stop the rescan of an unused pending queue."""
+        self._following.pop(pending_queue, None)
         if pending_queue in self._pending_queues:
             del self._pending_queues[pending_queue]
             self._routes.remove(pending_queue, pending_queue.selector)
             if not self._pending_queues:
                 self._next()
-        return False
 
     def defers(self, pending_queue: Pending, delivery: Delivery) -> bool:
         """Return whether a matching delivery must not enter the pending queue yet.
 
-        True if the pass will reach the delivery, or has to complete its priority first.
+        True if the pass, or the next one, will reach the delivery, or if the pass has to complete
+        its priority first.
         """
+        if pending_queue in self._following:
+            return True
         cursor = self._cursor
         if pending_queue not in self._pending_queues or delivery.priority > cursor.priority:
             return False
@@ -223,7 +208,6 @@ class SelectorRescan:
         self._routes = Routes()
         if self._following:
             following, self._following = self._following, {}
-            self._expected = Routes()
             self._cursor = self._begin()
             for pending_queue in following:
                 self._enter(pending_queue)

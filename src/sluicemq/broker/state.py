@@ -208,14 +208,11 @@ class Consumer:
 class Rescan(Protocol):
     """Matching of ready messages against new selectors (selector_rescan.py)."""
 
-    def load_with(self, selector: Selector) -> int:
-        """Return the load (routing.py) of `selector` and the queues that wait for a pass."""
-
     def join(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
         """Match the waiting messages against the selector of a new pending queue."""
 
-    def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> bool:
-        """Stop the rescan of an unused pending queue; return whether it waited for its pass."""
+    def leave(self, pending_queue: PendingQueue[Delivery, Consumer]) -> None:
+        """Stop the rescan of an unused pending queue."""
 
     def defers(self, pending_queue: PendingQueue[Delivery, Consumer], delivery: Delivery) -> bool:
         """Return whether a matching delivery must not enter the pending queue yet."""
@@ -237,7 +234,7 @@ class Subscription:
     back      READY and DELAYED deliveries that were delivered before, by sequence: the consumer may
               still acknowledge them by their id
     pending_queues  by the text of the selector; "" is `everything`, which has no selector
-    selective routes to pending queues, except those that still wait for a rescan pass
+    selective routes to the pending queues that have a selector
     retired   consumers that are detached and still hold deliveries
     refused   DELAYED deliveries that have ended and wait for capacity in the dead-letter queue, by
               sequence, with the reason and whether they are dead-lettered unconditionally

@@ -1,4 +1,4 @@
-"""States of a delivery: arrival, acknowledgement, return and end, with the counts of both.
+"""States of a delivery: delay, return and end, with the counts of both.
 
 States, and the functions that change them:
 
@@ -9,13 +9,13 @@ States, and the functions that change them:
                ├──expiry, purge, overflow─────────────────────> GONE
     enter (due later) ──> DELAYED ──timer──> READY
 
-attachment.py adds and removes consumers, dispatch.py selects messages for them, and redelivery.py
-returns unacked messages to the pending queues.
+dispatch.py has `enter`, the dispatch to a consumer, and `settle`. redelivery.py returns
+unacked messages to the pending queues, and attachment.py adds and removes consumers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import chain, islice
 from typing import Final
 
@@ -45,59 +45,7 @@ _OUTCOMES: Final = {
 }
 
 
-# --- arrival and return ------------------------------------------------------------------------
-
-
-def restore(delivery: Delivery, due: int = 0) -> None:
-    """Add a delivery found in the journal at start; called in ascending order. `due` as in
-    `enter`.
-    """
-    if delivery.attempts:
-        delivery.subscription.back[delivery.sequence] = delivery
-    enter(delivery, due)
-
-
-def restore_requeued(delivery: Delivery) -> None:
-    """Add a recovered delivery whose order differs from its sequence."""
-    subscription = delivery.subscription
-    subscription.waiting += 1
-    subscription.waiting_bytes += delivery.size
-    if delivery.expires:
-        core = subscription.core
-        core.wheel.add(delivery, core.clock.steady)
-    put_back(delivery)
-
-
-def enter(delivery: Delivery, due: int) -> None:
-    """Count a delivery as waiting and make it ready at steady time `due` (0 = immediately)."""
-    subscription = delivery.subscription
-    subscription.waiting += 1
-    subscription.waiting_bytes += delivery.size
-    core = subscription.core
-    steady = core.clock.steady
-    if delivery.expires:
-        core.wheel.add(delivery, steady)
-    if due > steady:
-        delay(delivery, due - steady)
-    else:
-        _line_up(delivery)
-
-
-def _line_up(delivery: Delivery) -> None:
-    """Append a delivery behind all of its priority, in every pending queue that it matches."""
-    subscription = delivery.subscription
-    everything = subscription.everything
-    everything.push(delivery)
-    if len(subscription.pending_queues) == 1:
-        if everything.line:
-            subscription.core.dirty[subscription] = None
-        return
-    rescan = subscription.rescan
-    for pending_queue in subscription.selective.targets(subscription.core.read(delivery)):
-        if rescan is None or not rescan.defers(pending_queue, delivery):
-            everything.share(delivery)
-            pending_queue.push(delivery)
-    subscription.core.dirty[subscription] = None
+# --- return ------------------------------------------------------------------------------------
 
 
 def put_back(delivery: Delivery) -> None:
@@ -229,63 +177,7 @@ def refilled(window: Window) -> None:
         enter_line(peer)
 
 
-# --- acknowledgement ---------------------------------------------------------------------------
-
-
-def settle(consumer: Consumer, sequence: int) -> bool:
-    """Acknowledge a delivery of `consumer`; False when it holds no such delivery."""
-    delivery = consumer.unacked.pop(sequence, None)
-    if delivery is None:
-        return False
-    subscription = consumer.subscription
-    core = subscription.core
-    destination = subscription.destination
-    subscription.unacked -= 1
-    subscription.unacked_bytes -= delivery.size
-    destination.statistics.acknowledged += 1
-    delivery.state = GONE
-    message = delivery.message
-    if message is not None:
-        message.references -= 1
-        if not message.references:
-            core.memory -= core.size_in_memory(message)
-        delivery.message = None
-    if delivery.expires:
-        core.wheel.discard(delivery)
-    if delivery.journaled == RECORDED:
-        if not subscription.acked:
-            core.settling[subscription] = None
-        subscription.acked.append(sequence)
-    elif delivery.journaled == SHARED:
-        if destination.is_last_copy(sequence):
-            if subscription.number == destination.number:
-                if not subscription.acked:
-                    core.settling[subscription] = None
-                subscription.acked.append(sequence)
-            else:
-                complete(destination.queue, Cause.ACKNOWLEDGED, [sequence])
-    elif delivery.journaled == HELD:
-        core.journal.release(sequence)
-    window = consumer.window
-    if window.refill:
-        window.credit += 1
-        if window.credit == 1:
-            refilled(window)
-        elif consumer.pending_queue.mask:
-            core.dirty[subscription] = None
-    elif consumer.retired:
-        let_go(consumer)
-    if core.observer is not None:
-        core.observer.ended(subscription, sequence, ACKNOWLEDGED)
-    return True
-
-
-def flush_acks(subscription: Subscription) -> None:
-    """Append the acknowledgements of this iteration to the journal as one record."""
-    acked = subscription.acked
-    if acked:
-        subscription.acked = []
-        subscription.core.settled = complete(subscription, Cause.ACKNOWLEDGED, acked)
+# --- removal from a consumer -------------------------------------------------------------------
 
 
 def complete(
@@ -343,20 +235,23 @@ def take_from_holder(subscription: Subscription, sequence: int) -> Delivery | No
 
 def end(delivery: Delivery, cause: Cause) -> None:
     """End a delivery that is no longer counted, and journal the cause."""
-    forget(delivery, cause)
-    if delivery.journaled == RECORDED:
-        end_recorded(delivery.subscription, cause, [delivery.sequence])
+    end_all(delivery.subscription, [delivery], cause)
 
 
-def end_recorded(subscription: Subscription, cause: Cause, sequences: list[int]) -> int:
-    """Journal the end of RECORDED deliveries that are forgotten; return the record's sequence.
+def end_all(subscription: Subscription, deliveries: Iterable[Delivery], cause: Cause) -> int:
+    """End deliveries that are no longer counted, and journal the cause in one record.
 
-    Without `sequences` nothing is journaled, and the sequence is 0.
+    Return the record's sequence; 0 if the end of none of them is journaled.
     """
-    if not sequences:
+    recorded: list[int] = []
+    for delivery in deliveries:
+        if delivery.journaled == RECORDED:
+            recorded.append(delivery.sequence)
+        forget(delivery, cause)
+    if not recorded:
         return 0
     subscription.core.event_recorder.write()
-    return complete(subscription, cause, sequences)
+    return complete(subscription, cause, recorded)
 
 
 def forget(delivery: Delivery, cause: Cause) -> None:
@@ -510,26 +405,11 @@ def dead_letter(subscription: Subscription, sequence: int, reason: str, force: b
     return True
 
 
-def purge(subscription: Subscription, cause: Cause) -> None:
-    """End all deliveries of a subscription, unacked ones included, and journal the cause."""
-    recorded: list[int] = []
-    for delivery in _purged(subscription):
-        if delivery.journaled == RECORDED:
-            recorded.append(delivery.sequence)
-        forget(delivery, cause)
+def purge(subscription: Subscription) -> None:
+    """End the waiting deliveries of a subscription that is being deleted."""
+    waiting = chain(subscription.cursor(), list(subscription.delayed.values()))
+    end_all(subscription, waiting, Cause.DISCARDED)
+    subscription.waiting = 0
+    subscription.waiting_bytes = 0
     for pending_queue in subscription.pending_queues.values():
         pending_queue.clear()
-    end_recorded(subscription, cause, recorded)
-
-
-def _purged(subscription: Subscription) -> Iterator[Delivery]:
-    """Yield each delivery to be purged, no longer counted; the caller ends it with `forget`."""
-    for delivery in chain(subscription.cursor(), list(subscription.delayed.values())):
-        subscription.waiting -= 1
-        subscription.waiting_bytes -= delivery.size
-        yield delivery
-    for consumer in subscription.holders:
-        for sequence in list(consumer.unacked):
-            delivery = consumer.unacked[sequence]
-            if take_from_holder(subscription, sequence):
-                yield delivery

@@ -33,10 +33,11 @@ from sluicemq.clients import urls
 from sluicemq.clients.transport import AsyncClient, ClientTransport, Inbox
 from sluicemq.model.destination import decode_name, encode_name
 from sluicemq.model.errors import ClientError, ConfigurationError, ConnectionLost, RequestTimeout
-from sluicemq.protocols.phpmq.mapping import ANSWER, PROBE
 from sluicemq.protocols.phpmq.wire import (
+    ANSWER,
     DISPATCH_VERSIONS,
     FROM_SERVER,
+    PROBE,
     Decoder,
     DispatchVersion,
     Frame,

@@ -306,8 +306,8 @@ class Appender:
     def retain(self, sequence: int, count: int = 1) -> None:
         self._liveness.retain(sequence, count)
 
-    def release(self, sequence: int) -> bool:
-        return self._liveness.release(sequence)
+    def release(self, sequence: int) -> None:
+        self._liveness.release(sequence)
 
     def _relocate(self, record: Record, left: int) -> tuple[LiveSegment, int, int]:
         """Append a record again as RELOCATED with `left` references.

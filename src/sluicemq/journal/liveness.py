@@ -203,20 +203,16 @@ class Liveness:
         held = segment.held[index]
         return held if held < MANY else self.held_many[sequence]
 
-    def release(self, sequence: int) -> bool:
-        """Drop one in-memory reference. Return True if the record has no references left."""
+    def release(self, sequence: int) -> None:
+        """Drop one in-memory reference of a record, if it has any."""
         try:
             segment, place = self.locate(sequence)
         except RecordNotFound:
-            return False
-        if not self.held(segment, place):
-            return False
-        index = place - segment.base
-        if self._lower(segment.held, index, place, self.held_many) or segment.live[index]:
-            return False
-        if place != sequence:
-            self._forget_moved(segment, place, sequence)
-        return True
+            return
+        if self.held(segment, place):
+            self._lower(segment.held, place - segment.base, place, self.held_many)
+            if place != sequence:
+                self._forget_moved(segment, place, sequence)
 
     def move(
         self, segment: LiveSegment, sequence: int, identity: int, target: LiveSegment, to: int
@@ -236,14 +232,12 @@ class Liveness:
             self.relocated.pop(identity, None)
 
     @staticmethod
-    def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> int:
+    def _lower(column: bytearray, index: int, sequence: int, many: dict[int, int]) -> None:
         left = column[index]
         if left == MANY:
             left = many[sequence]
         if left:
-            left -= 1
-            _set(column, index, sequence, left, many)
-        return left
+            _set(column, index, sequence, left - 1, many)
 
 
 def _set(column: bytearray, index: int, sequence: int, count: int, many: dict[int, int]) -> None:

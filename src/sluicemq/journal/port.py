@@ -234,8 +234,8 @@ class Journal(Protocol):
     def retain(self, sequence: int, count: int = 1) -> None:
         """Add `count` references to a record. Raises RecordNotFound if it is unknown."""
 
-    def release(self, sequence: int) -> bool:
-        """Undo one `retain`. Return True if the record has no references left."""
+    def release(self, sequence: int) -> None:
+        """Undo one `retain`, if there is one."""
 
     def fetch(self, sequence: int) -> Message:
         """Return a live message. Raises RecordNotFound, or JournalDamaged if it is not intact."""
@@ -454,18 +454,12 @@ class MemoryJournal:
             raise RecordNotFound(f"no record {sequence} to retain")
         self._holds[sequence] = self._holds.get(sequence, 0) + count
 
-    def release(self, sequence: int) -> bool:
-        holds = self._holds.get(sequence, 0)
-        if not holds:
-            return False
+    def release(self, sequence: int) -> None:
+        holds = self._holds.pop(sequence, 0)
         if holds > 1:
             self._holds[sequence] = holds - 1
-            return False
-        del self._holds[sequence]
-        if self._left[sequence]:
-            return False
-        self._drop(sequence)
-        return True
+        elif holds and not self._left[sequence]:
+            self._drop(sequence)
 
     def fetch(self, sequence: int) -> Message:
         message = self._live.get(sequence)

@@ -42,7 +42,7 @@ from sluicemq.migrate.source_files import (
 )
 from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.mapping import LAST_EXPIRATION, WITHOUT_TTL
+from sluicemq.protocols.phpmq.wire import LAST_EXPIRATION, WITHOUT_TTL
 
 KIND: Final = "phpmq"
 MEMORY: Final = ":memory:"

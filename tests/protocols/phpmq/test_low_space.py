@@ -9,7 +9,7 @@ from sluicemq.model.destination import DestinationSettings, Overflow
 from sluicemq.model.message import Durability
 from sluicemq.protocols.phpmq import session as phpmq_session
 from sluicemq.protocols.phpmq import wire
-from sluicemq.protocols.phpmq.mapping import PROBE
+from sluicemq.protocols.phpmq.wire import PROBE
 from tests.protocols.phpmq.harness import Harness
 
 

@@ -6,13 +6,12 @@ from hypothesis import strategies as st
 
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.message import BodyKind, Durability, Message, Origin
-from sluicemq.protocols.phpmq.mapping import (
+from sluicemq.protocols.phpmq.session import to_content, to_message
+from sluicemq.protocols.phpmq.wire import (
     LAST_EXPIRATION,
     MessageIds,
     expiration_after,
     seconds_left,
-    to_content,
-    to_message,
 )
 
 IDS = MessageIds(bytes.fromhex("d7e7f68761d34838"))

@@ -14,7 +14,7 @@ from sluicemq.model.identifiers import to_identifier
 from sluicemq.model.message import BodyKind, Durability, Message, Origin, Property
 from sluicemq.protocols import java
 from sluicemq.protocols.msglite import mapping as msglite
-from sluicemq.protocols.phpmq import mapping as phpmq
+from sluicemq.protocols.phpmq import session as phpmq
 from sluicemq.protocols.vibemq import mapping, wire
 from sluicemq.protocols.vibemq.wire import Decoder, Frame
 

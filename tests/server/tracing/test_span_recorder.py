@@ -12,7 +12,7 @@ from sluicemq.broker import Broker
 from sluicemq.model.destination import Address, Kind
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.model.message import Durability, Origin
-from sluicemq.protocols.phpmq.mapping import came_with_ttl, to_message
+from sluicemq.protocols.phpmq.session import came_with_ttl, to_message
 from sluicemq.server.config import TracingSettings
 from sluicemq.server.tracing import NATIVES, begin, span_recorder
 from sluicemq.server.tracing import export as exporting

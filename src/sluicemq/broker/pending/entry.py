@@ -34,7 +34,8 @@ class Entry:
     expiration  the same in wall ms since the epoch
     size        body bytes
     journaled   journaling mode, one of the above
-    pinned      True once it is in more than one pending queue, so that it must stay an object
+    pinned      True once it may be in a pending queue although it is not READY there: it is in more
+                than one, and must stay an object, or it was removed from the middle
     state       READY, TAKEN, DELAYED or GONE
     """
 

@@ -148,6 +148,7 @@ class PendingQueue(Generic[AnyEntry, AnyConsumer]):
             if not requeued:
                 self.requeued[priority] = requeued = None
         else:
+            delivery.pinned = True  # if it becomes READY again, `reinsert` has to look for it
             return
         self.length -= 1
         if backlog is None and requeued is None and not self.fifos[priority]:

@@ -81,6 +81,8 @@ def matcher(parts: list[Part]) -> Callable[[str], object]:
             return lambda value: value.endswith(suffix)
         case [Wildcard.ANY, str(infix), Wildcard.ANY]:
             return lambda value: infix in value
+    if Wildcard.ANY not in parts:
+        return re.compile(_expression(parts), re.DOTALL).fullmatch
     return _Matcher(parts)
 
 
@@ -115,31 +117,27 @@ def _expression(run: list[Part]) -> str:
 
 
 class _Matcher:
-    """Matcher of the runs from left to right, each at its first match.
+    """Matcher of the runs of a pattern with % from left to right, each at its first match.
 
     Between two % the first match is as good as any other, so there is no backtracking. Runs without
     _ are found by `str.find` in linear time.
     """
 
-    __slots__ = ("_ending", "_ending_length", "_middle", "_start", "_start_length", "_whole")
+    __slots__ = ("_ending", "_ending_length", "_middle", "_start", "_start_length")
 
     def __init__(self, parts: list[Part]) -> None:
-        first, *others = _runs(parts)
-        self._whole = not others
+        first, *middle, ending = _runs(parts)
         self._start = re.compile(_expression(first), re.DOTALL)
         self._start_length = _length(first)
-        ending = others[-1] if others else []
         self._ending = re.compile(_expression(ending), re.DOTALL)
         self._ending_length = _length(ending)
         self._middle: list[tuple[str | re.Pattern[str], int]] = []
-        for run in others[:-1]:
+        for run in middle:
             plain = [part for part in run if isinstance(part, str)]
             found = re.compile(_expression(run), re.DOTALL) if plain != run else "".join(plain)
             self._middle.append((found, _length(run)))
 
     def __call__(self, value: str) -> bool:
-        if self._whole:
-            return self._start.fullmatch(value) is not None
         if self._start.match(value) is None:
             return False
         place = self._start_length

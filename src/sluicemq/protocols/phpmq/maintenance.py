@@ -25,7 +25,7 @@ from sluicemq.model.destination import Address, Kind, decode_name
 from sluicemq.model.errors import AccessDenied
 from sluicemq.protocols.channel import Channel
 from sluicemq.protocols.phpmq import screen
-from sluicemq.protocols.phpmq.mapping import MessageIds
+from sluicemq.protocols.phpmq.wire import MessageIds
 from sluicemq.protocols.transport import (
     Alarm,
     Login,

@@ -26,9 +26,26 @@ permission to produce, all else that to consume.
 With dispatch version "auto" the first send of a connection decides whether its dispatches carry a
 TTL packet. Until then each message is dispatched in the form in which it was sent.
 
-A client answers a request message with a send to the queue `reply:<message id>` (see mapping.py)
-before it acknowledges the request, on the connection that holds it. An answer whose requester waits
-no longer is dropped.
+PHPMQ messages and broker messages:
+
+| PHPMQ               | message                                                                   |
+|---------------------|---------------------------------------------------------------------------|
+| queue name          | name of a queue; bytes that are not UTF-8 survive (`decode_name`)         |
+| content, coming in  | body, kind BYTES: the protocol does not mark text, and checking for it    |
+|                     | would cost a pass over every body                                         |
+| content, going out  | body as it is; of JMS a map as a JSON object, a stream as a JSON array,   |
+|                     | an object in base64 (protocols/transcoding.py)                            |
+| time to live        | expiration; none when 0                                                   |
+| message header      | native, if the message came without a TTL packet (dispatch version 1)     |
+| message id          | not stored: 16 hex digits that identify the broker's data, then 16 of the |
+|                     | sequence number; survives a restart and a requeue                         |
+| reply-to            | not delivered; see below                                                  |
+
+Priority, properties, correlation id and reply-to of a message from another protocol stay in the
+message but are not delivered: PHPMQ has no fields for them. A client answers a request message with
+a send to the queue `reply:<message id>` before it acknowledges the request, on the connection that
+holds it. The answer goes to the request's reply-to, with its correlation id; an answer whose
+requester waits no longer is dropped.
 
 A send to a queue whose name begins with `sluicemq.probe.` is not stored. The session dispatches it
 on the same connection, without content, once all earlier sends are durable: a client learns that
@@ -44,7 +61,7 @@ from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscriptio
 from sluicemq.model.access import Operation
 from sluicemq.model.destination import Address, CreatedBy, Kind, decode_name
 from sluicemq.model.errors import AccessDenied, BrokerError, LowDiskSpace
-from sluicemq.model.message import Durability, Message
+from sluicemq.model.message import BodyKind, Durability, Message, Origin
 from sluicemq.protocols.channel import (
     CONGESTED,
     Channel,
@@ -53,30 +70,30 @@ from sluicemq.protocols.channel import (
     cache_target,
     find_target,
 )
-from sluicemq.protocols.phpmq.mapping import (
-    ANSWER,
-    PROBE,
-    MessageIds,
-    came_with_ttl,
-    expiration_after,
-    seconds_left,
-    to_content,
-    to_message,
-)
 from sluicemq.protocols.phpmq.wire import (
     ACKNOWLEDGE,
+    ANSWER,
     CONSUME,
+    PROBE,
     REQUEUE,
     SEND,
+    WITHOUT_TTL,
     Decoder,
     DispatchEncoder,
     DispatchVersion,
     Frame,
     Limits,
+    MessageIds,
+    expiration_after,
+    seconds_left,
 )
-from sluicemq.protocols.transcoding import answer_correlation
+from sluicemq.protocols.transcoding import answer_correlation, content
 from sluicemq.protocols.transport import Login, SessionInfo, Transport
 from sluicemq.security.access import OPEN, Access
+
+# In CPython 3.11, the look-up of an enum member takes 20 times as long as that of a global.
+_BYTES: Final = BodyKind.BYTES
+_PHPMQ: Final = Origin.PHPMQ
 
 MOST_WAITING: Final = 1024 * 1024
 """Bytes of sends waiting for disk space from which on the session reads no more."""
@@ -544,3 +561,31 @@ class PhpmqSession:
 def _size(frames: list[Frame]) -> int:
     """Return the size of the contents of frames, in bytes."""
     return sum(len(frame[2]) for frame in frames)
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def to_message(
+    address: Address, content: bytes, ttl: int, durability: Durability, now: int
+) -> Message:
+    """Return the message of a send frame.
+
+    ttl  seconds; 0 = no expiry, -1 = the frame had no TTL packet
+    now  wall ms
+    """
+    expiration = expiration_after(ttl, now) if ttl > 0 else 0
+    message = Message(address, content, _BYTES, _PHPMQ, durability, now, expiration)
+    if ttl < 0:
+        message.native = WITHOUT_TTL
+    return message
+
+
+def came_with_ttl(message: Message) -> bool:
+    """Return whether the publisher sent a TTL packet (dispatch version 2)."""
+    return message.origin is _PHPMQ and not message.native
+
+
+def to_content(message: Message) -> bytes:
+    """Return the content for PHPMQ clients."""
+    return message.body if message.origin is _PHPMQ else content(message)

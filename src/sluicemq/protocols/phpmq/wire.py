@@ -64,6 +64,20 @@ dispatch of version 1 has no TTL and is read as 0.
 """
 
 
+ANSWER: Final = b"reply:"
+"""Prefix of a message id in the name of the queue for the answer to that message."""
+
+PROBE: Final = b"sluicemq.probe."
+"""Prefix of the queue names of probes, which confirm that sent messages are accepted."""
+
+LAST_EXPIRATION: Final = 1 << 53
+"""Latest expiration, in wall ms, 287 thousand years from now: later ones are stored as this one, so
+that milliseconds and microseconds fit into 64 bits."""
+
+_SECOND: Final = 1000
+_HEX_DIGITS: Final = b"0123456789abcdef"
+
+
 class Limits(NamedTuple):
     """Maximum lengths of contents in bytes, checked in the header before the content arrives."""
 
@@ -91,6 +105,10 @@ _SHAPES: Final[dict[bytes, tuple[int, frozenset[int]]]] = {
     )
 }
 """Valid headers, each with the packets that must follow it exactly once."""
+
+WITHOUT_TTL: Final = _header(SEND, 2)
+"""`Message.native` of a message that was sent without a TTL packet: its header. Messages with a TTL
+packet, the form used at high rates, have none, so that nothing more is stored for them."""
 
 _DEFAULT_LIMITS: Final = Limits()
 _HEADER_SIZE: Final = 8
@@ -409,3 +427,51 @@ class DispatchEncoder:
         chunks.append(prefix)
         chunks.append(body)
         chunks.append(self._identity + message_id + ending)
+
+
+# --- message ids and times to live ---------------------------------------------------------------
+
+
+class MessageIds:
+    """Message ids of one broker. `prefix` is their first half."""
+
+    __slots__ = ("prefix",)
+
+    def __init__(self, identity: bytes) -> None:
+        """`identity` is `Broker.identity`, 8 bytes."""
+        self.prefix = identity.hex().encode()
+
+    def encode(self, sequence: int) -> bytes:
+        """Return 32 lower-case hex digits, as the original server's."""
+        return b"%b%016x" % (self.prefix, sequence)
+
+    def decode(self, message_id: bytes) -> int:
+        """Return the sequence number; 0, which no message has, for an id of another broker.
+
+        Only the exact format of `encode` is accepted, so that a message has one id.
+        """
+        digits = message_id[16:]
+        # int() alone would accept signs, blanks, underscores and capitals
+        if (
+            len(digits) != 16
+            or digits.translate(None, _HEX_DIGITS)
+            or message_id[:16] != self.prefix
+        ):
+            return 0
+        return int(digits, 16)
+
+
+def expiration_after(ttl: int, now: int) -> int:
+    """Return the wall ms at which a message with `ttl` seconds from `now` expires; 0 = never.
+
+    A time to live of 0 means for ever (PHPMQ protocol document, example "Send a message").
+    """
+    return min(now + ttl * _SECOND, LAST_EXPIRATION) if ttl else 0
+
+
+def seconds_left(expiration: int, now: int) -> int:
+    """Return the TTL of a dispatch: whole seconds, 0 = for ever.
+
+    Rounded up and at least 1, because 0 would mean that the message never expires.
+    """
+    return max(1, -((now - expiration) // _SECOND)) if expiration else 0
