@@ -59,7 +59,7 @@ def add(subscription: Subscription, message: Message, journaled: int, alone: boo
         expires,
     )
     if not message.references:
-        core.memory += core.size_in_memory(message)
+        core.memory += size + len(message.native) + core.overhead  # as size_in_memory
     message.references += 1
     pending_queue = subscription.everything
     if (
@@ -395,7 +395,7 @@ def settle(consumer: Consumer, sequence: int) -> bool:
     if message is not None:
         message.references -= 1
         if not message.references:
-            core.memory -= core.size_in_memory(message)
+            core.memory -= delivery.size + len(message.native) + core.overhead
         delivery.message = None
     if delivery.expires:
         core.wheel.discard(delivery)

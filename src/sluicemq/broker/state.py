@@ -833,7 +833,10 @@ class Core:
         return self.journal.head(delivery.sequence)
 
     def size_in_memory(self, message: Message) -> int:
-        """Return the bytes that a message counts while it is in memory."""
+        """Return the bytes that a message counts while it is in memory.
+
+        dispatch.py adds and subtracts them without this call, for each message.
+        """
         return len(message.body) + len(message.native) + self.overhead
 
     def load(self, delivery: Delivery) -> Message:

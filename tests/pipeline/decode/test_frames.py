@@ -73,7 +73,7 @@ def test_invalid_arguments_are_rejected_at_once(spark: SparkSession, tmp_path: P
             decode(spark, paths)
     for text, reason in (
         ("jmq", "is not PORT=PROTOCOL"),
-        ("0=jmq", "0 is no port"),
+        ("0=jmq", "0 is not a port number"),
         ("1=amqp", "unknown protocol 'amqp'"),
     ):
         with pytest.raises(ConfigurationError, match=reason):

@@ -281,5 +281,5 @@ def test_permanent_errors_are_raised_at_once(
     shutil.rmtree(traffic.lake.silver.location)
     with pytest.raises(ConfigurationError, match=r"silver in .* lack what other tables have"):
         Supervisor(spark, traffic.job()).run(None)
-    with pytest.raises(ConfigurationError, match="/nowhere is no directory"):
+    with pytest.raises(ConfigurationError, match="/nowhere is not a directory"):
         Supervisor(spark, PipelineJob(source={"path": "/nowhere"}, lake=traffic.lake)).run(None)

@@ -41,7 +41,7 @@ def test_options_in_any_case() -> None:
         ({}, "the option url"),
         ({"url": "phpmq://localhost"}, "the option url"),
         ({"url": "http://a,b"}, "names one host"),
-        ({"url": "http://a?x=1"}, "no option x"),
+        ({"url": "http://a?x=1"}, "unknown option x"),
         ({**URL, "queue": "q"}, "has no option queue; there are url"),
         ({**URL, "path": "/tmp"}, "without a path"),
         ({**URL, "badRows": "keep"}, "badRows is fail, drop, dead-letter"),

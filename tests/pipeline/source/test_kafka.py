@@ -238,7 +238,7 @@ def test_removed_records_of_a_destination(tmp_path: Path, numbers: dict[str, lis
         ),
         ({"startingoffsetsbytimestamp": "5"}, "startingOffsetsByTimestamp: '5' is not JSON with"),
         ({"startingoffsetsbytimestamp": '{"a":{"0":1.5}}'}, "timestamp must be a whole"),
-        ({"maxtriggerdelay": "soon"}, "maxTriggerDelay: 'soon' is no duration"),
+        ({"maxtriggerdelay": "soon"}, "maxTriggerDelay: 'soon' is not a duration"),
         (
             {"minoffsetspertrigger": "10", "maxoffsetspertrigger": "5"},
             "minOffsetsPerTrigger and maxOffsetsPerTrigger",

@@ -203,7 +203,7 @@ def test_options_that_make_no_sense(given: dict[str, str], says: str) -> None:
 
 
 def test_a_directory_that_is_none(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="no directory"):
+    with pytest.raises(ConfigurationError, match="not a directory"):
         reader_of(tmp_path / "nothing")
 
 

@@ -144,11 +144,11 @@ def test_syntax_error_has_its_line() -> None:
         (table("key = [1]"), ":5: table 'orders': key must be a list of different texts"),
         (
             table('expect = "x"'),
-            ":5: table 'orders': expect is no array of tables: write it as [[table.expect]]",
+            ":5: table 'orders': expect must be an array of tables: write it as [[table.expect]]",
         ),
         (
             '[table]\nname = "a"',
-            ":1: pipeline.toml: table is no array of tables: write it as [[table]]",
+            ":1: pipeline.toml: table must be an array of tables: write it as [[table]]",
         ),
         (
             table('schema_file = "a.json"'),

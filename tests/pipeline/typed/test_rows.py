@@ -146,16 +146,17 @@ def test_json_that_is_accepted(spark: SparkSession, body: bytes) -> None:
 def test_json_that_is_quarantined_and_why(spark: SparkSession) -> None:
     schema = f"{ORDER}, ratio DOUBLE, at TIMESTAMP, flag BOOLEAN, lines ARRAY<STRUCT<n: BIGINT>>"
     expected = {
-        b'{"id": "abc"}': "id: abc is no BIGINT",
-        b'{"id": "12"}': "id: 12 is no BIGINT",
-        b'{"id": 1.5, "amount": true}': "id: 1.5 is no BIGINT; amount: true is no DECIMAL(10,2)",
-        b'{"id": 99999999999999999999}': "id: 99999999999999999999 is no BIGINT",
-        b'{"amount": 123456789.5}': "amount: 1.234567895E8 is no DECIMAL(10,2)",
-        b'{"ratio": 1e999}': 'ratio: "Infinity" is no DOUBLE',
-        b'{"ratio": "NaN"}': "ratio: NaN is no DOUBLE",
-        b'{"at": "soon"}': "at: soon is no TIMESTAMP",
-        b'{"flag": 1}': "flag: 1 is no BOOLEAN",
-        b'{"lines": [{"n": "x"}]}': "lines: the value is no array<struct<n:bigint>>",
+        b'{"id": "abc"}': "id: abc is not of type BIGINT",
+        b'{"id": "12"}': "id: 12 is not of type BIGINT",
+        b'{"id": 1.5, "amount": true}': "id: 1.5 is not of type BIGINT; "
+        "amount: true is not of type DECIMAL(10,2)",
+        b'{"id": 99999999999999999999}': "id: 99999999999999999999 is not of type BIGINT",
+        b'{"amount": 123456789.5}': "amount: 1.234567895E8 is not of type DECIMAL(10,2)",
+        b'{"ratio": 1e999}': 'ratio: "Infinity" is not of type DOUBLE',
+        b'{"ratio": "NaN"}': "ratio: NaN is not of type DOUBLE",
+        b'{"at": "soon"}': "at: soon is not of type TIMESTAMP",
+        b'{"flag": 1}': "flag: 1 is not of type BOOLEAN",
+        b'{"lines": [{"n": "x"}]}': "lines: the value is not of type array<struct<n:bigint>>",
         b'{"id": 1} xyz': "there is text after the JSON object",
         b'{"id": 1}{"id": 2}': "there is text after the JSON object",
         b'{"id": 1},{"id": 2}': "there is text after the JSON object",
@@ -182,9 +183,9 @@ def test_numbers_out_of_range_within_a_value(spark: SparkSession) -> None:
     schema = "s STRUCT<n: INT, x: DOUBLE>, a ARRAY<ARRAY<FLOAT>>, m MAP<STRING, STRUCT<x: DOUBLE>>"
     expected = {
         b'{"s": {"x": 1.5}, "a": [[1, null], null], "m": {"k": {"x": 2}, "l": null}}': None,
-        b'{"s": {"x": 1e999}}': "s: the value is no struct<n:int,x:double>",
-        b'{"a": [[1], [1e39]]}': "a: the value is no array<array<float>>",
-        b'{"m": {"k": {"x": -1e999}}}': "m: the value is no map<string,struct<x:double>>",
+        b'{"s": {"x": 1e999}}': "s: the value is not of type struct<n:int,x:double>",
+        b'{"a": [[1], [1e39]]}': "a: the value is not of type array<array<float>>",
+        b'{"m": {"k": {"x": -1e999}}}': "m: the value is not of type map<string,struct<x:double>>",
     }
     assert dict(zip(expected, reasons(spark, [*expected], table(schema)), strict=True)) == expected
 
@@ -195,8 +196,8 @@ def test_csv(spark: SparkSession) -> None:
         b'1,2.5,"a, b"\r\n': None,
         b'1,2.5,"a\nb"': None,
         b"1,,": None,
-        b"x,2.5,a": "id: x is no BIGINT",
-        b"1,99999999999,a": "amount: 99999999999 is no DECIMAL(10,2)",
+        b"x,2.5,a": "id: x is not of type BIGINT",
+        b"1,99999999999,a": "amount: 99999999999 is not of type DECIMAL(10,2)",
         b"1,2.5": "the body has not 3 fields",
         b"1,2.5,a,b": "the body has not 3 fields",
         b"1,2.5,a\n2,3.5,b": "the body has more than one line",
@@ -213,8 +214,8 @@ def test_xml(spark: SparkSession) -> None:
         b"<o><id>1</id><amount>2.5</amount><customer>a</customer></o>": None,
         b'<?xml version="1.0"?>\n<!-- c -->\n<o><id>1</id></o>\n': None,
         b'<o id="1"/>': None,
-        b"<o><id>x</id></o>": "id: x is no BIGINT",
-        b"<o><amount>99999999999</amount></o>": "amount: 99999999999 is no DECIMAL(10,2)",
+        b"<o><id>x</id></o>": "id: x is not of type BIGINT",
+        b"<o><amount>99999999999</amount></o>": "amount: 99999999999 is not of type DECIMAL(10,2)",
         b"<o><id>1</id>": "the body is not one XML document",
         b"<o><id>1</id></o> tail": "the body is not one XML document",
         b"<o><id>1</id></o><p/> tail": "the body is not one XML document",
@@ -275,7 +276,7 @@ def test_json_of_all_kinds_of_bodies_is_alike(spark: SparkSession) -> None:
     ] * 5
     assert {row["sequence"]: row["reason"] for row in bad} == {
         broken: "the bytes are not a Java serialisation stream",
-        object_: "a body of the kind object is no json",
+        object_: "a body of the kind object is not json",
     }
 
 
@@ -350,7 +351,7 @@ def test_expectations_decide_and_are_counted(spark: SparkSession) -> None:
             ["positive", "small", "inverse"],
         ),
         ("expectation failed: small, known", ["small", "known"]),
-        ("id: x is no BIGINT", []),
+        ("id: x is not of type BIGINT", []),
     ]
     assert bad[0]["body"] == b'{"id": 4, "amount": 0, "customer": "a"}'
     counts = counted(rows, of)
