@@ -397,7 +397,8 @@ class JmsConsumer:
         """Make deliveries pending. Nearly all of them belong behind those that are."""
         pending = self.pending
         for delivery in deliveries:
-            if pending and _place(delivery) < _place(pending[-1]):
+            last = pending[-1] if pending else delivery
+            if delivery.order < last.order or delivery.priority > last.priority:
                 insort(pending, delivery, key=_place)
             else:
                 pending.append(delivery)
