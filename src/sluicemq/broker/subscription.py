@@ -355,13 +355,7 @@ def _keep_refused(delivery: Delivery, reason: str, force: bool) -> None:
     subscription.refused[delivery.sequence] = (delivery, reason, force)
     if delivery.attempts:
         subscription.back[delivery.sequence] = delivery
-    if (
-        core.memory > core.memory_budget
-        and delivery.journaled
-        and delivery.message is not None
-        and delivery.sequence <= core.journal.durable
-    ):
-        core.drop_message(delivery)
+    core.page_out((delivery,))
     _retry_in(subscription, core.settings.dead_letter_retry)
     _released(delivery)
 

@@ -260,7 +260,9 @@ class Transactions:
         if delivery is None:
             return False
         transaction.acks[delivery] = consumer
-        self._core.page_out((delivery,))
+        core = self._core
+        if core.memory > core.memory_budget and delivery.journaled and delivery.message:
+            core.drop_message(delivery)
         let_go(consumer)
         window = consumer.window
         if window.refill:
