@@ -11,6 +11,8 @@ serialisation.
 
 from __future__ import annotations
 
+import json
+import re
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -20,6 +22,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import (
     ArrayType,
     DataType,
+    DecimalType,
     DoubleType,
     FloatType,
     MapType,
@@ -43,6 +46,9 @@ MAX_LISTS: Final = 3
 MAX_CHARACTERS: Final = 2_000
 """Characters of the names of a list: they become literals of the query."""
 
+DECIMAL: Final = re.compile(r'(?<=ype":")decimal\((\d+),(\d+)\)')
+"""Type of a column, or of the elements or values of one, in the JSON of a schema."""
+
 MAY_NEED_JAVA: Final = (
     "(body_kind IN ('map', 'stream') OR coalesce(protocol = 'jmq' AND "
     f"map_contains_key(properties, '{COMPRESSED_SIZE}'), false))"
@@ -54,7 +60,7 @@ _NONCE: Final = f"n{secrets.token_hex(8)}"
 _CORRUPT: Final = "_corrupt"
 _INTERNAL: Final = (
     *("_text", "_error", "_object", "_keys", _CORRUPT),
-    *("_listed", "_twice", "_valid", "_ended", "_raw", "_parsed"),
+    *("_listed", "_twice", "_valid", "_ended", "_raw", "_parsed", "_bounded"),
 )
 """Columns that `parse` needs, and does not return."""
 _TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
@@ -69,6 +75,10 @@ _FIELDS: Final = (
 """Names of the fields of a JSON object, the last of which is the nonce."""
 _NO_FIELDS: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
 """The same of an empty object."""
+_LARGE_EXPONENT: Final = r"[eE][+-]?[\p{Nd},]{5}"
+"""Exponent that can keep Spark busy for minutes: for DECIMAL it removes commas, and writes out all
+digits of the number."""
+_EXPONENT_REASON: Final = "the exponent of a number for DECIMAL has more than 4 digits"
 _NOT_UTF8: Final = "the body is not UTF-8"
 _REPLACED: Final = "�"
 """Character that decoding puts where bytes are not UTF-8."""
@@ -152,9 +162,16 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
     others = f.array_size(f.array_except("_keys", _literals(known)))
     whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    # Numbers of a variant are at most DOUBLE, so only strings can have large exponents in its text.
+    frame = _with_bounded(
+        frame,
+        columns,
+        f.to_json(f.try_parse_json("_text")),
+        lambda text, schema: f.from_json(text, schema, _TOKENS),
+    )
     frame = frame.withColumns(
         {
-            "_object": f.from_json("_text", whole, _STRICT),
+            "_object": f.from_json("_bounded", whole, _STRICT),
             "_keys": f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS)),
         }
     )
@@ -189,6 +206,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
             f.col("_valid") & ~f.col("_ended"),
             f.lit("there is text after the JSON object"),
         )
+        .when(f.col("_bounded").isNull(), f.lit(_EXPONENT_REASON))
         .otherwise(f.coalesce(_joined(reasons), f.lit("the body is not JSON")))
     )
     return frame.select(
@@ -210,7 +228,7 @@ def _csv(frame: DataFrame, columns: StructType) -> DataFrame:
     return _strings(
         frame,
         columns,
-        lambda schema: f.from_csv("_text", schema.toDDL(), _LENIENT),
+        lambda text, schema: f.from_csv(text, schema.toDDL(), _LENIENT),
         {
             lines: "the body has more than one line",
             quotes: "a quote is not closed",
@@ -224,7 +242,7 @@ def _xml(frame: DataFrame, columns: StructType) -> DataFrame:
     return _strings(
         frame,
         columns,
-        lambda schema: f.from_xml("_text", schema.toDDL(), _XML),
+        lambda text, schema: f.from_xml(text, schema.toDDL(), _XML),
         {f"NOT _text RLIKE '{_XML_END}'": "the body is not one XML document"},
         "the body is not XML",
     )
@@ -249,22 +267,25 @@ def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
 def _strings(
     frame: DataFrame,
     columns: StructType,
-    parser: Callable[[StructType], Column],
+    parser: Callable[[str, StructType], Column],
     conditions: dict[str, str],
     otherwise: str,
 ) -> DataFrame:
     """Parse a format whose values are all written as text.
 
+    parser      returns the columns of a text
     conditions  reason for each SQL condition that makes a text invalid
     otherwise   reason for a text that the parser rejects although each value has its type
     """
     typed = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     texts = StructType([StructField(field.name, StringType()) for field in columns])
-    frame = frame.withColumn("_parsed", parser(typed))
+    frame = _with_bounded(frame, columns, f.col("_text"), parser)
+    frame = frame.withColumn("_parsed", parser("_bounded", typed))
     invalid = f.lit(False)
     for condition in conditions:
         invalid = invalid | f.expr(condition)
-    good = f.col("_parsed")[_CORRUPT].isNull() & f.col("_error").isNull() & ~invalid
+    parsed = f.col("_parsed").isNotNull() & f.col("_parsed")[_CORRUPT].isNull()
+    good = parsed & f.col("_error").isNull() & ~invalid
     frame = frame.select(
         "*",
         "_parsed.*",
@@ -272,7 +293,7 @@ def _strings(
         f.lit(0).alias("_unknown"),
     )
     frame = frame.withColumn("_good", f.col("_good") & ~f.expr(_infinite(columns)))
-    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(texts)))
+    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser("_text", texts)))
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
@@ -280,6 +301,7 @@ def _strings(
     )
     for condition, text in conditions.items():
         reason = reason.when(f.expr(condition), f.lit(text))
+    reason = reason.when(f.col("_bounded").isNull(), f.lit(_EXPONENT_REASON))
     wrong = _joined([_wrong(field, f.col("_raw")[field.name]) for field in columns])
     reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
     return frame.withColumn("_reason", reason)
@@ -292,24 +314,73 @@ def _literals(names: Sequence[str]) -> Column:
     return f.array(*(f.lit(name) for name in names))
 
 
+def _with_bounded(
+    frame: DataFrame,
+    columns: StructType,
+    equivalent: Column,
+    parser: Callable[[str, StructType], Column],
+) -> DataFrame:
+    """Add `_bounded`, the text to be parsed, null if a value for DECIMAL has a large exponent.
+
+    equivalent  text to be parsed instead if there is a large exponent anywhere
+    parser      returns the columns of a text
+    """
+    schema = DECIMAL.sub("string", columns.json())
+    texts = StructType.fromJson(json.loads(schema))
+    if texts == columns:
+        return frame.withColumn("_bounded", f.col("_text"))
+    suspect = f.col("_text").rlike(_LARGE_EXPONENT)
+    frame = frame.withColumn("_bounded", f.when(suspect, equivalent).otherwise(f.col("_text")))
+    frame = frame.withColumn("_parsed", f.when(suspect, parser("_bounded", texts)))
+    large = _any_of(
+        StructType([StructField("_parsed", columns)]),
+        (DecimalType,),
+        lambda value: f"{value} RLIKE r'{_LARGE_EXPONENT}'",
+    )
+    return frame.withColumn("_bounded", f.expr(f"if({large}, NULL, _bounded)"))
+
+
 def _infinite(fields: Iterable[StructField]) -> str:
     """Return the SQL condition that a number is beyond the range of its type, or NaN, which is
     greater than any number."""
-    conditions = [_infinite_in(quoted(field.name), field.dataType) for field in fields]
-    return " OR ".join(["false", *filter(None, conditions)])
+    return _any_of(
+        fields, (DoubleType, FloatType), lambda value: f"abs({value}) >= double('Infinity')"
+    )
 
 
-def _infinite_in(value: str, kind: DataType) -> str:
-    """Return the condition for a value, or any value within it; "" if none can fulfil it."""
-    if isinstance(kind, (DoubleType, FloatType)):
-        return f"coalesce(abs({value}) >= double('Infinity'), false)"
+def _any_of(
+    fields: Iterable[StructField],
+    kinds: tuple[type[DataType], ...],
+    condition: Callable[[str], str],
+) -> str:
+    """Return the SQL condition that a value of one of the types, at any depth, fulfils a condition.
+
+    condition  returns the condition for a value; NULL counts as false
+    """
+    parts = [_any_in(quoted(field.name), field.dataType, kinds, condition) for field in fields]
+    return " OR ".join(["false", *filter(None, parts)])
+
+
+def _any_in(
+    value: str,
+    kind: DataType,
+    kinds: tuple[type[DataType], ...],
+    condition: Callable[[str], str],
+) -> str:
+    """Return the condition of `_any_of` for a value; "" if nothing in it is of these types."""
+    if isinstance(kind, kinds):
+        return f"coalesce({condition(value)}, false)"
     if isinstance(kind, StructType):
-        parts = [_infinite_in(f"{value}.{quoted(part.name)}", part.dataType) for part in kind]
+        parts = [
+            _any_in(f"{value}.{quoted(part.name)}", part.dataType, kinds, condition)
+            for part in kind
+        ]
         return " OR ".join(filter(None, parts))
     if isinstance(kind, MapType):
-        return _infinite_in(f"map_values({value})", ArrayType(kind.valueType))
-    if isinstance(kind, ArrayType) and (inner := _infinite_in("each", kind.elementType)):
-        return f"coalesce(exists({value}, each -> {inner}), false)"
+        return _any_in(f"map_values({value})", ArrayType(kind.valueType), kinds, condition)
+    if isinstance(kind, ArrayType):
+        inner = _any_in("item", kind.elementType, kinds, condition)
+        return inner and f"coalesce(exists({value}, item -> {inner}), false)"
     return ""
 
 
@@ -345,7 +416,7 @@ def _wrong_inside(field: StructField) -> Column:
     alone = StructType([field, StructField(_CORRUPT, StringType())])
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
-        f.from_json("_text", alone, _STRICT)[_CORRUPT].isNotNull() | f.expr(_infinite([field])),
+        f.from_json("_bounded", alone, _STRICT)[_CORRUPT].isNotNull() | f.expr(_infinite([field])),
         f.lit(f"{field.name}: the value is not of type {kind}"),
     )
 

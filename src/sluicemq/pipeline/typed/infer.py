@@ -18,7 +18,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from sluicemq.model.errors import ConfigurationError
 from sluicemq.pipeline.session import cached
-from sluicemq.pipeline.typed.bodies import with_text
+from sluicemq.pipeline.typed.bodies import DECIMAL, with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
 from sluicemq.pipeline.typed.rows import published, subscription
 from sluicemq.pipeline.typed.validation import column_faults
@@ -32,8 +32,6 @@ _MORE_DIGITS: Final = 4
 _INTEGER_DIGITS: Final = 20
 """Digits that Spark reserves for BIGINT in a decimal."""
 _MAX_PRECISION: Final = 38
-_DECIMAL: Final = re.compile(r'(?<=ype":")decimal\((\d+),(\d+)\)')
-"""Type of a column, or of the elements of one, in the JSON of a schema."""
 INFERRED_SUFFIX: Final = ".inferred"
 
 _OPTIONS: Final = {
@@ -145,7 +143,7 @@ def _sampled_schema(texts: DataFrame, format: Format) -> StructType:
     jvm = java.sparkSession._jvm
     dataset = getattr(java._jdf, "as")(jvm.org.apache.spark.sql.Encoders.STRING())
     schema = getattr(reader, str(format))(dataset).schema()
-    return StructType.fromJson(json.loads(_DECIMAL.sub(_wider, schema.json())))
+    return StructType.fromJson(json.loads(DECIMAL.sub(_wider, schema.json())))
 
 
 def _wider(decimal: re.Match[str]) -> str:
