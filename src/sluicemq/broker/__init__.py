@@ -12,6 +12,7 @@ from sluicemq.broker.codec import BatchPart, describe
 from sluicemq.broker.dead_letters import DeadLetterPolicy
 from sluicemq.broker.operations import is_held, scan
 from sluicemq.broker.pending.cursor import NO_END, Cursor
+from sluicemq.broker.pending.entry import queue_order
 from sluicemq.broker.recovery import OfflineImport, recover, snapshot
 from sluicemq.broker.routing import Selector
 from sluicemq.broker.scheduler import NEVER, Clock, Deadline, ManualClock, Scans, StartDeadline
@@ -75,6 +76,7 @@ __all__ = [
     "describe",
     "is_held",
     "known_selector",
+    "queue_order",
     "recover",
     "scan",
     "snapshot",

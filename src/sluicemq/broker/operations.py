@@ -24,7 +24,7 @@ from typing import Final
 from sluicemq.broker.destinations import Destinations
 from sluicemq.broker.dispatch import relocate
 from sluicemq.broker.pending.cursor import Cursor
-from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, place
+from sluicemq.broker.pending.entry import DELAYED, READY, RECORDED, TAKEN, queue_order
 from sluicemq.broker.pending.queue import PRIORITIES
 from sluicemq.broker.publishing import Publisher
 from sluicemq.broker.redelivery import release
@@ -71,7 +71,7 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
     unacked: deque[Delivery] = deque()
     for consumer in subscription.holders:
         unacked.extend(consumer.unacked.values())
-    unacked = deque(sorted(unacked, key=place))
+    unacked = deque(sorted(unacked, key=queue_order))
     while cursor.priority >= 0 or unacked:
         found: list[Delivery] = []
         if cursor.priority >= 0:
@@ -88,8 +88,8 @@ def scan(subscription: Subscription) -> Iterator[tuple[int, Delivery | None] | N
 def _merged(found: list[Delivery], unacked: deque[Delivery]) -> Iterator[Delivery]:
     """Merge a cursor's deliveries with the unacked ones that precede each of them."""
     for delivery in found:
-        here = place(delivery)
-        while unacked and place(unacked[0]) < here:
+        here = queue_order(delivery)
+        while unacked and queue_order(unacked[0]) < here:
             first = unacked.popleft()
             if first.state == TAKEN:
                 yield first

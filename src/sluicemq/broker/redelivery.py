@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from itertools import islice
 
 from sluicemq.broker.codec import Attempts, encode
-from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, place
+from sluicemq.broker.pending.entry import GONE, RECORDED, SHARED, queue_order
 from sluicemq.broker.state import Consumer, Delivery, Subscription
 from sluicemq.broker.subscription import (
     delay,
@@ -137,7 +137,7 @@ def again(consumer: Consumer, sequences: Iterable[int], attempted: bool) -> list
     sent: list[Delivery] = []
     ended: list[Delivery] = []
     deliveries = [held.pop(sequence) for sequence in sequences if sequence in held]
-    deliveries.sort(key=place)
+    deliveries.sort(key=queue_order)
     for delivery in deliveries:
         expired = bool(delivery.expires) and delivery.expires <= now
         if expired or (attempted and limit and delivery.attempts >= limit):

@@ -24,7 +24,7 @@ from sluicemq.broker.pending.entry import (
     TAKEN,
     UNJOURNALED,
     Entry,
-    place,
+    queue_order,
 )
 from sluicemq.broker.pending.queue import PRIORITIES, PendingQueue
 from sluicemq.broker.records import ClockLog, EventRecorder
@@ -326,8 +326,8 @@ class Subscription:
         if unacked:
             for consumer in self.holders:
                 flight.extend(consumer.unacked.values())
-            flight.sort(key=place)
-        return chain(merge(self.cursor(), flight, key=place), self.delayed.values())
+            flight.sort(key=queue_order)
+        return chain(merge(self.cursor(), flight, key=queue_order), self.delayed.values())
 
     def cursor(
         self, until: int = NO_END, priority: int = PRIORITIES - 1, last: int = 0

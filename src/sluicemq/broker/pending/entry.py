@@ -75,6 +75,6 @@ class Entry:
 AnyEntry = TypeVar("AnyEntry", bound=Entry)
 
 
-def place(entry: Entry) -> tuple[int, int]:
+def queue_order(entry: Entry) -> tuple[int, int]:
     """Return the sort key for queue order."""
     return -entry.priority, entry.order

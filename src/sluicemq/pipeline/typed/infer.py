@@ -21,7 +21,7 @@ from sluicemq.pipeline.session import cached
 from sluicemq.pipeline.typed.bodies import DECIMAL, with_text
 from sluicemq.pipeline.typed.definition import INFER, Definition, Format, TypedTable
 from sluicemq.pipeline.typed.rows import published, subscription
-from sluicemq.pipeline.typed.validation import column_faults
+from sluicemq.pipeline.typed.validation import column_faults, name_fault
 
 SAMPLE: Final = 10_000
 """Messages that a schema is inferred from."""
@@ -125,7 +125,7 @@ def _allowed(columns: StructType, format: Format) -> tuple[StructType, tuple[str
         if format is Format.CSV:  # its columns are known by their positions
             name = name.removeprefix("_")
         text = StructField(name, StringType())
-        if name.startswith("_") or name.lower() in allowed or any(column_faults(text)):
+        if name_fault(name, allowed) or any(column_faults(text)):
             left_out.append(name)
         else:
             typed = StructField(name, column.dataType)

@@ -5,7 +5,7 @@ All errors are reported at once, with the line of their table, expectation or qu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 from pyspark.errors import PySparkException
@@ -44,6 +44,7 @@ from sluicemq.pipeline.typed.rows import LENIENT, METADATA, QUARANTINE_COLUMNS
 
 _NESTED: Final = (ArrayType, MapType, StructType, VariantType)
 _UNSUPPORTED: Final = (AnsiIntervalType, CalendarIntervalType, CharType, TimeType, VarcharType)
+_TWICE: Final = "is declared twice (case does not matter)"
 _FORBIDDEN: Final = frozenset(" ,;{}()\n\t=")
 """Characters that Delta accepts in no name of a column or field."""
 
@@ -93,18 +94,27 @@ def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
     ]
     if faults:
         return None, faults  # Spark has no rows of some of these types
-    lowered = [item.name.lower() for item in columns]
+    names: set[str] = set()
     for item in columns:
-        if item.name.startswith("_"):
-            faults.append(f"the column {item.name}: names that begin with _ are the pipeline's own")
-        if lowered.count(item.name.lower()) > 1:
-            faults.append(f"the column {item.name} is declared twice (case does not matter)")
+        if fault := name_fault(item.name, names):
+            faults.append(f"the column {item.name} {fault}")
+        names.add(item.name.lower())
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             faults.append(f"the column {item.name}: {table.format} has no nested values")
     text = [isinstance(item.dataType, StringType) for item in columns]
     if table.format is Format.TEXT and text != [True]:
         faults.append('format text has one column of type STRING, such as schema = "body STRING"')
     return columns, faults
+
+
+def name_fault(name: str, others: Collection[str]) -> str | None:
+    """Return why a table cannot have a column of this name; None if it can.
+
+    others  names of its other columns, in lower case
+    """
+    if name.startswith("_"):
+        return "has a name that begins with _, as only the pipeline's own columns do"
+    return _TWICE if name.lower() in others else None
 
 
 def column_faults(field: StructField) -> Iterator[str]:
@@ -120,7 +130,11 @@ def column_faults(field: StructField) -> Iterator[str]:
         kind = StructType().add("element", kind.elementType)
     elif isinstance(kind, MapType):
         kind = StructType().add("key", kind.keyType).add("value", kind.valueType)
+    names: set[str] = set()
     for part in kind if isinstance(kind, StructType) else ():
+        if part.name.lower() in names:
+            yield f"the field {part.name} {_TWICE}"
+        names.add(part.name.lower())
         yield from column_faults(part)
 
 

@@ -49,7 +49,15 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final
 
-from sluicemq.broker import Broker, Consumer, Delivery, Destination, Subscription, Window
+from sluicemq.broker import (
+    Broker,
+    Consumer,
+    Delivery,
+    Destination,
+    Subscription,
+    Window,
+    queue_order,
+)
 from sluicemq.model.destination import Address
 from sluicemq.model.errors import BrokerError, ProtocolError, SubscriptionInUse
 from sluicemq.protocols.channel import Channel, DeliveryPauses, SentDeliveries, Unacked
@@ -399,7 +407,7 @@ class JmsConsumer:
         for delivery in deliveries:
             last = pending[-1] if pending else delivery
             if delivery.order < last.order or delivery.priority > last.priority:
-                insort(pending, delivery, key=_place)
+                insort(pending, delivery, key=queue_order)
             else:
                 pending.append(delivery)
 
@@ -691,8 +699,3 @@ def redeliver(messages: Iterable[tuple[JmsConsumer, bytes]], attempted: bool) ->
         requested.setdefault(consumer, []).append(sysid)
     for consumer, sysids in requested.items():
         consumer.send_again(sysids, attempted)
-
-
-def _place(delivery: Delivery) -> tuple[int, int]:
-    """Return the sort key for queue order."""
-    return -delivery.priority, delivery.order
