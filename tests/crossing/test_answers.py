@@ -42,6 +42,17 @@ def test_a_php_worker_answers(harness: Harness, asker: Asker, reply_to: Address)
     assert worker.transport.open
 
 
+def test_a_php_worker_answers_a_request_that_is_paged_out(harness: Harness, asker: Asker) -> None:
+    harness.broker.core.memory_budget = 0
+    asker.ask(correlation="c")
+    worker = harness.php()
+    worker.consume(b"questions", 1)
+    [frame] = worker.frames()
+    assert harness.broker.memory == 0
+    worker.send(b"reply:" + frame[3], b"answer")
+    assert asker.answers() == [(b"answer", "c")]
+
+
 def test_a_php_worker_answers_more_than_once_and_in_any_order(
     harness: Harness, asker: Asker
 ) -> None:
