@@ -230,38 +230,42 @@ def test_xml(spark: SparkSession) -> None:
     assert dict(zip(expected, reasons(spark, [*expected], of, "text"), strict=True)) == expected
 
 
-def test_large_exponents_for_decimals(spark: SparkSession) -> None:
-    """Each of these took up to minutes, as Spark writes out all digits of a DECIMAL."""
-    large = "the exponent of a number for DECIMAL has more than 4 digits"
+def test_harmful_numbers_for_decimals(spark: SparkSession) -> None:
+    """Each of these took minutes to hours, as Spark writes out all digits of a DECIMAL."""
+    harmful = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
     json = {
         b'{"amount": 1e99999999}': 'amount: "Infinity" is not of type DECIMAL(10,2)',
         b'{"amount": 1e-99999999}': None,
-        b'{"amount": "1e99999999"}': large,
-        b'{"amount": "1E+9,9999999"}': large,
-        '{"amount": "1e\u0669\u0669\u0669\u0669\u0669\u0669\u0669\u0669"}'.encode(): large,
+        b'{"amount": "1e-99999999"}': harmful,
+        b'{"amount": "1E+9,9999999"}': harmful,
+        '{"amount": "1e\u0669\u0669\u0669\u0669\u0669\u0669"}'.encode(): harmful,
+        b'{"amount": "%s"}' % (b"1" * 4_000_000): harmful,
         b'{"amount": 12345678.05, "customer": "1e99999999", "other": 1e99999999}': None,
-        b'{"customer": "1e99999999"} x': "there is text after the JSON object",
-        b'{"customer": "1e99999999", "id": 1, "id": 2}': "a field occurs more than once",
+        b'{"amount": 1e2, "customer": "1e99999999", "other": 1e99999999}': None,
+        b'{"amount": 1e2, "customer": "1e99999999"} x': "there is text after the JSON object",
+        b'{"amount": 1e2, "id": 1e99999999, "id": 2}': "a field occurs more than once",
     }
     assert dict(zip(json, reasons(spark, [*json], table()), strict=True)) == json
     nested = {
-        b'{"a": [{"x": "1e-99999999"}]}': large,
+        b'{"a": [{"x": "1e-99999999"}]}': harmful,
         b'{"a": [{"x": "1e2", "y": "1e99999999"}, null]}': None,
-        b'{"m": {"k": "1e99999999"}}': large,
+        b'{"m": {"k": "1e99999999"}}': harmful,
+        b'{"m": {"k": "1e9,9,99999"}}': harmful,
+        '{"m": {"k": "1e\u0669\u0669\u0669\u0669\u0669\u0669"}}'.encode(): harmful,
     }
     schema = "a ARRAY<STRUCT<x: DECIMAL(10,2), y: STRING>>, m MAP<STRING, DECIMAL(10,2)>"
     assert dict(zip(nested, reasons(spark, [*nested], table(schema)), strict=True)) == nested
     csv = {
-        b"1,1e99999999,a": large,
-        b'1,"1e9,99,99999",a': large,
-        b"1,1e-99999999,a": large,
+        b"1,1e99999999,a": harmful,
+        b'1,"1e9,99,99999",a': harmful,
+        b"1,1e-99999999,a": harmful,
         b"1,1e2,1e99999999": None,
     }
     of = table(format=Format.CSV)
     assert dict(zip(csv, reasons(spark, [*csv], of, "text"), strict=True)) == csv
     xml = {
-        b"<o><amount>1e99999999</amount></o>": large,
-        b'<o amount="1e-99999999"/>': large,
+        b"<o><amount>1e99999999</amount></o>": harmful,
+        b'<o amount="1e-99999999"/>': harmful,
         b"<o><amount>1e2</amount><customer>1e99999999</customer></o>": None,
     }
     of = table(format=Format.XML)

@@ -29,6 +29,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    VariantType,
 )
 
 from sluicemq.model.message import COMPRESSED_SIZE
@@ -60,7 +61,7 @@ _NONCE: Final = f"n{secrets.token_hex(8)}"
 _CORRUPT: Final = "_corrupt"
 _INTERNAL: Final = (
     *("_text", "_error", "_object", "_keys", _CORRUPT),
-    *("_listed", "_twice", "_valid", "_ended", "_raw", "_parsed", "_bounded"),
+    *("_listed", "_twice", "_valid", "_ended", "_raw", "_parsed", "_plain"),
 )
 """Columns that `parse` needs, and does not return."""
 _TOKENS: Final = {"allowSingleQuotes": "false", "allowNonNumericNumbers": "false"}
@@ -75,10 +76,12 @@ _FIELDS: Final = (
 """Names of the fields of a JSON object, the last of which is the nonce."""
 _NO_FIELDS: Final = f"if(_text RLIKE '^\\\\s*[{{]\\\\s*[}}]\\\\s*$', array('{_NONCE}'), NULL)"
 """The same of an empty object."""
-_LARGE_EXPONENT: Final = r"[eE][+-]?[\p{Nd},]{5}"
-"""Exponent that can keep Spark busy for minutes: for DECIMAL it removes commas, and writes out all
-digits of the number."""
-_EXPONENT_REASON: Final = "the exponent of a number for DECIMAL has more than 4 digits"
+_HARMFUL: Final = r"[eE][+-]?[\p{Nd},]{5}|[\p{Nd},.]{1000}"
+"""Number that keeps Spark busy for up to hours: it removes commas from values for DECIMAL, and
+writes out all digits. Numbers with fewer digits, or a smaller exponent, take a few milliseconds."""
+_HARMFUL_REASON: Final = "a number for DECIMAL has an exponent of 5 digits, or 1,000 digits"
+_DIGITS: Final = "^[+-]?[0-9]{1,40}(?:[.][0-9]{1,40})?$"
+"""String that is a number without an exponent."""
 _NOT_UTF8: Final = "the body is not UTF-8"
 _REPLACED: Final = "�"
 """Character that decoding puts where bytes are not UTF-8."""
@@ -161,20 +164,24 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         unknown = len(set(names) - set(known))
         listed = f.when(f.col("_keys") == _literals(names), f.lit(unknown)).otherwise(listed)
     others = f.array_size(f.array_except("_keys", _literals(known)))
-    whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
-    # Numbers of a variant are at most DOUBLE, so only strings can have large exponents in its text.
-    frame = _with_bounded(
-        frame,
+    bounded = _bounded(
         columns,
-        f.to_json(f.try_parse_json("_text")),
+        f.to_json(f.try_parse_json("_text")),  # its numbers are at most DOUBLE
         lambda text, schema: f.from_json(text, schema, _TOKENS),
     )
+    whole = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
+    exact = f.from_json(bounded, whole, _STRICT)
+    variants = _variants(whole)
     frame = frame.withColumns(
         {
-            "_object": f.from_json("_bounded", whole, _STRICT),
+            "_object": f.from_json("_text", variants, _STRICT) if variants else exact,
             "_keys": f.coalesce(f.expr(_FIELDS), f.expr(_NO_FIELDS)),
         }
     )
+    if variants:
+        frame = frame.withColumn("_plain", f.struct(*map(_plain_value, whole)))
+        plain = f.expr(_are_plain(whole))
+        frame = frame.withColumn("_object", f.when(plain, f.col("_plain")).otherwise(exact))
     # Each alias may refer to those before it.
     frame = frame.select(
         "*",
@@ -186,12 +193,12 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
         f.expr(f"coalesce(element_at(_keys, -1) = '{_NONCE}', false)").alias("_ended"),
     )
     valid = f.col("_valid") & f.col("_ended") & f.col("_error").isNull()
-    good = valid & ~f.col("_twice") & ~f.expr(_infinite(columns)) & _utf8(columns)
+    good = valid & ~f.col("_twice") & ~_infinite(columns) & _utf8(columns)
     raw = f.when(~f.col("_good"), f.from_json("_text", "MAP<STRING, STRING>", _TOKENS))
     reasons = [_wrong(field, f.col("_raw")[field.name]) for field in columns]
     for index, field in enumerate(columns):
         if isinstance(field.dataType, (ArrayType, MapType, StructType)):
-            reasons[index] = _wrong_inside(field)
+            reasons[index] = _wrong_inside(field, bounded)
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
@@ -206,7 +213,7 @@ def _json(frame: DataFrame, columns: StructType, usual: Sequence[tuple[str, ...]
             f.col("_valid") & ~f.col("_ended"),
             f.lit("there is text after the JSON object"),
         )
-        .when(f.col("_bounded").isNull(), f.lit(_EXPONENT_REASON))
+        .when(bounded.isNull(), f.lit(_HARMFUL_REASON))
         .otherwise(f.coalesce(_joined(reasons), f.lit("the body is not JSON")))
     )
     return frame.select(
@@ -267,7 +274,7 @@ def _plain(frame: DataFrame, columns: StructType) -> DataFrame:
 def _strings(
     frame: DataFrame,
     columns: StructType,
-    parser: Callable[[str, StructType], Column],
+    parser: Callable[[Column, StructType], Column],
     conditions: dict[str, str],
     otherwise: str,
 ) -> DataFrame:
@@ -279,8 +286,8 @@ def _strings(
     """
     typed = StructType([*columns.fields, StructField(_CORRUPT, StringType())])
     texts = StructType([StructField(field.name, StringType()) for field in columns])
-    frame = _with_bounded(frame, columns, f.col("_text"), parser)
-    frame = frame.withColumn("_parsed", parser("_bounded", typed))
+    bounded = _bounded(columns, f.col("_text"), parser)
+    frame = frame.withColumn("_parsed", parser(bounded, typed))
     invalid = f.lit(False)
     for condition in conditions:
         invalid = invalid | f.expr(condition)
@@ -292,8 +299,8 @@ def _strings(
         f.coalesce(good & f.is_valid_utf8("_text"), f.lit(False)).alias("_good"),
         f.lit(0).alias("_unknown"),
     )
-    frame = frame.withColumn("_good", f.col("_good") & ~f.expr(_infinite(columns)))
-    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser("_text", texts)))
+    frame = frame.withColumn("_good", f.col("_good") & ~_infinite(columns))
+    frame = frame.withColumn("_raw", f.when(~f.col("_good"), parser(f.col("_text"), texts)))
     reason = (
         f.when(f.col("_good"), None)
         .when(f.col("_error").isNotNull(), f.col("_error"))
@@ -301,7 +308,7 @@ def _strings(
     )
     for condition, text in conditions.items():
         reason = reason.when(f.expr(condition), f.lit(text))
-    reason = reason.when(f.col("_bounded").isNull(), f.lit(_EXPONENT_REASON))
+    reason = reason.when(bounded.isNull(), f.lit(_HARMFUL_REASON))
     wrong = _joined([_wrong(field, f.col("_raw")[field.name]) for field in columns])
     reason = reason.otherwise(f.coalesce(wrong, f.lit(otherwise)))
     return frame.withColumn("_reason", reason)
@@ -314,74 +321,122 @@ def _literals(names: Sequence[str]) -> Column:
     return f.array(*(f.lit(name) for name in names))
 
 
-def _with_bounded(
-    frame: DataFrame,
-    columns: StructType,
-    equivalent: Column,
-    parser: Callable[[str, StructType], Column],
-) -> DataFrame:
-    """Add `_bounded`, the text to be parsed, null if a value for DECIMAL has a large exponent.
+def _variants(columns: StructType) -> StructType | None:
+    """Return the columns with VARIANT for DECIMAL; None if no column, or not only columns
+    themselves are DECIMAL.
 
-    equivalent  text to be parsed instead if there is a large exponent anywhere
+    To search all texts for harmful numbers would take longer than to parse them. So values for
+    DECIMAL are read as variants first, of which Spark does not write out the digits. Only if one is
+    not written in plain digits, the text is searched, and parsed once more.
+    """
+    variants = StructType(
+        [
+            StructField(item.name, VariantType())
+            if isinstance(item.dataType, DecimalType)
+            else item
+            for item in columns
+        ]
+    )
+    return None if variants == columns or _has(variants, (DecimalType,)) else variants
+
+
+def _are_plain(columns: StructType) -> str:
+    """Return the SQL condition that `_plain` has all values of `_object`, whose DECIMAL are
+    variants."""
+    condition = "_object IS NOT NULL"
+    for item in columns:
+        if isinstance(item.dataType, DecimalType):
+            name = quoted(item.name)
+            variant = f"_object.{name}"
+            condition += f" AND ({variant} IS NULL OR is_variant_null({variant})"
+            condition += f" OR _plain.{name} IS NOT NULL)"
+    return condition
+
+
+def _plain_value(field: StructField) -> Column:
+    """Return a value of `_object` as its column; null for a DECIMAL that is not written in plain
+    digits, or out of range."""
+    name = f"_object.{quoted(field.name)}"
+    if not isinstance(field.dataType, DecimalType):
+        return f.col(name)
+    kind = f"schema_of_variant({name})"
+    return f.expr(
+        f"CASE WHEN left({kind}, 7) IN ('DECIMAL', 'BIGINT') "
+        f"OR ({kind} = 'STRING' AND string({name}) RLIKE r'{_DIGITS}') "
+        f"THEN try_variant_get({name}, '$', '{field.dataType.simpleString()}') END"
+    ).alias(field.name, metadata=field.metadata)
+
+
+def _bounded(
+    columns: StructType, equivalent: Column, parser: Callable[[Column, StructType], Column]
+) -> Column:
+    """Return the text to be parsed; null if a value for DECIMAL is harmful.
+
+    equivalent  text to be parsed instead if there is a harmful number anywhere
     parser      returns the columns of a text
     """
-    schema = DECIMAL.sub("string", columns.json())
-    texts = StructType.fromJson(json.loads(schema))
-    if texts == columns:
-        return frame.withColumn("_bounded", f.col("_text"))
-    suspect = f.col("_text").rlike(_LARGE_EXPONENT)
-    frame = frame.withColumn("_bounded", f.when(suspect, equivalent).otherwise(f.col("_text")))
-    frame = frame.withColumn("_parsed", f.when(suspect, parser("_bounded", texts)))
-    large = _any_of(
-        StructType([StructField("_parsed", columns)]),
-        (DecimalType,),
-        lambda value: f"{value} RLIKE r'{_LARGE_EXPONENT}'",
-    )
-    return frame.withColumn("_bounded", f.expr(f"if({large}, NULL, _bounded)"))
+    text = f.col("_text")
+    if not _has(columns, (DecimalType,)):
+        return text
+    texts = StructType.fromJson(json.loads(DECIMAL.sub("string", columns.json())))
+    values = parser(equivalent, texts)
+    harmful = _any_in(values, columns, (DecimalType,), lambda value: value.rlike(_HARMFUL))
+    return f.when(text.rlike(_HARMFUL), f.when(~harmful, equivalent)).otherwise(text)
 
 
-def _infinite(fields: Iterable[StructField]) -> str:
-    """Return the SQL condition that a number is beyond the range of its type, or NaN, which is
-    greater than any number."""
-    return _any_of(
-        fields, (DoubleType, FloatType), lambda value: f"abs({value}) >= double('Infinity')"
-    )
-
-
-def _any_of(
-    fields: Iterable[StructField],
-    kinds: tuple[type[DataType], ...],
-    condition: Callable[[str], str],
-) -> str:
-    """Return the SQL condition that a value of one of the types, at any depth, fulfils a condition.
-
-    condition  returns the condition for a value; NULL counts as false
-    """
-    parts = [_any_in(quoted(field.name), field.dataType, kinds, condition) for field in fields]
-    return " OR ".join(["false", *filter(None, parts)])
+def _infinite(fields: Iterable[StructField]) -> Column:
+    """Return the condition that a number is beyond the range of its type, or NaN, which is greater
+    than any number."""
+    types = (DoubleType, FloatType)
+    infinite = f.lit(False)
+    for field in fields:
+        if _has(field.dataType, types):
+            infinite = infinite | _any_in(
+                f.col(quoted(field.name)),
+                field.dataType,
+                types,
+                lambda value: f.abs(value) >= f.lit(float("inf")),
+            )
+    return infinite
 
 
 def _any_in(
-    value: str,
+    value: Column,
     kind: DataType,
-    kinds: tuple[type[DataType], ...],
-    condition: Callable[[str], str],
-) -> str:
-    """Return the condition of `_any_of` for a value; "" if nothing in it is of these types."""
-    if isinstance(kind, kinds):
-        return f"coalesce({condition(value)}, false)"
+    types: tuple[type[DataType], ...],
+    condition: Callable[[Column], Column],
+) -> Column:
+    """Return the condition that a value, or any value within it, is of one of the types and fulfils
+    a condition.
+
+    condition  returns the condition for a value; null counts as false
+    """
     if isinstance(kind, StructType):
-        parts = [
-            _any_in(f"{value}.{quoted(part.name)}", part.dataType, kinds, condition)
-            for part in kind
-        ]
-        return " OR ".join(filter(None, parts))
+        result = f.lit(False)
+        for part in kind:
+            if _has(part.dataType, types):
+                part_value = value.getField(part.name)
+                result = result | _any_in(part_value, part.dataType, types, condition)
+        return result
     if isinstance(kind, MapType):
-        return _any_in(f"map_values({value})", ArrayType(kind.valueType), kinds, condition)
+        return _any_in(f.map_values(value), ArrayType(kind.valueType), types, condition)
     if isinstance(kind, ArrayType):
-        inner = _any_in("item", kind.elementType, kinds, condition)
-        return inner and f"coalesce(exists({value}, item -> {inner}), false)"
-    return ""
+        element = kind.elementType
+        value = f.exists(value, lambda item: _any_in(item, element, types, condition))
+    else:
+        value = condition(value)
+    return f.coalesce(value, f.lit(False))
+
+
+def _has(kind: DataType, types: tuple[type[DataType], ...]) -> bool:
+    """Return True if a type, or one within it, is one of the types."""
+    if isinstance(kind, StructType):
+        return any(_has(part.dataType, types) for part in kind)
+    if isinstance(kind, MapType):
+        return _has(kind.valueType, types)
+    if isinstance(kind, ArrayType):
+        return _has(kind.elementType, types)
+    return isinstance(kind, types)
 
 
 def _utf8(columns: StructType) -> Column:
@@ -401,7 +456,7 @@ def _utf8(columns: StructType) -> Column:
 
 def _wrong(field: StructField, raw: Column) -> Column:
     """Return the reason why a value is not of its column's type; null if it is."""
-    wrong = (raw.isNotNull() & f.col(quoted(field.name)).isNull()) | f.expr(_infinite([field]))
+    wrong = (raw.isNotNull() & f.col(quoted(field.name)).isNull()) | _infinite([field])
     if isinstance(field.dataType, StringType):
         wrong = f.lit(False)
     kind = field.dataType.simpleString().upper()
@@ -411,12 +466,12 @@ def _wrong(field: StructField, raw: Column) -> Column:
     )
 
 
-def _wrong_inside(field: StructField) -> Column:
+def _wrong_inside(field: StructField, text: Column) -> Column:
     """Return the reason why a nested JSON value is not of its column's type; null if it is."""
     alone = StructType([field, StructField(_CORRUPT, StringType())])
     kind = field.dataType.simpleString()[:MAX_REASON_VALUE]
     return f.when(
-        f.from_json("_bounded", alone, _STRICT)[_CORRUPT].isNotNull() | f.expr(_infinite([field])),
+        f.from_json(text, alone, _STRICT)[_CORRUPT].isNotNull() | _infinite([field]),
         f.lit(f"{field.name}: the value is not of type {kind}"),
     )
 
