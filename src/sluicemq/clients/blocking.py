@@ -35,9 +35,9 @@ class _EventLoop:
     """Event loop in a thread of its own. `end` stops it, as does the last reference to it."""
 
     def __init__(self) -> None:
-        thread = ExitStack()
-        self._portal = thread.enter_context(start_blocking_portal(name="sluicemq-client"))
-        self.end = finalize(self, _end, self._portal, thread)
+        stack = ExitStack()
+        self._portal = stack.enter_context(start_blocking_portal(name="sluicemq-client"))
+        self.end = finalize(self, _end, self._portal, stack)
 
     def call(self, function: Callable[..., Any], *args: object, **options: object) -> Any:
         """Call a function in the event loop and return its result.
@@ -57,10 +57,10 @@ class _EventLoop:
             raise
 
 
-def _end(portal: BlockingPortal, thread: ExitStack) -> None:
+def _end(portal: BlockingPortal, stack: ExitStack) -> None:
     with suppress(RuntimeError):  # the portal has ended already
         portal.call(portal.stop, True)
-    thread.close()
+    stack.close()
 
 
 class Blocking:
@@ -82,7 +82,7 @@ class Blocking:
             return self._view(value)
 
         def call(*args: object, **options: object) -> Any:
-            plain = {option: _target_of(given) for option, given in options.items()}
+            plain = {option: _target_of(argument) for option, argument in options.items()}
             return self._call(value, *map(_target_of, args), **plain)
 
         return call

@@ -210,10 +210,10 @@ class HttpClient:
         """Send a request; `receive` returns its response.
 
         Never raises: `receive` repeats a failed request, or raises its error."""
-        usual = {"Content-Length": str(sum(map(len, body)))}
+        standard_headers = {"Content-Length": str(sum(map(len, body)))}
         if self.target.authorization:
-            usual["Authorization"] = self.target.authorization
-        self._pending = (method, path, body, {**(headers or {}), **usual})
+            standard_headers["Authorization"] = self.target.authorization
+        self._pending = (method, path, body, {**(headers or {}), **standard_headers})
         if self._connection is not None and _has_input(self._connection):
             self.close()
         self._idle = self._connection is not None
@@ -230,7 +230,7 @@ class HttpClient:
 
     def receive(self) -> HttpResponse:
         """Return the response to the last `send`; raises as `request`."""
-        until = time.monotonic() + (self._patience or 0.0)
+        deadline = time.monotonic() + (self._patience or 0.0)
         pause = _FIRST_PAUSE
         while True:
             fault: Exception
@@ -239,7 +239,7 @@ class HttpClient:
                 content = HttpResponse(answer.status, dict(answer.headers), answer.read())
                 if content.status < 300:
                     return content
-                if content.status not in _PASSING or time.monotonic() + pause > until:
+                if content.status not in _PASSING or time.monotonic() + pause > deadline:
                     raise refused(self.target, content)
                 fault = http.client.HTTPException(f"it answers {content.status}")
             except _FAULTS as broken:
@@ -248,7 +248,7 @@ class HttpClient:
             stale = self._idle and self._pending[0] == "GET"
             if not stale or isinstance(fault, TimeoutError):
                 untrusted = isinstance(fault, ssl.SSLCertVerificationError)
-                if untrusted or time.monotonic() + pause > until:
+                if untrusted or time.monotonic() + pause > deadline:
                     raise lost(self.target, fault, self._patience) from fault
                 # jitter, so that tasks do not retry at the same moment
                 time.sleep(pause * random.uniform(0.75, 1.0))
@@ -287,13 +287,15 @@ class HttpClient:
         self.close()
 
     def _connect(self) -> http.client.HTTPConnection:
-        to = self.target
-        if to.path:
-            return _UnixConnection(to.path, self._timeout)
-        if not to.secure:
-            return http.client.HTTPConnection(to.host, to.port, timeout=self._timeout)
-        context = urls.TlsOptions(ca=to.ca, insecure=to.insecure).context(named=True)
-        return http.client.HTTPSConnection(to.host, to.port, timeout=self._timeout, context=context)
+        target = self.target
+        if target.path:
+            return _UnixConnection(target.path, self._timeout)
+        if not target.secure:
+            return http.client.HTTPConnection(target.host, target.port, timeout=self._timeout)
+        context = urls.TlsOptions(ca=target.ca, insecure=target.insecure).context(named=True)
+        return http.client.HTTPSConnection(
+            target.host, target.port, timeout=self._timeout, context=context
+        )
 
 
 def _has_input(connection: http.client.HTTPConnection) -> bool:
@@ -335,9 +337,9 @@ def request_of(operation: ApiOperation[ParametersT, Any], parameters: Parameters
     relative path segment, is sent as a query parameter. Raises UnicodeEncodeError."""
     values = {name: getattr(parameters, name) for name in parameters.__struct_fields__}
     query = {
-        each.name: _text(values[each.name])
-        for each in fields(operation.parameters)
-        if each.name in operation.query_names and values[each.name] != each.default
+        field.name: _text(values[field.name])
+        for field in fields(operation.parameters)
+        if field.name in operation.query_names and values[field.name] != field.default
     }
     if operation.has_address:
         values["kind"], name = values["address"].kind.name.lower(), values["address"].name

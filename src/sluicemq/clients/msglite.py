@@ -291,10 +291,10 @@ class MsgliteClient(AsyncClient):
         request = connection.abandoned(addresses)
         if request is not None:
             # take over the waiting command of a cancelled call
-            until = time.monotonic() + timeout
+            deadline = time.monotonic() + timeout
             request.expect_answer()
             message = await self._wait(request, timeout)
-            timeout = ceil(until - time.monotonic())
+            timeout = ceil(deadline - time.monotonic())
             if request.answer.cancelled() or message is not None or timeout <= 0:
                 return message
             command = encode_ready(timeout, raw)
@@ -350,9 +350,9 @@ class MsgliteClient(AsyncClient):
         try:
             async with asyncio.timeout_at(end) as limit:
                 if timeout is not None:
-                    begun = await asyncio.shield(request.begun)
+                    start = await asyncio.shield(request.begun)
                     # a command that has just started may still return a message that was ready
-                    limit.reschedule(min(end, max(loop.time() + timeout, begun + _ON_ITS_WAY)))
+                    limit.reschedule(min(end, max(loop.time() + timeout, start + _ON_ITS_WAY)))
                 return await answer
         except TimeoutError:
             if answer.done() and not answer.cancelled():  # it arrived in the last moment

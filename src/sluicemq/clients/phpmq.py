@@ -54,10 +54,10 @@ PROBE_SECONDS: Final = 60
 """Time to live of the message that `confirm` sends, in case the connection breaks."""
 
 
-def _dispatch_version(name: str, given: str) -> DispatchVersion:
-    if given not in DISPATCH_VERSIONS:
-        raise ConfigurationError(f"{name} is 1 or 2 (or auto), not {given}")
-    return DISPATCH_VERSIONS[given]
+def _dispatch_version(name: str, value: str) -> DispatchVersion:
+    if value not in DISPATCH_VERSIONS:
+        raise ConfigurationError(f"{name} is 1 or 2 (or auto), not {value}")
+    return DISPATCH_VERSIONS[value]
 
 
 _URL_OPTIONS: Final[urls.Known] = {"dispatchversion": ("dispatch_version", _dispatch_version)}
@@ -70,9 +70,9 @@ def _name(queue: str) -> bytes:
     return raw
 
 
-def _natural(number: int, what: str) -> int:
+def _natural(number: int, name: str) -> int:
     if number < 0:
-        raise ValueError(f"{what} is {number}, the minimum is 0")
+        raise ValueError(f"{name} is {number}, the minimum is 0")
     return number
 
 

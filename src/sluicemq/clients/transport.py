@@ -321,8 +321,8 @@ class ReconnectingClient(AsyncClient, Generic[ConnectionT, TargetT]):
     async def ready(self) -> ConnectionT:
         """Return the connection; waits for a new one. Raises ConnectionLost, RequestTimeout."""
         if not self._up.is_set():
-            what = f"no connection in {self.timeout} s: {self._failure}"
-            async with time_limit(self.timeout, what):
+            description = f"no connection in {self.timeout} s: {self._failure}"
+            async with time_limit(self.timeout, description):
                 await self._up.wait()
         if self._end is not None:
             raise again(self._end)

@@ -97,8 +97,8 @@ def parse(text: str, scheme: str, known: Known, *, tls_optional: bool = False) -
     `username` and `password` are among them if the URL has a user. `Url` parses the URL, which must
     not name a queue. `tls_optional`: options of TLS are allowed without `+tls`.
     """
-    found = Url.parse_all(text)
-    url = found[0]
+    urls = Url.parse_all(text)
+    url = urls[0]
     if url.protocol != scheme or url.queue:
         raise ConfigurationError(f"the URL of a broker is {scheme}://host:port")
     fields = {"tls": url.tls, "path": url.path, **read(dict(url.options), known)}
@@ -107,7 +107,7 @@ def parse(text: str, scheme: str, known: Known, *, tls_optional: bool = False) -
             raise ConfigurationError(f"{name} requires TLS ({scheme}+tls)")
     if url.user:
         fields |= {"username": url.user, "password": url.password}
-    hosts = () if url.path else reachable((each.host, each.port) for each in found)
+    hosts = () if url.path else reachable((address.host, address.port) for address in urls)
     return {**fields, "hosts": hosts}
 
 
@@ -129,11 +129,11 @@ def parse_single(url: str, scheme: str, known: Known) -> dict[str, Any]:
 
 def reachable(hosts: Iterable[tuple[str, int]]) -> Hosts:
     """Return the hosts. Raises ConfigurationError if a client cannot connect to a port."""
-    found = tuple(hosts)
-    for _, port in found:
+    addresses = tuple(hosts)
+    for _, port in addresses:
         if not 0 < port < 65_536:
             raise ConfigurationError(f"nothing can be reached at port {port}: use 1 to 65535")
-    return found
+    return addresses
 
 
 def plain(name: str) -> str:
@@ -144,12 +144,12 @@ def plain(name: str) -> str:
 def read(options: Mapping[str, str], known: Known) -> dict[str, Any]:
     """Return the fields that the options set. `timeout` must be longer than 0."""
     values: dict[str, Any] = {}
-    for name, given in options.items():
+    for name, value in options.items():
         field, reader = known.get(plain(name), ("", text))
         if not field:
             names = dict.fromkeys(field for field, _ in known.values())
             raise ConfigurationError(f"unknown option {name}; {suggestion(name, names)}")
-        values[field] = reader(name, given)
+        values[field] = reader(name, value)
     if values.get("timeout", 1) <= 0:
         raise ConfigurationError("timeout must be longer than 0")
     return values

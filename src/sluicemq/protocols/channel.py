@@ -147,9 +147,9 @@ class Channel(Generic[Frame]):
 
     def release(self) -> list[Frame]:
         """Return the frames that have waited; further ones are processed at once."""
-        held, self.held = self.held, None
+        frames, self.held = self.held, None
         self.held_bytes = 0
-        return held or []
+        return frames or []
 
     def update_reading(self) -> None:
         """Pause or resume reading, as described in the class."""
@@ -256,8 +256,8 @@ class LoginCheck(Generic[Frame]):
     def _checked(self, result: Identity | AccessError) -> None:
         request, self._request = self._request, None
         channel = self._channel
-        late = channel.held is not None
-        held = channel.release()
+        was_holding = channel.held is not None
+        frames = channel.release()
         session = self._session
         if request is None or session is None or channel.closed:
             return
@@ -270,8 +270,8 @@ class LoginCheck(Generic[Frame]):
                 channel.identity = result
                 self.logged_in = True
         session.answer_login(request, result)
-        if late and not channel.closed:
-            session.process_held(held)
+        if was_holding and not channel.closed:
+            session.process_held(frames)
 
     def close_later(self, reason: str) -> None:
         """Close the connection REFUSED_SECONDS from now, because its login is refused."""
@@ -453,9 +453,9 @@ class Publisher(Generic[Request]):
                 self._alarm.set((parked.deadline - now) / 1000, self._give_up)
                 return
             self._withdraw(message)
-            why = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
+            reason = f"{parked.destination.name} has been full for {self._patience / 1000:g} s"
             if self._session is not None:
-                self._session.finish_parked(parked.request, LimitExceeded(why))
+                self._session.finish_parked(parked.request, LimitExceeded(reason))
 
     def _withdraw(self, message: Message) -> None:
         parked = self._parked.pop(message)
@@ -507,18 +507,18 @@ class Unacked(Generic[Token, Entry]):
         """Remove and return the oldest entry of a token; None without any."""
         entry = self.first.pop(token, None)
         if self._later:
-            later = self._later.get(token)
-            if later is not None:
-                self.first[token] = later.pop(0)
-                if not later:
+            entries = self._later.get(token)
+            if entries is not None:
+                self.first[token] = entries.pop(0)
+                if not entries:
                     del self._later[token]
         return entry
 
     def entries(self) -> Iterator[tuple[Token, Entry]]:
         """Yield all entries in the order in which they were added; later ones of a token last."""
         yield from self.first.items()
-        for token, later in self._later.items():
-            for entry in later:
+        for token, entries in self._later.items():
+            for entry in entries:
                 yield token, entry
 
     def trim(self, is_held: Callable[[Entry], bool]) -> None:
@@ -528,9 +528,9 @@ class Unacked(Generic[Token, Entry]):
 
     def keep(self, is_held: Callable[[Entry], bool]) -> None:
         """Keep only the entries that are held."""
-        kept = [item for item in self.entries() if is_held(item[1])]
+        entries = [item for item in self.entries() if is_held(item[1])]
         self.clear()
-        for token, entry in kept:
+        for token, entry in entries:
             if self.first.setdefault(token, entry) is not entry:
                 self.add_again(token, entry)
         self._trim_at = 2 * len(self.first) + _SPARE

@@ -179,12 +179,12 @@ class _Class:
         made: type,
     ) -> None:
         self.name = name.encode()
-        described = [
+        descriptions = [
             pack(f">cH{len(field)}s", code.encode(), len(field), field.encode())
             for field, code in fields.items()
         ]
         end = bytes((_END, _NULL)) if parent is None else bytes((_END,))
-        self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *described, end))
+        self.tail = b"".join((pack(">QBH", uid, flags, len(fields)), *descriptions, end))
         self.parent = parent
         self.data = data
         self.made = made
@@ -333,10 +333,10 @@ class _Reader:
         return value
 
     def _referred(self) -> object:
-        place = self._take(_u32) - _FIRST_HANDLE
-        if not 0 <= place < len(self._handles) or self._handles[place] is None:
+        index = self._take(_u32) - _FIRST_HANDLE
+        if not 0 <= index < len(self._handles) or self._handles[index] is None:
             raise SerialError("a stream refers to an object that does not exist")
-        return self._handles[place]
+        return self._handles[index]
 
     def _again(self, depth: int) -> Value:
         value = self._referred()
@@ -362,43 +362,45 @@ class _Reader:
         code = self._data[self._position]
         self._position += 1
         if code == _REFERENCE:
-            known = self._referred()
-            if not isinstance(known, _Class):
+            value = self._referred()
+            if not isinstance(value, _Class):
                 raise SerialError("a stream refers to a value where a class should be")
-            return known
+            return value
         if code != _CLASS:
             raise SerialError(f"there is {code:#x} where a class should begin")
         name = self._bytes(self._take(_u16))
-        described = _CLASSES.get(name)
-        if described is None or (inner and described.parent is not None):
+        java_class = _CLASSES.get(name)
+        if java_class is None or (inner and java_class.parent is not None):
             text = name[:64].decode("utf-8", "replace")
             raise SerialError(f"objects of the class {text!r} are not read")
-        place = len(self._handles)
+        index = len(self._handles)
         self._keep(None)
-        as_java = self._bytes(len(described.tail)) == described.tail
-        if as_java and described.parent is not None:
-            as_java = self._class(inner=True) is described.parent
+        as_java = self._bytes(len(java_class.tail)) == java_class.tail
+        if as_java and java_class.parent is not None:
+            as_java = self._class(inner=True) is java_class.parent
         if not as_java:
-            raise SerialError(f"a stream describes {described.name.decode()} differently from Java")
-        self._handles[place] = described
-        return described
+            raise SerialError(
+                f"a stream describes {java_class.name.decode()} differently from Java"
+            )
+        self._handles[index] = java_class
+        return java_class
 
     def _object(self, depth: int) -> Value:
-        known = self._class()
-        if known.made is dict:
+        java_class = self._class()
+        if java_class.made is dict:
             if depth == 0:
                 raise SerialError("a stream has a map in an invalid place")
-            place = len(self._handles)
+            index = len(self._handles)
             self._keep(None)
             entries = self._map(depth - 1)
-            self._handles[place] = entries
+            self._handles[index] = entries
             return entries
-        if known not in _BOXES:
-            raise SerialError(f"a stream has an object of the class {known.name.decode()}")
-        raw = self._take(known.data)
-        if known.made is Char:
+        if java_class not in _BOXES:
+            raise SerialError(f"a stream has an object of the class {java_class.name.decode()}")
+        raw = self._take(java_class.data)
+        if java_class.made is Char:
             raw = _UNKNOWN if 0xD800 <= raw <= 0xDFFF else chr(raw)
-        value: Value = known.made(raw)
+        value: Value = java_class.made(raw)
         return self._keep(value)
 
     def _map(self, depth: int) -> dict[str, Value]:
@@ -502,22 +504,22 @@ class _Writer:
         self._begin(b"\x73", box)
         self._parts.append(raw)
 
-    def _begin(self, code: bytes, known: _Class) -> None:
+    def _begin(self, code: bytes, java_class: _Class) -> None:
         """Append the code and the class of an object or array, and assign its handle."""
         self._parts.append(code)
-        self._class(known)
+        self._class(java_class)
         self._handle += 1
 
-    def _class(self, known: _Class) -> None:
-        reference = self._classes.get(known)
+    def _class(self, java_class: _Class) -> None:
+        reference = self._classes.get(java_class)
         if reference is not None:
             self._parts.append(reference)
             return
-        self._classes[known] = b"\x71" + _u32.pack(self._handle)
+        self._classes[java_class] = b"\x71" + _u32.pack(self._handle)
         self._handle += 1
-        self._parts += (b"\x72", _u16.pack(len(known.name)), known.name, known.tail)
-        if known.parent is not None:
-            self._class(known.parent)
+        self._parts += (b"\x72", _u16.pack(len(java_class.name)), java_class.name, java_class.tail)
+        if java_class.parent is not None:
+            self._class(java_class.parent)
 
     def _map(self, entries: dict[object, object], depth: int) -> None:
         append = self._parts.append
@@ -578,9 +580,9 @@ def _plain(value: Value) -> Value:
 def _shortest(value: float) -> float:
     raw = pack(">f", value)
     for digits in range(6, 9):
-        short = float(f"{value:.{digits}g}")
-        if pack(">f", short) == raw:
-            return short
+        rounded = float(f"{value:.{digits}g}")
+        if pack(">f", rounded) == raw:
+            return rounded
     return float(value)
 
 
@@ -592,14 +594,14 @@ def inflate(body: bytes, expected: int | None, limit: int) -> bytes:
 
     Raises FrameTooLarge, and ProtocolError if it is corrupt or has another size.
     """
-    machine = zlib.decompressobj()
+    decompressor = zlib.decompressobj()
     try:
-        plain = machine.decompress(body, limit + 1)
+        plain = decompressor.decompress(body, limit + 1)
     except zlib.error as fault:
         raise ProtocolError(f"a compressed body is broken: {fault}") from None
     if len(plain) > limit:
         raise FrameTooLarge(f"a compressed body has more than {limit} bytes")
-    if not machine.eof:
+    if not decompressor.eof:
         raise ProtocolError("a compressed body ends too early")
     if expected is not None and len(plain) != expected:
         raise ProtocolError(f"a compressed body has {len(plain)} bytes, not {expected}")

@@ -54,13 +54,13 @@ _ROUNDS: Final = 8
 
 def choose(services: list[Service], name: str) -> Service:
     """Return the service of this name. Raises ConnectionLost if there is none."""
-    for each in services:
-        if each.name == name and each.type == "NORMAL":
-            if not 0 < each.port < 65_536:
+    for service in services:
+        if service.name == name and service.type == "NORMAL":
+            if not 0 < service.port < 65_536:
                 raise ConnectionLost(f"the broker's service {name} is paused")
-            return each
-    known = ", ".join(each.name for each in services if each.type == "NORMAL")
-    raise ConnectionLost(f"the broker has no service {name}; it has {known or 'none'}")
+            return service
+    names = ", ".join(service.name for service in services if service.type == "NORMAL")
+    raise ConnectionLost(f"the broker has no service {name}; it has {names or 'none'}")
 
 
 class Requests:
@@ -124,8 +124,8 @@ class Requests:
                 message = await consumer.receive()
                 reply = self._waiting.get(message.correlation_id)
             except ConnectionLost as lost:
-                for waiting in self._waiting.values():
-                    fail(waiting, again(lost))
+                for future in self._waiting.values():
+                    fail(future, again(lost))
                 return
             except (ClientError, ValueError):
                 continue  # the reply cannot be decoded or acknowledged
@@ -313,9 +313,9 @@ class JmqClient(ReconnectingClient[RequestChannel, Target]):
 
         Raises ConnectionLost, RequestTimeout.
         """
-        begun = time.monotonic()
+        start = time.monotonic()
         await (await self.ready()).request(PacketType.PING)
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     async def close(self) -> None:
         """Close all sessions, send GOODBYE and wait for the reply (section 5.5).

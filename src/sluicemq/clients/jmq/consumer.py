@@ -172,8 +172,8 @@ class Consumer(AsyncClient):
             # messages may follow the reply immediately
             self.channel = channel
             self.id = number(packet, "JMQConsumerID")
-            granted = number(packet, "JMQSize")
-            self._size = granted if granted > 0 else self._prefetch
+            size = number(packet, "JMQSize")
+            self._size = size if size > 0 else self._prefetch
             channel.inboxes[self.id] = self.put
             if self._inbox.end is not None:
                 self._delete()
@@ -299,11 +299,11 @@ class Browser:
         inbox = Inbox[Packet]()
         channel.inboxes[identity] = inbox.put
         try:
-            for at in range(0, len(reply.body), size):
+            for position in range(0, len(reply.body), size):
                 answer = await channel.request(
                     PacketType.DELIVER,
                     {"JMQConsumerID": Long(identity)},
-                    reply.body[at : at + size],
+                    reply.body[position : position + size],
                     accepted=(Status.OK, Status.NOT_FOUND),
                 )
                 last = number(answer, "JMQStatus") == Status.NOT_FOUND

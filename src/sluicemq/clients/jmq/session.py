@@ -110,15 +110,18 @@ class XaResource:
             PacketType.RECOVER_TRANSACTION, {"JMQXAFlags": XaFlag.STARTRSCAN}
         )
         body = reply.body
-        return [decode_xid(body[at : at + XID_SIZE]) for at in range(0, len(body), XID_SIZE)]
+        return [
+            decode_xid(body[position : position + XID_SIZE])
+            for position in range(0, len(body), XID_SIZE)
+        ]
 
     async def _ask(
         self, kind: PacketType, xid: Xid, properties: Mapping[str, object] | None = None
     ) -> Packet:
         """Send an XA request: START and END carry only the Xid, others also the transaction id."""
-        known = self._started.get(xid)
-        if known and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
-            properties = {**(properties or {}), "JMQTransactionID": Long(known)}
+        transaction = self._started.get(xid)
+        if transaction and kind not in (PacketType.START_TRANSACTION, PacketType.END_TRANSACTION):
+            properties = {**(properties or {}), "JMQTransactionID": Long(transaction)}
         channel = await self._session.ready()
         return await channel.request(kind, properties, encode_xid(xid))
 
@@ -165,8 +168,8 @@ class Session(SessionState, AsyncClient):
         Raises StatusError (status 403, 404, …), ConnectionLost, RequestTimeout.
         """
         options = ANY.changed(persistent, priority, ttl, delay)
-        where = None if destination is None else named(destination)
-        producer = Producer(self, where, options, self._producers.remove)
+        address = None if destination is None else named(destination)
+        producer = Producer(self, address, options, self._producers.remove)
         channel = await self.ready()
         await producer.begin(channel)
         channel.check()  # reconnects recreate only registered producers
@@ -196,14 +199,14 @@ class Session(SessionState, AsyncClient):
         Raises StatusError (400 for a wrong selector, 403, 404, 409, …), ConnectionLost,
         RequestTimeout, ValueError.
         """
-        where = named(destination)
+        address = named(destination)
         if bool(name) != (durable or shared):
             raise ValueError("a subscription with a name is durable, shared, or both")
-        if name and where.kind is not Kind.TOPIC:
+        if name and address.kind is not Kind.TOPIC:
             raise ValueError("only a topic has subscriptions")
         size = prefetch or self.client.prefetch
         properties: dict[str, object] = {
-            **properties_of(where),
+            **properties_of(address),
             "JMQNoLocal": no_local,
             "JMQReconnect": False,
             "JMQSize": size,
@@ -219,8 +222,8 @@ class Session(SessionState, AsyncClient):
         else:
             properties["JMQShare"] = self.client.target.share_client_id
         # a lost non-persistent message of a non-durable topic subscription is acceptable
-        reliable = durable or where.kind is Kind.QUEUE
-        consumer = Consumer(self, where, properties, size, reliable, self._consumers.remove)
+        reliable = durable or address.kind is Kind.QUEUE
+        consumer = Consumer(self, address, properties, size, reliable, self._consumers.remove)
         channel = await self.ready()
         try:
             await consumer.begin(channel)
@@ -273,14 +276,14 @@ class Session(SessionState, AsyncClient):
 
         Returns and raises as `Producer.send`; ValueError if the request has no reply destination.
         """
-        to = request.reply_to
-        if to is None:
+        destination = request.reply_to
+        if destination is None:
             raise ValueError(f"{request} has no reply destination")
         if self._replier is None:
             self._replier = await self.producer()
         return await self._replier.send(
             body,
-            to=to,
+            to=destination,
             properties=properties,
             correlation_id=request.correlation_id or request.id,
             persistent=persistent,
@@ -317,17 +320,17 @@ class Session(SessionState, AsyncClient):
         session: dict[str, object] = {"JMQSessionID": Long(self.id)}
         try:
             await channel.request(PacketType.STOP, session)
-            unseen = b"".join(consumer.give_back() for consumer in self._consumers)
-            seen = b"".join(self._unsettled)
+            undelivered = b"".join(consumer.give_back() for consumer in self._consumers)
+            delivered = b"".join(self._unsettled)
             self._unsettled.clear()
-            if unseen:
-                channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, unseen)
-            if seen:
+            if undelivered:
+                channel.notify(PacketType.REDELIVER, {"JMQSetRedelivered": False}, undelivered)
+            if delivered:
                 properties: dict[str, object] = {"JMQSetRedelivered": True}
                 if transaction:
                     properties["JMQTransactionID"] = Long(transaction)
                 header = encode_header(transaction_id=transaction)
-                channel.notify(PacketType.REDELIVER, properties, seen, header=header)
+                channel.notify(PacketType.REDELIVER, properties, delivered, header=header)
         finally:
             if channel.lost is None:
                 channel.notify(PacketType.START, session)
@@ -358,8 +361,8 @@ class Session(SessionState, AsyncClient):
             reply = await channel.request(PacketType.COMMIT_TRANSACTION, properties)
             self._unsettled.clear()
             self._touched = False
-            if following := number(reply, "JMQNextTransactionID"):
-                self.transaction = following
+            if transaction := number(reply, "JMQNextTransactionID"):
+                self.transaction = transaction
             else:
                 await self._start(channel)
 
@@ -435,10 +438,10 @@ class Session(SessionState, AsyncClient):
         Raises RequestTimeout; StatusError and ConnectionLost for a message sent without waiting,
         unless the session is transacted.
         """
-        channel, ended = self._channel, self.closed
+        channel, was_closed = self._channel, self.closed
         self.closed = True
         try:
-            if channel is not None and channel.lost is None and not ended:
+            if channel is not None and channel.lost is None and not was_closed:
                 with suppress(ConnectionLost):
                     await self._end(channel)
             if not self.transacted:

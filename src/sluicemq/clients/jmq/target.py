@@ -71,16 +71,16 @@ class Target(urls.Target, frozen=True):
 
 def _parse_addresses(text: str) -> Target:
     """Parse a list of addresses of the same scheme and service."""
-    found: list[Target] = []
-    for item in filter(None, _SPACES.split(text)):
-        address = _ADDRESS.match(item)
-        if address is None:
+    targets: list[Target] = []
+    for part in filter(None, _SPACES.split(text)):
+        match = _ADDRESS.match(part)
+        if match is None:
             raise ConfigurationError(
                 "the URL of a broker is jmq://host:port or mq://host:port/service"
             )
-        scheme, host, service = address.groups()
+        scheme, host, service = match.groups()
         scheme = scheme.lower()
-        found.append(
+        targets.append(
             Target(
                 urls.reachable(parse_hosts(host, DEFAULT_PORT)),
                 service=service or "",
@@ -88,12 +88,12 @@ def _parse_addresses(text: str) -> Target:
                 tls=scheme in ("mqssl", "mq+ssl"),
             )
         )
-    if not found:
+    if not targets:
         raise ConfigurationError("there is no address of a broker")
-    hosts = tuple(host for target in found for host in target.hosts)
-    if any(target != replace(found[0], hosts=target.hosts) for target in found):
+    hosts = tuple(host for target in targets for host in target.hosts)
+    if any(target != replace(targets[0], hosts=target.hosts) for target in targets):
         raise ConfigurationError("addresses that stand for each other differ in their hosts only")
-    return replace(found[0], hosts=hosts)
+    return replace(targets[0], hosts=hosts)
 
 
 _OPTIONS: Final[urls.Known] = {

@@ -348,9 +348,9 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
 
     async def ping(self) -> float:
         """Return the response time in seconds. Raises ConnectionLost, RequestTimeout."""
-        begun = time.monotonic()
+        start = time.monotonic()
         await self._ask(wire.PING)
-        return time.monotonic() - begun
+        return time.monotonic() - start
 
     async def close(self) -> None:
         """Wait for pending responses, send DISCONNECT, and wait until the broker has closed.
@@ -435,9 +435,11 @@ class VibeMQClient(ReconnectingClient[ClientConnection, Target]):
         self, connection: ClientConnection, declared: Declaration, conflict: Conflict
     ) -> None:
         queue, options, _ = declared
-        found = commands.read_info(await self._ask(wire.QUEUE_INFO, queue, connection=connection))
-        if found is not None:
-            if not commands.must_replace(declared._replace(conflict=conflict), found):
+        existing = commands.read_info(
+            await self._ask(wire.QUEUE_INFO, queue, connection=connection)
+        )
+        if existing is not None:
+            if not commands.must_replace(declared._replace(conflict=conflict), existing):
                 return
             await self._ask(wire.DELETE_QUEUE, queue, connection=connection)
         frame = commands.create_queue(self._new_id(), queue, options)

@@ -220,10 +220,12 @@ def read_info(answer: Frame) -> QueueInfo | None:
     if info is None:
         return None
     try:
-        known = {"mode": info["deliveryMode"], "maxQueueSize": info["maxSize"]}
-        known |= {item.key: info[item.key] for item in OPTIONS.values() if item.key in info}
+        values = {"mode": info["deliveryMode"], "maxQueueSize": info["maxSize"]}
+        values |= {
+            option.key: info[option.key] for option in OPTIONS.values() if option.key in info
+        }
         created = info.get("createdAt")
-        written = read_written(msgspec.json.encode(known), {})
+        written = read_written(msgspec.json.encode(values), {})
         return QueueInfo(
             str(info["name"]),
             int(info["messageCount"]),
@@ -259,8 +261,8 @@ def conflicts(declared: WrittenOptions, found: WrittenOptions) -> list[str]:
     if declared.ttl_ticks is not None and (
         found.ttl_ticks is None or declared.ttl_ticks < found.ttl_ticks
     ):
-        lives = "for ever" if found.ttl_ticks is None else f"for {format_span(found.ttl_ticks)}"
-        differences.append(f"its messages live {lives}, not {format_span(declared.ttl_ticks)}")
+        lifetime = "for ever" if found.ttl_ticks is None else f"for {format_span(found.ttl_ticks)}"
+        differences.append(f"its messages live {lifetime}, not {format_span(declared.ttl_ticks)}")
     if found.dead_letter and not declared.dead_letter:
         differences.append("it keeps dead letters, which the declaration does not")
     elif found.dead_letter and declared.dead_letter_queue != found.dead_letter_queue:

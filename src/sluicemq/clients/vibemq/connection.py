@@ -75,12 +75,12 @@ def _parse_pairs(text: str) -> Target:
 
 
 def _algorithms(name: str, text: str) -> tuple[Compression, ...]:
-    known = {how.name.lower(): how for how in Compression}
+    algorithms = {algorithm.name.lower(): algorithm for algorithm in Compression}
     words = list(filter(None, (word.strip().lower() for word in text.split(","))))
     for word in words:
-        if word not in known:
-            raise ConfigurationError(f"{name}: {word!r} is not one of {', '.join(known)}")
-    return tuple(known[word] for word in words if known[word] is not Compression.NONE)
+        if word not in algorithms:
+            raise ConfigurationError(f"{name}: {word!r} is not one of {', '.join(algorithms)}")
+    return tuple(algorithms[word] for word in words if algorithms[word] is not Compression.NONE)
 
 
 _OPTIONS: Final[urls.Known] = {
@@ -154,10 +154,10 @@ class ClientConnection(RequestTransport[Frame, Frame]):
 
         Large frames are compressed in another thread. Raises ValueError if it is too long.
         """
-        how, threshold = self.compression, self._threshold
-        if len(data) <= LARGE or how is Compression.NONE:
-            return commands.packed(data, how, threshold)
-        return await asyncio.to_thread(commands.packed, data, how, threshold)
+        compression, threshold = self.compression, self._threshold
+        if len(data) <= LARGE or compression is Compression.NONE:
+            return commands.packed(data, compression, threshold)
+        return await asyncio.to_thread(commands.packed, data, compression, threshold)
 
     def expect(self, identity: Hashable, receive: Receiver[Frame]) -> None:
         """Register a request, and read its response in any case."""

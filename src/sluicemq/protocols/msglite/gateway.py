@@ -228,9 +228,9 @@ class GatewaySession:
         self._owned.append(destination)
         return destination
 
-    def _message(self, to: Destination, body: bytes, reply: bytes = b"") -> Message:
+    def _message(self, destination: Destination, body: bytes, reply: bytes = b"") -> Message:
         now = self._broker.clock.wall
-        return to_message(to.address, body, TIMEOUT, reply, Durability.NONE, now)
+        return to_message(destination.address, body, TIMEOUT, reply, Durability.NONE, now)
 
     # --- the response ------------------------------------------------------------------------
 

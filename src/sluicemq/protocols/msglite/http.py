@@ -281,7 +281,7 @@ def encode_head(status: str, headers: list[str]) -> bytes:
         raw = name.encode("utf-8", "replace")
         if not raw or not _TOKEN.issuperset(raw):
             raise ProtocolError("a header's name is not a token")
-        if any(c < " " and c != "\t" for c in value):
+        if any(character < " " and character != "\t" for character in value):
             # a line break would let one header become two
             raise ProtocolError("a header's value has control characters")
         canonical = _canonical(raw).decode()

@@ -268,8 +268,8 @@ class MsgliteSession:
         if not stopping:
             self._refuse(reason)
         else:
-            messages = any(frame[0] in (MESSAGE, QUERY) for frame in self._pending)
-            self._close(reason, lost=messages or self._holds & PARKED != 0)
+            has_messages = any(frame[0] in (MESSAGE, QUERY) for frame in self._pending)
+            self._close(reason, lost=has_messages or self._holds & PARKED != 0)
 
     def session_info(self) -> SessionInfo:
         """Return the session info. msglite clients have no client id."""

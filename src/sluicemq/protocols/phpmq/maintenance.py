@@ -192,12 +192,12 @@ class MaintenanceSession(NoConsumers):
         if response:
             self._write(response + screen.PROMPT)
 
-    def _carry_out(self, word: str, argument: str, line: str) -> str:
+    def _carry_out(self, command: str, argument: str, line: str) -> str:
         """Carry out a command.
 
         Return its response; "" if that is a page, or is written later. Raises AccessDenied.
         """
-        match word, argument:
+        match command, argument:
             case "quit" | "exit", _:
                 self._close("")
             case ("monitor", _) | ("show", ""):
@@ -337,8 +337,8 @@ def _matches(name: str, parts: Iterable[str]) -> bool:
     unbounded.
     """
     for part in parts:
-        _, found, name = name.partition(part)
-        if not found:
+        _, separator, name = name.partition(part)
+        if not separator:
             return False
     return True
 

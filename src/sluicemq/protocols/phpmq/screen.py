@@ -142,8 +142,8 @@ def search_result(pattern: str, queues: Sequence[QueueFigures]) -> str:
     if not queues:
         return f'No queues found matching: "{text}"\n'
     lines = [
-        f" * {printable(q.name)} (Messages: {q.messages}, Size: {size_text(q.size)})"
-        for q in queues
+        f" * {printable(queue.name)} (Messages: {queue.messages}, Size: {size_text(queue.size)})"
+        for queue in queues
     ]
     return "\n".join((f'Found {len(queues)} queues matching "{text}":', *lines, ""))
 
@@ -166,9 +166,9 @@ def monitor(
         "",
         f" {'Queue':<{_NAME_COLUMNS}} {'Messages':>11} {'Size':>9}",
     ]
-    most = max((queue.messages for queue in longest), default=0)
+    maximum = max((queue.messages for queue in longest), default=0)
     for queue in longest:
-        bar = "█" * max(1, round(queue.messages * _BAR_COLUMNS / max(1, most)))
+        bar = "█" * max(1, round(queue.messages * _BAR_COLUMNS / max(1, maximum)))
         lines.append(
             f" {_fit(queue.name)} {queue.messages:>11} {size_text(queue.size):>9} "
             f"\x1b[32m{bar}\x1b[39m"
@@ -214,7 +214,7 @@ def _fit(name: str) -> str:
     return f"{text:<{_NAME_COLUMNS}}"
 
 
-def _page(lines: list[str], hidden: int, what: str) -> str:
+def _page(lines: list[str], hidden: int, unit: str) -> str:
     if hidden > 0:
-        lines.append(f" … and {hidden} more {what}")
+        lines.append(f" … and {hidden} more {unit}")
     return "\n".join((*lines, "", "Enter q to stop.", ""))

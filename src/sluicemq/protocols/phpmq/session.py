@@ -183,8 +183,8 @@ class PhpmqSession:
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input, including sends that wait for room or disk space."""
-        waiting = self._waiting_bytes + self._publisher.parked_bytes
-        return self._decoder.buffered + self._channel.held_bytes + waiting
+        waiting_bytes = self._waiting_bytes + self._publisher.parked_bytes
+        return self._decoder.buffered + self._channel.held_bytes + waiting_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -258,7 +258,7 @@ class PhpmqSession:
         destinations = self._destinations
         waiting = self._waiting
         now = broker.clock.wall
-        sent = 0
+        published = 0
         try:
             for index, (kind, queue, content, message_id, number) in enumerate(frames):
                 if kind == SEND:
@@ -275,7 +275,7 @@ class PhpmqSession:
                     )
                     if correlation:
                         message.correlation_id = correlation
-                    sent += 1
+                    published += 1
                     if waiting:
                         self._wait_for_space(destination, message)
                         continue
@@ -306,7 +306,7 @@ class PhpmqSession:
             self._close(str(error))
             return True
         finally:
-            self._channel.traffic.published += sent
+            self._channel.traffic.published += published
         if waiting:
             return False
         if self._decoder.error is not None:

@@ -185,16 +185,16 @@ class Decoder(FrameDecoder[Frame]):
                         continue
                 else:
                     body = name_end + _PACKET_HEADER_SIZE
-                    known = headers.get(data[name_end:body])
-                    if known is not None and known[0] == CONTENT and known[1] <= body_limit:
-                        identity = end = body + known[1]
+                    header = headers.get(data[name_end:body])
+                    if header is not None and header[0] == CONTENT and header[1] <= body_limit:
+                        identity = end = body + header[1]
                         if kind == DISPATCH:
                             packets -= 1
                             identity += _PACKET_HEADER_SIZE
                             end = identity + 32 if starts(_FULL_ID, end) else size + 1
                         if (end <= size) if packets == 2 else starts(_FOR_EVER, end):
                             queue = data[position + _LEAD_SIZE : name_end]
-                            content = data[body : body + known[1]]
+                            content = data[body : body + header[1]]
                             number = -1 if packets == 2 and kind == SEND else 0
                             append((kind, queue, content, data[identity:end], number))
                             position = end if packets == 2 else end + len(_FOR_EVER)
@@ -215,11 +215,13 @@ class Decoder(FrameDecoder[Frame]):
                 self._shape(data[start:position])
             if size < position + 2:
                 return self._wait(_HEADER_SIZE if size < position else _HEADER_SIZE + 2)
-            after = data[position : position + 2]
-            self.newline = b"\n" if after[:1] == b"\n" else b"\r\n" if after == b"\r\n" else b""
+            next_bytes = data[position : position + 2]
+            self.newline = (
+                b"\n" if next_bytes[:1] == b"\n" else b"\r\n" if next_bytes == b"\r\n" else b""
+            )
             self._undecided = False
-        lines = self.newline != b""
-        if lines and data[start] in b"\r\n":
+        in_line_form = self.newline != b""
+        if in_line_form and data[start] in b"\r\n":
             return start + 1  # blank lines between the messages
         if size < position:
             return self._wait(_HEADER_SIZE)
@@ -227,15 +229,17 @@ class Decoder(FrameDecoder[Frame]):
         limits = self._content_limits
         contents: list[bytes | None] = [None] * 6
         order: list[int] = []
-        if lines and (position := _after_newline(data, position)) < 0:
+        if in_line_form and (position := _after_newline(data, position)) < 0:
             return self._wait(size - start + 1)
         for _ in expected:
             end = position + _PACKET_HEADER_SIZE
             if end > size:
                 return self._wait(end - start)
             packet_header = data[position:end]
-            known = _packet_headers.get(packet_header)
-            packet, length = known if known is not None else _parse_packet_header(packet_header)
+            parsed_header = _packet_headers.get(packet_header)
+            packet, length = (
+                parsed_header if parsed_header is not None else _parse_packet_header(packet_header)
+            )
             if packet not in expected:
                 raise ProtocolError(
                     f"packet {packet:02d} is not allowed in message type {kind:03d}"
@@ -246,14 +250,14 @@ class Decoder(FrameDecoder[Frame]):
                 raise FrameTooLarge(
                     f"packet {packet:02d} announces {length} bytes, the limit is {limits[packet]}"
                 )
-            if lines and (end := _after_newline(data, end)) < 0:
+            if in_line_form and (end := _after_newline(data, end)) < 0:
                 return self._wait(size - start + 1)
             position = end + length
             if position > size:
                 return self._wait(position - start)
             contents[packet] = data[end:position]
             order.append(packet)
-            if lines and (position := _after_newline(data, position)) < 0:
+            if in_line_form and (position := _after_newline(data, position)) < 0:
                 return self._wait(size - start + 1)
         queue = contents[QUEUE_NAME] or b""
         if not queue:
@@ -266,7 +270,7 @@ class Decoder(FrameDecoder[Frame]):
             number = _parse_number(contents[TIME_TO_LIVE], "time to live")
         identity = contents[MESSAGE_ID] or b""
         frames.append((kind, queue, contents[CONTENT] or b"", identity, number))
-        if not lines and order[0] == QUEUE_NAME and kind in (SEND, DISPATCH, ACKNOWLEDGE):
+        if not in_line_form and order[0] == QUEUE_NAME and kind in (SEND, DISPATCH, ACKNOWLEDGE):
             if len(self._leads) >= _MOST_LEADS:
                 self._leads.clear()
             lead = data[start : start + _LEAD_SIZE]
@@ -313,11 +317,11 @@ def _parse_packet_header(header: bytes) -> tuple[int, int]:
     packet = int(header[1:3])
     if not QUEUE_NAME <= packet <= TIME_TO_LIVE:
         raise ProtocolError(f"unknown packet type {packet:02d}")
-    known = packet, int(header[3:])
+    parsed_header = packet, int(header[3:])
     if len(_packet_headers) >= _CACHED_HEADERS:
         _packet_headers.clear()
-    _packet_headers[header] = known
-    return known
+    _packet_headers[header] = parsed_header
+    return parsed_header
 
 
 def _parse_number(digits: bytes | None, name: str) -> int:

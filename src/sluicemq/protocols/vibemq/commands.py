@@ -136,9 +136,9 @@ def delete_queue(connection: VibemqConnection, frame: Frame) -> None:
     broker = connection.broker
     destination = queues.find(broker, frame.queue)
     if destination is not None:
-        why = _foreign(broker, destination, connection.channel.identity)
-        if why and not connection.options.foreign_delete:
-            raise RejectedRequest("FORBIDDEN", why)
+        reason = _foreign(broker, destination, connection.channel.identity)
+        if reason and not connection.options.foreign_delete:
+            raise RejectedRequest("FORBIDDEN", reason)
         broker.remove(destination, force=True)
     connection.send(Frame(DELETE_QUEUE, frame.id, frame.queue))
 
@@ -149,12 +149,12 @@ def _foreign(broker: Broker, destination: Destination, identity: Identity) -> st
     The text names another queue only if the user may see it.
     """
     name = destination.name
-    if how := _CREATORS.get(destination.provenance.created_by):
-        return f"queue {name} {how}; VibeMQ clients cannot delete it"
+    if creation := _CREATORS.get(destination.provenance.created_by):
+        return f"queue {name} {creation}; VibeMQ clients cannot delete it"
     source = broker.destinations.dead_letters_of(destination)
     if source is not None:
-        of = source.name if identity.sees(source.name) else "another queue"
-        return f"queue {name} is the dead-letter queue of {of}; delete that one first"
+        source_name = source.name if identity.sees(source.name) else "another queue"
+        return f"queue {name} is the dead-letter queue of {source_name}; delete that one first"
     for subscription in (destination.queue, *destination.subscriptions.values()):
         idle = subscription.durable and subscription is not destination.queue
         sinks = [consumer.sink for consumer in subscription.consumers]
@@ -179,8 +179,8 @@ def queue_info(connection: VibemqConnection, frame: Frame) -> None:
 
 def list_queues(connection: VibemqConnection, frame: Frame) -> None:
     """Answer with the names of the queues that the user may see."""
-    seen = filter(connection.channel.identity.sees, queues.names(connection.broker))
-    connection.send(Frame(LIST_QUEUES, frame.id, payload=msgspec.json.encode(list(seen))))
+    visible_names = filter(connection.channel.identity.sees, queues.names(connection.broker))
+    connection.send(Frame(LIST_QUEUES, frame.id, payload=msgspec.json.encode(list(visible_names))))
 
 
 # --- users ---------------------------------------------------------------------------------------
@@ -259,7 +259,9 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
     if not identity.superuser and name != identity.name:
         raise _denied(connection, kind, _OWN[kind])
     if kind == GET_USER_PERMISSIONS:
-        _answer(connection, frame, [_permission(item) for item in database.rights(name)])
+        _answer(
+            connection, frame, [_permission(permission) for permission in database.rights(name)]
+        )
     elif kind == CREATE_USER:
         # 1 to 64 letters, digits, `-`, `_` and `.`
         if len(name) <= MAX_USER and is_queue_name(name):
@@ -274,8 +276,8 @@ def administer(connection: VibemqConnection, frame: Frame) -> None:
         else:
             access.change(ready(records.remove_user, name), done)
     elif kind == CHANGE_PASSWORD:
-        changed = UserRequest(password=request.new_password or "")
-        access.change(prepare_user(name, changed, users.hash, users.now(), new=False), done)
+        change = UserRequest(password=request.new_password or "")
+        access.change(prepare_user(name, change, users.hash, users.now(), new=False), done)
     elif kind == GRANT_PERMISSION:
         _grant(request, access, users, response, done)
     else:
@@ -295,20 +297,20 @@ def _read_request(frame: Frame) -> CommandPayload:
     try:
         request = _read(frame.payload)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        why = f"the payload cannot be read: {error}"
-        raise RejectedRequest("INVALID_PAYLOAD", why) from None
-    given = {
+        reason = f"the payload cannot be read: {error}"
+        raise RejectedRequest("INVALID_PAYLOAD", reason) from None
+    values = {
         "username": (request.username or "").strip(),
         "password": request.password,
         "newPassword": request.new_password,
         "queuePattern": (request.queue_pattern or "").strip(),
         "operations": request.operations,
     }
-    if not all(given[field] for field in fields):
+    if not all(values[field] for field in fields):
         *others, last = fields
         comma = "," if len(others) > 1 else ""
-        listed = f"{', '.join(others)}{comma} and {last} are" if others else f"{last} is"
-        raise RejectedRequest("INVALID_PAYLOAD", f"{listed} required.")
+        subject = f"{', '.join(others)}{comma} and {last} are" if others else f"{last} is"
+        raise RejectedRequest("INVALID_PAYLOAD", f"{subject} required.")
     return request
 
 
@@ -332,8 +334,10 @@ def _grant(
 ) -> None:
     name, pattern = request.username or "", request.queue_pattern or ""
     # unknown operations are skipped, as long as a known one is left
-    found = map(_read_operation, filter(None, request.operations or ()))
-    operations = list(dict.fromkeys(operation for operation in found if operation is not None))
+    parsed_operations = map(_read_operation, filter(None, request.operations or ()))
+    operations = list(
+        dict.fromkeys(operation for operation in parsed_operations if operation is not None)
+    )
     if not operations and name not in users.database.users:
         done(UserNotFound(name))
     elif not operations:
@@ -371,10 +375,10 @@ def _answer(connection: VibemqConnection, frame: Frame, value: object) -> None:
     connection.send(Frame(frame.type, frame.id, payload=msgspec.json.encode(value)))
 
 
-def _denied(connection: VibemqConnection, kind: int, why: str) -> RejectedRequest:
+def _denied(connection: VibemqConnection, kind: int, reason: str) -> RejectedRequest:
     """Write to the audit log that the user may not use a command, and return the error."""
     connection.channel.deny(f"command {kind}")
-    return RejectedRequest("NOT_AUTHORIZED", why)
+    return RejectedRequest("NOT_AUTHORIZED", reason)
 
 
 def _permission(permission: Permission) -> dict[str, object]:

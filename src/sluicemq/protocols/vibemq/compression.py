@@ -46,14 +46,16 @@ def negotiate(offered: str, supported: Collection[Compression] = SUPPORTED) -> C
     `offered` is the header `supported-compression`: names in descending preference, separated by
     commas. Letter case is ignored, and unknown names are skipped.
     """
-    by_name = {how.name.lower(): how for how in supported}
-    found = (by_name.get(name.strip().lower()) for name in offered.split(","))
-    return next(filter(None, found), Compression.NONE)
+    by_name = {algorithm.name.lower(): algorithm for algorithm in supported}
+    algorithms = (by_name.get(name.strip().lower()) for name in offered.split(","))
+    return next(filter(None, algorithms), Compression.NONE)
 
 
 def names(algorithms: Collection[Compression]) -> str:
     """Return the algorithms as a header lists them."""
-    return ",".join(how.name.lower() for how in algorithms if how is not Compression.NONE)
+    return ",".join(
+        algorithm.name.lower() for algorithm in algorithms if algorithm is not Compression.NONE
+    )
 
 
 _COMPRESSORS: Final[dict[Compression, tuple[Callable[[bytes], bytes], ...]]] = {

@@ -210,8 +210,8 @@ class VibemqConnection:
         """Answer the request of that id with an error, one of `ANSWERED`."""
         codes = (code for kind, code in _ERROR_CODES if isinstance(error, kind))
         code = error.code if isinstance(error, RejectedRequest) else next(codes, "SERVER_ERROR")
-        why = "Access denied." if isinstance(error, AccessDenied) else str(error)
-        self.refuse(identity, code, why)
+        reason = "Access denied." if isinstance(error, AccessDenied) else str(error)
+        self.refuse(identity, code, reason)
 
     # --- permissions -------------------------------------------------------------------------
 
@@ -297,8 +297,8 @@ def check_queue_name(frame: Frame) -> None:
     """Raise RejectedRequest or ProtocolError unless the frame has a valid queue name."""
     name = frame.queue
     if not name:
-        why = f"Queue name is required for {_NEEDS_QUEUE[frame.type]}."
-        raise RejectedRequest("INVALID_QUEUE", why)
+        reason = f"Queue name is required for {_NEEDS_QUEUE[frame.type]}."
+        raise RejectedRequest("INVALID_QUEUE", reason)
     if is_queue_name(name):
         return
     if utf16_units(name) > MAX_QUEUE_NAME:

@@ -172,8 +172,8 @@ class Subscriber:
             broker.unsubscribe(consumer.subscription)
             return
         broker.release(consumer, unsent, attempted=False)
-        queued = [sequence for sequence in consumer.unacked if sequence not in begun]
-        broker.release(consumer, queued, spared=True)
+        sequences = [sequence for sequence in consumer.unacked if sequence not in begun]
+        broker.release(consumer, sequences, spared=True)
         broker.detach(consumer)
         if self._topic:
             broker.unsubscribe(consumer.subscription)
@@ -225,13 +225,15 @@ class Subscriber:
             self._subscriptions.expect(self._broker.clock.steady + self.timeout)
 
     def _send(
-        self, consumer: Consumer, deliveries: list[Delivery], made: bytes | None = None
+        self, consumer: Consumer, deliveries: list[Delivery], first_frame: bytes | None = None
     ) -> None:
-        """Write the frames of deliveries, up to one that another thread must encode. `made` is the
-        large frame of the first."""
+        """Write the frames of deliveries, up to one that another thread must encode.
+
+        `first_frame` is the large frame of the first.
+        """
         connection = self._connection
         subscriptions = self._subscriptions
-        how = connection.compression
+        compression = connection.compression
         detect_json = connection.options.detect_json
         queue = self._queue
         first = subscriptions.by_token.first
@@ -247,7 +249,7 @@ class Subscriber:
             identity = wire_id(message, prefix)
             raw = identity.encode()
             if delivery.size > LARGE:
-                large, made = made, None
+                large, first_frame = first_frame, None
                 if large is None:
                     large = self._find_large(delivery, raw)
                 if large is None:
@@ -258,7 +260,7 @@ class Subscriber:
             else:
                 attempts = delivery.attempts
                 frame = to_deliver(message, raw, queue, attempts, MAX_BODY, detect_json)
-                if how:
+                if compression:
                     frame = self._compressed(frame, delivery)
             if not 0 < len(frame) <= MAX_BODY + HEADER_SIZE:
                 too_long.append(delivery.sequence)
@@ -274,7 +276,7 @@ class Subscriber:
         connection.channel.traffic.delivered += len(chunks)
         subscriptions.trim()
         if too_long:
-            decline = partial(self._decline, consumer, how, too_long)
+            decline = partial(self._decline, consumer, compression, too_long)
             connection.channel.transport.call_later(0, decline)
 
     def _compressed(self, frame: bytes, delivery: Delivery) -> bytes:
@@ -282,15 +284,17 @@ class Subscriber:
         long."""
         connection = self._connection
         key = self._key(delivery) if self._topic and len(frame) >= _SHARED_BYTES else None
-        found = None if key is None else connection.large.find(key)
-        if found is None:
+        compressed_frame = None if key is None else connection.large.find(key)
+        if compressed_frame is None:
             try:
-                found = compressed(frame, connection.compression, connection.options.threshold)
+                compressed_frame = compressed(
+                    frame, connection.compression, connection.options.threshold
+                )
             except FrameTooLarge:
-                found = b""
+                compressed_frame = b""
             if key is not None:
-                connection.large.keep(key, found)
-        return found
+                connection.large.keep(key, compressed_frame)
+        return compressed_frame
 
     def _key(self, delivery: Delivery) -> LargeKey:
         connection = self._connection
@@ -311,9 +315,9 @@ class Subscriber:
         message = delivery.message
         assert message is not None
         key = self._key(delivery)
-        found = connection.large.find(key)
-        if found is not None:
-            return found
+        frame = connection.large.find(key)
+        if frame is not None:
+            return frame
         encode = partial(encode_large, message, identity, key, connection.options.threshold)
         if (
             not connection.compression
@@ -338,9 +342,13 @@ class Subscriber:
         consumer = self.consumer
         assert consumer is not None  # its end cancels the timer
         unacked = consumer.unacked
-        behind, self._behind = self._behind, []
-        left = [item for item in behind if unacked.get(item.sequence) is item]
-        self._send(consumer, left, frame if left and self._key(left[0]) == key else None)
+        deliveries, self._behind = self._behind, []
+        remaining = [
+            delivery for delivery in deliveries if unacked.get(delivery.sequence) is delivery
+        ]
+        self._send(
+            consumer, remaining, frame if remaining and self._key(remaining[0]) == key else None
+        )
         if not self._behind:
             self.pauses.resume(_ENCODING)
 
@@ -348,14 +356,14 @@ class Subscriber:
         """Drop the deliveries that are not sent yet and return their sequences."""
         self._awaited = None
         self._timer.cancel()
-        behind, self._behind = self._behind, []
-        return [delivery.sequence for delivery in behind]
+        deliveries, self._behind = self._behind, []
+        return [delivery.sequence for delivery in deliveries]
 
-    def _decline(self, consumer: Consumer, how: Compression, sequences: list[int]) -> None:
+    def _decline(self, consumer: Consumer, compression: Compression, sequences: list[int]) -> None:
         """Decline messages that this client cannot read."""
         if consumer is self.consumer:
-            how_named = how.name.lower() if how else "no compression"
-            kind = f"VibeMQ with {how_named}"
+            name = compression.name.lower() if compression else "no compression"
+            kind = f"VibeMQ with {name}"
             self._broker.decline(consumer, sequences, kind, "TooLargeForVibeMQ")
             self.measure()
 
@@ -393,15 +401,17 @@ class Subscriber:
         if consumer is None:
             return
         broker = self._broker
-        delayed = consumer.subscription.destination.settings.retry_delay
-        if delayed or self._connection.channel.congested or self._has_rivals(consumer):
+        delay = consumer.subscription.destination.settings.retry_delay
+        if delay or self._connection.channel.congested or self._has_rivals(consumer):
             broker.time_out(consumer, sequences)
         else:
-            again = broker.again(consumer, sequences, attempted=True)
-            unacked = {delivery.sequence for delivery in again}
-            self._subscriptions.give_up(s for s in sequences if s not in unacked)
-            if again:
-                self.deliver(consumer, again)
+            deliveries = broker.again(consumer, sequences, attempted=True)
+            unacked = {delivery.sequence for delivery in deliveries}
+            self._subscriptions.give_up(
+                sequence for sequence in sequences if sequence not in unacked
+            )
+            if deliveries:
+                self.deliver(consumer, deliveries)
 
     def narrow(self) -> None:
         """Reduce a silent client's window to one message.
@@ -428,10 +438,10 @@ class Subscriber:
         consumer = self.consumer
         if consumer is None or not self.timeout:
             return
-        missing = self._connection.options.window - taken_back
-        missing -= len(consumer.unacked) + consumer.window.credit
-        if missing > 0:
-            self._broker.grant(consumer.window, missing)
+        credit = self._connection.options.window - taken_back
+        credit -= len(consumer.unacked) + consumer.window.credit
+        if credit > 0:
+            self._broker.grant(consumer.window, credit)
 
     def _has_rivals(self, consumer: Consumer) -> bool:
         """Return whether another consumer could receive what this one requeues."""
@@ -526,8 +536,8 @@ class Subscriptions:
 
     def flushed(self) -> None:
         """Acknowledge the sent deliveries of queues without acknowledgements."""
-        sent = self.sent.acknowledge()
-        for consumer in {consumer for consumer, _ in sent}:
+        deliveries = self.sent.acknowledge()
+        for consumer in {consumer for consumer, _ in deliveries}:
             subscriber = self.mine.get(consumer)
             if subscriber is not None:
                 subscriber.measure()
@@ -562,53 +572,61 @@ class Subscriptions:
         self.heard = self.connection.broker.clock.steady
         if self.copies is None:
             return
-        done = self._answer(self.copies, identity)
+        subscribers = self._answer(self.copies, identity)
         if self.silent:
             self.silent = False
-            done.update(self.mine.values())
-        taken_back = Counter(copy.subscriber for copy in self.copies if not copy.unacked)
+            subscribers.update(self.mine.values())
+        requeued_counts = Counter(copy.subscriber for copy in self.copies if not copy.unacked)
         sequences = {copy.delivery.sequence for copy in self.copies}
-        if not taken_back and len(sequences) == len(self.copies):
+        if not requeued_counts and len(sequences) == len(self.copies):
             self.copies = None
-        for subscriber in done:
-            subscriber.widen(taken_back[subscriber])
+        for subscriber in subscribers:
+            subscriber.widen(requeued_counts[subscriber])
 
     def _answer(self, copies: list[Copy], identity: str) -> set[Subscriber]:
         """Remove the copies that the client has handled. Returns their subscribers."""
-        done: set[Subscriber] = set()
-        index = next((n for n, copy in enumerate(copies) if copy.identity == identity), -1)
+        subscribers: set[Subscriber] = set()
+        index = next(
+            (position for position, copy in enumerate(copies) if copy.identity == identity), -1
+        )
         if index < 0:
-            return done
-        answered = copies[index]
-        consumer = answered.subscriber.consumer
-        if not answered.unacked and consumer is not None:
+            return subscribers
+        answered_copy = copies[index]
+        consumer = answered_copy.subscriber.consumer
+        if not answered_copy.unacked and consumer is not None:
             # the message was requeued before
-            sequence = answered.delivery.sequence
+            sequence = answered_copy.delivery.sequence
             self.connection.broker.settle_any(consumer.subscription, sequence)
-        behind = copies[index + 1 :]
-        later = {copy.delivery.sequence for copy in behind}
-        kept: list[Copy] = []
+        later_copies = copies[index + 1 :]
+        later_sequences = {copy.delivery.sequence for copy in later_copies}
+        remaining: list[Copy] = []
         for copy in copies[: index + 1]:
-            if copy is not answered and copy.unacked and copy.delivery.sequence not in later:
+            if (
+                copy is not answered_copy
+                and copy.unacked
+                and copy.delivery.sequence not in later_sequences
+            ):
                 copy.passed = True
-                kept.append(copy)
+                remaining.append(copy)
             else:
-                done.add(copy.subscriber)
-        copies[:] = kept + behind
-        return done
+                subscribers.add(copy.subscriber)
+        copies[:] = remaining + later_copies
+        return subscribers
 
     def give_up(self, sequences: Iterable[int]) -> None:
         """Stop tracking messages that have ended after their last attempt."""
         if self.copies is not None:
-            ended = set(sequences)
-            self.copies = [c for c in self.copies if c.delivery.sequence not in ended]
+            ended_sequences = set(sequences)
+            self.copies = [
+                copy for copy in self.copies if copy.delivery.sequence not in ended_sequences
+            ]
 
     def begun(self) -> set[int]:
         """Return the sequences of unacked messages that the client may have begun."""
-        sent = self._sent()
-        current = _current(sent)
-        begun = (copy for copy in sent if copy.passed or copy is current)
-        return {copy.delivery.sequence for copy in begun if copy.unacked}
+        copies = self._sent()
+        current = _current(copies)
+        begun_copies = (copy for copy in copies if copy.passed or copy is current)
+        return {copy.delivery.sequence for copy in begun_copies if copy.unacked}
 
     # --- timeouts ----------------------------------------------------------------------------
 
@@ -626,9 +644,9 @@ class Subscriptions:
             # includes messages that have ended in another way: the client does not know
             subscriber = by_subscription.get(delivery.subscription)
             if subscriber is not None:
-                at = delivery.delivered
-                passed = at < self.passed or subscriber.has_passed(delivery)
-                copies.append(Copy(identity, delivery, subscriber, at, passed))
+                delivered_at = delivery.delivered
+                passed = delivered_at < self.passed or subscriber.has_passed(delivery)
+                copies.append(Copy(identity, delivery, subscriber, delivered_at, passed))
         return copies
 
     def expect(self, due: int) -> None:
@@ -649,25 +667,25 @@ class Subscriptions:
     def _on_alarm(self) -> None:
         """Handle expired timeouts and set the timer for the next one."""
         now = self.connection.broker.clock.steady
-        late: dict[Subscriber, list[int]] = {}
-        sent = self._sent()
-        current = _current(sent)
-        kept: list[Copy] = []
+        expired: dict[Subscriber, list[int]] = {}
+        copies = self._sent()
+        current = _current(copies)
+        remaining: list[Copy] = []
         silent = False
-        for copy in sent:
+        for copy in copies:
             if 0 < self._deadline(copy, current) <= now:
                 unacked = copy.unacked
                 if unacked:
-                    late.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
+                    expired.setdefault(copy.subscriber, []).append(copy.delivery.sequence)
                 if copy is not current:
                     continue
                 silent = True
                 copy.passed = not unacked  # kept, because the client may still acknowledge it
-            kept.append(copy)
-        if late or silent:
-            self.copies = kept[-MOST_COPIES:]
+            remaining.append(copy)
+        if expired or silent:
+            self.copies = remaining[-MOST_COPIES:]
             self.heard = now if silent else self.heard
-            for subscriber, sequences in late.items():
+            for subscriber, sequences in expired.items():
                 subscriber.time_out(sequences)
         if silent:
             self.silent = True
@@ -675,9 +693,9 @@ class Subscriptions:
                 subscriber.narrow()
         for subscriber in list(self.mine.values()):
             subscriber.measure()
-        sent = self._sent()
-        current = _current(sent)
-        deadlines = [self._deadline(copy, current) for copy in sent]
+        copies = self._sent()
+        current = _current(copies)
+        deadlines = [self._deadline(copy, current) for copy in copies]
         if any(deadlines):
             self.expect(min(filter(None, deadlines)))
 

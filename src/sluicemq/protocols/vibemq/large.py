@@ -153,8 +153,8 @@ def read_large(decoder: Decoder, large: Unpacker, size: int) -> Frame | None:
     if frame is None:
         return None
     if frame.type != PUBLISH:
-        why = f"only a Publish may have more than {LARGE} bytes"
-        return Frame(REFUSED, frame.id, error_message=why)
+        reason = f"only a Publish may have more than {LARGE} bytes"
+        return Frame(REFUSED, frame.id, error_message=reason)
     try:
         if frame.payload:
             check_in_chunks(frame.payload)
@@ -186,9 +186,9 @@ def encode_large(message: Message, identity: bytes, key: LargeKey, threshold: in
     frame = partial(
         to_deliver, message, identity, key.queue, key.attempts, detect_json=key.detect_json
     )
-    most = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
+    limit = MAX_BODY if key.compression is Compression.NONE else MAX_UNPACKED
     try:
-        return compressed(frame(limit=most), key.compression, threshold)
+        return compressed(frame(limit=limit), key.compression, threshold)
     except FrameTooLarge:
         # without the additions that a frame at the limit omits
         plain = frame(limit=MAX_BODY)
@@ -243,5 +243,5 @@ class LargeDeliveries:
     def _end(self, key: LargeKey, frame: bytes | Exception) -> None:
         if isinstance(frame, bytes):
             self.keep(key, frame)
-        for built in self._requests.pop(key):
-            built(key, frame)
+        for callback in self._requests.pop(key):
+            callback(key, frame)

@@ -200,7 +200,9 @@ def to_message(address: Address, frame: Frame, durability: Durability, now: int)
     if headers:
         _take_headers(message, headers)
         message.native = (
-            encode_headers({k: v for k, v in headers.items() if k != ATTEMPTS_HEADER})
+            encode_headers(
+                {name: text for name, text in headers.items() if name != ATTEMPTS_HEADER}
+            )
             if ATTEMPTS_HEADER in headers
             else frame.raw_headers or encode_headers(headers)
         )
@@ -263,9 +265,9 @@ def with_headers(message: Message, added: Mapping[str, str]) -> bytes:
 
 def wire_id(message: Message, identity: bytes) -> str:
     """Return the id of a DELIVER. `identity` is `Broker.identity`, 8 bytes."""
-    given = message.message_id
-    if given and (message.origin is _VIBEMQ or is_encodable(given)):
-        return given
+    message_id = message.message_id
+    if message_id and (message.origin is _VIBEMQ or is_encodable(message_id)):
+        return message_id
     return f"{identity.hex()}{message.sequence:016x}"
 
 
@@ -369,11 +371,15 @@ def _dead_letter_headers(message: Message) -> bytes:
     """Return the headers of a VibeMQ dead letter: the publisher's, then those of
     `DEAD_LETTER_HEADERS`."""
     properties = message.properties or {}
-    own = {name: _spelled(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties}
-    own[REASON] = _REASONS.get(own[REASON], own[REASON])
+    broker_headers = {
+        name: _spelled(properties[name]) for name in DEAD_LETTER_HEADERS if name in properties
+    }
+    broker_headers[REASON] = _REASONS.get(broker_headers[REASON], broker_headers[REASON])
     headers = decode_headers(message.native)
-    kept = {name: text for name, text in headers.items() if name not in DEAD_LETTER_HEADERS}
-    return encode_headers(kept | own)
+    publisher_headers = {
+        name: text for name, text in headers.items() if name not in DEAD_LETTER_HEADERS
+    }
+    return encode_headers(publisher_headers | broker_headers)
 
 
 def _spelled(value: Property) -> str:
@@ -440,12 +446,12 @@ def _check_depth(brackets: bytes) -> None:
 
     Brackets that do not match may raise it at a lower depth, too.
     """
-    left = brackets.translate(_SQUARE)
+    remaining = brackets.translate(_SQUARE)
     levels = 0
-    while left and levels < _QUICK_LEVELS:
-        left = left.replace(b"[]", b"")
+    while remaining and levels < _QUICK_LEVELS:
+        remaining = remaining.replace(b"[]", b"")
         levels += 1
-    if levels + max(accumulate(map(_STEPS.__getitem__, left)), default=0) > MAX_DEPTH:
+    if levels + max(accumulate(map(_STEPS.__getitem__, remaining)), default=0) > MAX_DEPTH:
         raise ProtocolError(f"the payload is nested deeper than {MAX_DEPTH}")
 
 
@@ -460,24 +466,24 @@ def check_in_chunks(payload: bytes, size: int = PIECE) -> None:
     size  bytes of a piece, if there is such a comma
     """
     start = position = 0
-    inside = False
+    in_string = False
     """True if `position` is within a string."""
     open_brackets = b""
     while position + size < len(payload):
         data = _without_escapes(payload, position, size)
-        comma = _last_comma(data, inside)
+        comma = _last_comma(data, in_string)
         if comma < 0 or position + comma == start:
             parts = data.split(b'"')
-            brackets = b"".join(parts[inside::2]).translate(None, _NO_BRACKETS)
+            brackets = b"".join(parts[in_string::2]).translate(None, _NO_BRACKETS)
             if max(len(parts), len(brackets)) > _MOST_WITHOUT_COMMA:
                 raise ProtocolError("the payload is not JSON: values without commas")
-            inside ^= len(parts) % 2 == 0
+            in_string ^= len(parts) % 2 == 0
             position += len(data)
             continue
         cut = position + comma
         open_brackets = _check_piece(payload, start, cut, open_brackets)
         start = position = cut
-        inside = False
+        in_string = False
     _check_piece(payload, start, len(payload), open_brackets)
 
 
@@ -492,13 +498,13 @@ def _without_escapes(payload: bytes, position: int, size: int) -> bytes:
     return text.replace(b'\\"', b"__")
 
 
-def _last_comma(text: bytes, inside: bool) -> int:
+def _last_comma(text: bytes, in_string: bool) -> int:
     """Return the index of the last comma outside strings, -1 if there is none."""
     parts = text.split(b'"')
     end = len(text)
     for index in range(len(parts) - 1, -1, -1):
         end -= len(parts[index])
-        if index % 2 == inside and (comma := parts[index].rfind(b",")) >= 0:
+        if index % 2 == in_string and (comma := parts[index].rfind(b",")) >= 0:
             return end + comma
         end -= 1
     return -1
@@ -515,17 +521,17 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> 
         lead = b"".join(b"[" if bracket == 0x5B else b'{"":' for bracket in open_brackets[:-1])
         lead += b"[0" if open_brackets[-1] == 0x5B else b'{"":0'
     brackets = open_brackets + _brackets(piece)
-    left = brackets
+    remaining = brackets
     for _ in range(MAX_DEPTH + 1):
-        before = len(left)
-        left = left.replace(b"[]", b"").replace(b"{}", b"")
-        if len(left) == before:
+        length = len(remaining)
+        remaining = remaining.replace(b"[]", b"").replace(b"{}", b"")
+        if len(remaining) == length:
             break
     if end < len(payload):
         if piece.rstrip(b" \t\r\n").endswith((b"[", b"{")):
             raise ProtocolError("the payload is not JSON: a comma without a value before it")
         # brackets that do not match are left to the check of the syntax
-        tail = b"".join(_CLOSERS.get(bracket, b"") for bracket in reversed(left))
+        tail = b"".join(_CLOSERS.get(bracket, b"") for bracket in reversed(remaining))
     try:
         _check_depth(brackets + tail)
         _check_syntax(lead + piece + tail)
@@ -533,4 +539,4 @@ def _check_piece(payload: bytes, start: int, end: int, open_brackets: bytes) -> 
         if start:
             raise ProtocolError(f"{error}, counted from byte {start - len(lead)}") from None
         raise
-    return left
+    return remaining

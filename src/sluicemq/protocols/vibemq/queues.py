@@ -194,11 +194,11 @@ class WrittenOptions(NamedTuple):
         """
         provenance = destination.provenance
         enforced = QueueOptions.of(destination.settings, topic=destination.topic).written._asdict()
-        odd = dict(provenance.as_written)
+        as_written = dict(provenance.as_written)
         reported = QueueOptions().written._asdict()
         for name, option in OPTIONS.items():
-            if option.setting in odd:
-                reported[name] = odd[option.setting]
+            if option.setting in as_written:
+                reported[name] = as_written[option.setting]
             elif option.setting in provenance.explicit:
                 reported[name] = enforced[name]
         if destination.topic:
@@ -212,20 +212,24 @@ class WrittenOptions(NamedTuple):
         size or number of attempts below 1 becomes 1, a time below 1 ms 1 ms, an unknown mode
         RoundRobin, an unknown strategy DropNewest, and an invalid queue name none.
         """
-        given = {
+        values = {
             option.effective: option.use(value)
             for option, value in zip(OPTIONS.values(), self, strict=True)
             if value is not None
         }
-        return (defaults or QueueOptions())._replace(**given)
+        return (defaults or QueueOptions())._replace(**values)
 
     def provenance(self, created_ticks: int = 0) -> Provenance:
         """Return the provenance to store for a queue that was created with these options."""
-        meant = self.options().written._asdict()
-        given = {name: value for name, value in self._asdict().items() if value is not None}
-        explicit = [OPTIONS[name].setting for name in given]
-        odd = [(OPTIONS[name].setting, given[name]) for name in given if given[name] != meant[name]]
-        return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(odd), created_ticks)
+        effective = self.options().written._asdict()
+        values = {name: value for name, value in self._asdict().items() if value is not None}
+        explicit = [OPTIONS[name].setting for name in values]
+        as_written = [
+            (OPTIONS[name].setting, values[name])
+            for name in values
+            if values[name] != effective[name]
+        ]
+        return Provenance(CreatedBy.VIBEMQ, frozenset(explicit), tuple(as_written), created_ticks)
 
 
 # --- options of CreateQueue ----------------------------------------------------------------------
@@ -243,14 +247,14 @@ def read_written(payload: bytes, headers: Mapping[str, str]) -> WrittenOptions:
         raise ProtocolError(f"the options are not JSON: {error}") from None
     if decoded is not None and not isinstance(decoded, dict):
         raise ProtocolError("the options of a queue must be a JSON object")
-    given: dict[str, object] = {}
+    request_values: dict[str, object] = {}
     for source in (headers, decoded or {}):
-        given |= {key: value for key, value in source.items() if value is not None}
+        request_values |= {key: value for key, value in source.items() if value is not None}
         if source.get("mode") is None and "deliveryMode" in source:
-            given["mode"] = source["deliveryMode"]
+            request_values["mode"] = source["deliveryMode"]
     values: dict[str, Any] = {}
     for name, option in OPTIONS.items():
-        value = given.get(option.key)
+        value = request_values.get(option.key)
         if value is not None:
             values[name] = option.read(value)
             if values[name] is None:
@@ -307,14 +311,14 @@ def _span(value: object) -> int | None:
 
 def read_span(text: str) -> int | None:
     """Return `[-][d.]hh:mm[:ss[.fffffff]]` in ticks of 100 ns, or None if it is no time span."""
-    found = _SPAN.match(text)
-    if found is None:
+    match = _SPAN.match(text)
+    if match is None:
         return None
-    sign, days, hours, minutes, seconds, fraction = found.groups("0")
+    sign, days, hours, minutes, seconds, fraction = match.groups("0")
     if int(hours) > 23 or int(minutes) > 59 or int(seconds) > 59:
         return None
-    whole = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
-    ticks = whole * 1000 * TICKS_PER_MS + int(fraction.ljust(7, "0"))
+    total_seconds = ((int(days) * 24 + int(hours)) * 60 + int(minutes)) * 60 + int(seconds)
+    ticks = total_seconds * 1000 * TICKS_PER_MS + int(fraction.ljust(7, "0"))
     return -ticks if sign == "-" else ticks
 
 
@@ -391,10 +395,10 @@ def find(broker: Broker, name: str) -> Destination | None:
     publish replies to them.
     """
     queue = Address(Kind.QUEUE, name)
-    found = broker.destinations.find(queue) or broker.destinations.find_dead_letter_queue(queue)
-    if found is None or found.temporary:
-        found = broker.destinations.find(Address(Kind.TOPIC, name))
-    return None if found is None or found.temporary else found
+    existing = broker.destinations.find(queue) or broker.destinations.find_dead_letter_queue(queue)
+    if existing is None or existing.temporary:
+        existing = broker.destinations.find(Address(Kind.TOPIC, name))
+    return None if existing is None or existing.temporary else existing
 
 
 def names(broker: Broker) -> list[str]:
@@ -403,9 +407,9 @@ def names(broker: Broker) -> list[str]:
     Temporary destinations are left out.
     """
     by_age = sorted(broker.destinations.values(), key=lambda destination: destination.created)
-    listed = [destination.name for destination in by_age if not destination.temporary]
-    listed += [queue.name for queue in broker.destinations.dead_letter_queues()]
-    return list(filter(is_queue_name, dict.fromkeys(listed)))
+    queue_names = [destination.name for destination in by_age if not destination.temporary]
+    queue_names += [queue.name for queue in broker.destinations.dead_letter_queues()]
+    return list(filter(is_queue_name, dict.fromkeys(queue_names)))
 
 
 _DETERMINED: Final = frozenset(
@@ -435,18 +439,22 @@ class QueueCreation:
     def __init__(self, broker: Broker, listener: WrittenOptions) -> None:
         """`listener` has the listener's options for queues for which a client gives none."""
         self._broker = broker
-        given = broker.settings.given_defaults
-        enforced = QueueOptions.of(DestinationSettings(**given))._asdict()
-        configured = [o.effective for o in OPTIONS.values() if o.setting in given]
+        given_defaults = broker.settings.given_defaults
+        enforced = QueueOptions.of(DestinationSettings(**given_defaults))._asdict()
+        configured = [
+            option.effective for option in OPTIONS.values() if option.setting in given_defaults
+        ]
         defaults = QueueOptions()._replace(**{name: enforced[name] for name in configured})
         self.options = listener.options(defaults)
-        self._explicit = frozenset(given) | listener.provenance().explicit
+        self._explicit = frozenset(given_defaults) | listener.provenance().explicit
         """Names of the settings that the listener or the broker's configuration sets."""
-        self._others = {name: value for name, value in given.items() if name not in _DETERMINED}
+        self._others = {
+            name: value for name, value in given_defaults.items() if name not in _DETERMINED
+        }
         self._idle_timeout: int | None = self._others.pop("idle_timeout", 0)
         self._overflow: Overflow | None = None
         """Overflow policy of the broker's defaults that has no VibeMQ strategy."""
-        if listener.overflow is None and given.get("overflow") is Overflow.DROP_LOWEST:
+        if listener.overflow is None and given_defaults.get("overflow") is Overflow.DROP_LOWEST:
             self._overflow = Overflow.DROP_LOWEST
 
     def settings(self, options: QueueOptions) -> DestinationSettings:
@@ -466,13 +474,13 @@ class QueueCreation:
         destination = find(broker, name)
         if destination is not None:
             return destination
-        where = Address(self.options.kind, name)
+        address = Address(self.options.kind, name)
         settings = replace(self.settings(self.options), idle_timeout=self._idle_timeout)
-        broker.destinations.expect_creation(where, creator)
-        broker.destinations.expect_pair(where, settings, creator)
+        broker.destinations.expect_creation(address, creator)
+        broker.destinations.expect_pair(address, settings, creator)
         provenance = Provenance(CreatedBy.VIBEMQ, self._explicit)
         destination = broker.destinations.resolve(
-            where, creator=creator, settings=settings, provenance=provenance
+            address, creator=creator, settings=settings, provenance=provenance
         )
         # so that the journal records it even without messages
         broker.destinations.number(destination)
@@ -487,13 +495,13 @@ class QueueCreation:
         DestinationConflict.
         """
         options = written.options(self.options)
-        where = Address(options.kind, name)
+        address = Address(options.kind, name)
         settings = self.settings(options)
         provenance = written.provenance()
         provenance = provenance._replace(explicit=provenance.explicit | self._explicit)
-        self._broker.destinations.expect_pair(where, settings, creator)
+        self._broker.destinations.expect_pair(address, settings, creator)
         declared = self._broker.destinations.declare(
-            where, settings, creator=creator, provenance=provenance, created=created
+            address, settings, creator=creator, provenance=provenance, created=created
         )
         return self._with_dead_letters(declared)
 
@@ -549,8 +557,8 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 def _creation_text(destination: Destination) -> str:
     """Return the creation time in ISO 8601, with as many digits as are known."""
-    created = _EPOCH + timedelta(milliseconds=destination.created)
-    text = created.isoformat(timespec="milliseconds").removesuffix("+00:00")
+    creation_time = _EPOCH + timedelta(milliseconds=destination.created)
+    text = creation_time.isoformat(timespec="milliseconds").removesuffix("+00:00")
     ticks = destination.provenance.created_ticks
     return f"{text}{ticks:04}Z" if ticks else f"{text}Z"
 
@@ -580,14 +588,14 @@ def read_creation(text: str) -> tuple[int, int] | None:
     The result is in ms since the epoch and ticks of 100 ns beyond them. It is None if the text is
     not ISO 8601 in UTC or the time is before the epoch.
     """
-    found = _INSTANT.match(text)
-    if found is None:
+    match = _INSTANT.match(text)
+    if match is None:
         return None
     try:
         seconds = (datetime.fromisoformat(text[:19] + "Z") - _EPOCH) // timedelta(seconds=1)
     except ValueError:
         return None
-    fraction = int((found.group(1) or "").ljust(7, "0"))
+    fraction = int((match.group(1) or "").ljust(7, "0"))
     ms, ticks = divmod(fraction, TICKS_PER_MS)
     return (seconds * 1000 + ms, ticks) if seconds > 0 else None
 
@@ -621,8 +629,8 @@ def format_span(ticks: int) -> str:
     minutes, second = divmod(seconds, 60)
     hours, minute = divmod(minutes, 60)
     days, hour = divmod(hours, 24)
-    before = "-" if ticks < 0 else ""
+    prefix = "-" if ticks < 0 else ""
     if days:
-        before += f"{days}."
-    behind = f".{fraction:07}" if fraction else ""
-    return f"{before}{hour:02}:{minute:02}:{second:02}{behind}"
+        prefix += f"{days}."
+    suffix = f".{fraction:07}" if fraction else ""
+    return f"{prefix}{hour:02}:{minute:02}:{second:02}{suffix}"

@@ -138,8 +138,8 @@ class VibemqSession:
         options = options or SessionOptions()
         self._options = options
         self._offload = large.offload
-        strange = min(options.frame, options.login_bytes)
-        self._decoder = Decoder(Limits(frame=strange, compressed=False))
+        login_limit = min(options.frame, options.login_bytes)
+        self._decoder = Decoder(Limits(frame=login_limit, compressed=False))
         name = secrets.token_hex(8)
         self._channel: Channel[Frame] = Channel(
             transport, broker, access, "vibemq", ANONYMOUS, self._has_backlog
@@ -224,8 +224,8 @@ class VibemqSession:
     @property
     def buffered(self) -> int:
         """Bytes of unprocessed input, including messages that wait for room in their queues."""
-        parked = self._connection.publisher.parked_bytes
-        return self._decoder.buffered + self._channel.held_bytes + parked
+        parked_bytes = self._connection.publisher.parked_bytes
+        return self._decoder.buffered + self._channel.held_bytes + parked_bytes
 
     @property
     def incomplete(self) -> bool:
@@ -281,7 +281,9 @@ class VibemqSession:
     def consumers(self) -> list[Consumer]:
         """Return the consumers of all subscriptions that have a queue."""
         subscribers = self._subscriptions.by_name.values()
-        return [item.consumer for item in subscribers if item.consumer is not None]
+        return [
+            subscriber.consumer for subscriber in subscribers if subscriber.consumer is not None
+        ]
 
     # --- frames ------------------------------------------------------------------------------
 
@@ -296,8 +298,8 @@ class VibemqSession:
         for index, frame in enumerate(frames):
             kind = frame[0]
             if not self._login.logged_in and kind != CONNECT and kind != PING:
-                why = "Please send a Connect command first."
-                self._connection.refuse(frame.id, "NOT_AUTHENTICATED", why)
+                reason = "Please send a Connect command first."
+                self._connection.refuse(frame.id, "NOT_AUTHENTICATED", reason)
             elif kind == PUBLISH:
                 publish(frame, checked)
             elif kind == ACK:
@@ -308,8 +310,8 @@ class VibemqSession:
             elif kind == CONNECT:
                 self._connect(frame)
                 if channel.held is not None:
-                    if behind := frames[index + 1 :]:
-                        channel.hold(behind, size)
+                    if later_frames := frames[index + 1 :]:
+                        channel.hold(later_frames, size)
                     break
             elif kind == DISCONNECT:
                 channel.end()
@@ -342,8 +344,8 @@ class VibemqSession:
             elif frame.type == UNSUBSCRIBE:
                 self._unsubscribe(frame)
             elif command is None or (frame.type in ADMIN and self._channel.access.users is None):
-                why = f"Unknown command type: {_NAMES.get(frame.type, frame.type)}"
-                self._connection.refuse(frame.id, "UNKNOWN_COMMAND", why)
+                reason = f"Unknown command type: {_NAMES.get(frame.type, frame.type)}"
+                self._connection.refuse(frame.id, "UNKNOWN_COMMAND", reason)
             else:
                 command(self._connection, frame)
         except ANSWERED as error:
@@ -367,8 +369,8 @@ class VibemqSession:
             if frame.type not in _NEVER_LIMITED:
                 self._rate += 1
                 if self._rate > limit:
-                    why = "Message rate limit exceeded."
-                    self._connection.refuse(frame.id, "RATE_LIMITED", why)
+                    reason = "Message rate limit exceeded."
+                    self._connection.refuse(frame.id, "RATE_LIMITED", reason)
                     continue
             allowed.append(frame)
         return allowed
@@ -398,11 +400,11 @@ class VibemqSession:
         if isinstance(result, Identity):
             self._log_in(request)
             return
-        code, why = _login_error(result, request)
-        self._connection.refuse(request.id, code, why)
+        code, reason = _login_error(result, request)
+        self._connection.refuse(request.id, code, reason)
         self._failures += 1
-        again = self._failures < self._options.login_failures
-        if again and (self._login.logged_in or not isinstance(result, TooManyConnections)):
+        may_retry = self._failures < self._options.login_failures
+        if may_retry and (self._login.logged_in or not isinstance(result, TooManyConnections)):
             return
         self._stop()
         self._login.close_later(str(result))
@@ -420,14 +422,14 @@ class VibemqSession:
         headers = frame.headers
         connection = self._connection
         connection.by_name = "clientVersion" in headers
-        how = negotiate(headers.get("supported-compression", ""), self._options.compression)
+        compression = negotiate(headers.get("supported-compression", ""), self._options.compression)
         answer = {"connectionId": connection.name, "serverVersion": __version__}
-        if how:
-            answer["negotiated-compression"] = how.name.lower()
+        if compression:
+            answer["negotiated-compression"] = compression.name.lower()
         # the ConnectAck itself is not compressed
         connection.compression = Compression.NONE
         connection.send(Frame(CONNECT_ACK, frame.id, headers=answer))
-        connection.compression = how
+        connection.compression = compression
 
     # --- subscriptions -----------------------------------------------------------------------
 

@@ -245,11 +245,11 @@ def encode_deliver(
     size = body_size(identity, queue, payload, headers)
     trailer = _TRAILER
     if attempts:
-        added = _FEW_ATTEMPTS[attempts] if attempts < 64 else _attempts_header(attempts)
-        if size + len(added) <= limit and headers[:2] != b"\xff\xff":
+        attempts_header = _FEW_ATTEMPTS[attempts] if attempts < 64 else _attempts_header(attempts)
+        if size + len(attempts_header) <= limit and headers[:2] != b"\xff\xff":
             count = (headers[0] << 8) + headers[1] + 1
-            headers = b"%b%b%b" % (_u16.pack(count), headers[2:], added)
-            size += len(added)
+            headers = b"%b%b%b" % (_u16.pack(count), headers[2:], attempts_header)
+            size += len(attempts_header)
     if size + 4 <= limit:
         size += 4
     else:
@@ -448,9 +448,9 @@ class Decoder(FrameDecoder[Frame]):
             self._rest += data
             return []
         if self._skipped and data:
-            skipped = min(self._skipped, len(data))
-            self._skipped -= skipped
-            data = data[skipped:]
+            count = min(self._skipped, len(data))
+            self._skipped -= count
+            data = data[count:]
         self.backlog = False
         self.unpacked = 0
         return super().feed(data)
@@ -544,18 +544,18 @@ class Decoder(FrameDecoder[Frame]):
             if not flag and length > self._plain_limit:
                 if not limits.skip:
                     raise _announced(length, self._plain_limit)
-                skipped = self._too_long(data, position, length)
-                if skipped is None:
+                refusal = self._too_long(data, position, length)
+                if refusal is None:
                     break
-                frames.append(skipped)
+                frames.append(refusal)
                 self._first = False
                 position = min(end, size)
                 self._skipped = end - position
                 continue
             if size < end:
                 # protocol 1.0 frames are shorter than their length seems: detect them early
-                looked_into = flag != _GZIP or size >= start + len(_GZIP_MAGIC)
-                self._need = (end if looked_into else start + len(_GZIP_MAGIC)) - position
+                is_checked = flag != _GZIP or size >= start + len(_GZIP_MAGIC)
+                self._need = (end if is_checked else start + len(_GZIP_MAGIC)) - position
                 break
             if flag and not limits.compressed:
                 raise ProtocolError(
@@ -591,10 +591,12 @@ class Decoder(FrameDecoder[Frame]):
         if len(data) < id_end:
             self._need = id_end - position
             return None
-        why = f"the frame has {length} bytes, the limit is {self._plain_limit}"
+        reason = f"the frame has {length} bytes, the limit is {self._plain_limit}"
         if self._plain_limit == self._limits.frame < self._limits.unpacked:
-            why += f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
-        return Frame(REFUSED, _string(data[id_at:id_end]), error_message=why)
+            reason += (
+                f" (max_frame_bytes); up to {self._limits.unpacked} bytes may be sent compressed"
+            )
+        return Frame(REFUSED, _string(data[id_at:id_end]), error_message=reason)
 
     def _complete(self, data: bytes, flag: int) -> Frame | None:
         """Decode the frame with this transferred body; None if it is `large` now.
@@ -687,18 +689,18 @@ def _announced(length: int, limit: int) -> FrameTooLarge:
     return FrameTooLarge(f"a frame of {length} bytes is announced, the limit is {limit}")
 
 
-def _short(what: str) -> ProtocolError:
-    return ProtocolError(f"a frame ends within {what}")
+def _short(field: str) -> ProtocolError:
+    return ProtocolError(f"a frame ends within {field}")
 
 
-def _field(data: bytes, position: int, what: str) -> tuple[bytes, int]:
+def _field(data: bytes, position: int, field: str) -> tuple[bytes, int]:
     """Return the bytes of a string, and the index of its end."""
     start = position + 2
     if start <= len(data):
         stop = start + (data[position] << 8) + data[position + 1]
         if stop <= len(data):
             return data[start:stop], stop
-    raise _short(what)
+    raise _short(field)
 
 
 def _headers(data: bytes, position: int, count: int) -> tuple[dict[str, str], int]:
