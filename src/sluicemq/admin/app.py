@@ -195,24 +195,26 @@ class Application:
     def __init__(self, context: ApiContext) -> None:
         self.context = context
         services = (
-            OpenApiService(lambda: (each.operation for each in self.table.endpoints)),
+            OpenApiService(lambda: (endpoint.operation for endpoint in self.table.endpoints)),
             context.users,
             *(service(context) for service in SERVICES),
         )
-        self.table = RouteTable(each for service in services for each in self._endpoints(service))
+        self.table = RouteTable(
+            endpoint for service in services for endpoint in self._endpoints(service)
+        )
 
     def _endpoints(self, service: object) -> Iterator[Endpoint]:
         limits = self.context.limits
-        large = {PUBLISH_MESSAGE: limits.publish_request, WRITE_BATCH_PART: limits.part}
+        body_limits = {PUBLISH_MESSAGE: limits.publish_request, WRITE_BATCH_PART: limits.part}
         for operation, handler in implementations(service):
-            limit = large.get(operation, SMALL_BYTES)
+            limit = body_limits.get(operation, SMALL_BYTES)
             if operation is GET_METRICS and self.context.http.public_metrics:
                 operation = replace(operation, needs=Need.NOTHING)
             yield Endpoint(operation, handler, limit)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request: send its response, audit it and record its duration."""
-        began = perf_counter()
+        start = perf_counter()
         request = Request(scope, receive)
         call: Call | None = None
         try:
@@ -238,8 +240,8 @@ class Application:
             # an unknown path is no label: clients could create any number of label values
             operation = None if call is None else call.endpoint.operation
             route = ("", "") if operation is None else (operation.method, operation.full_path)
-            taken = perf_counter() - began
-            self.context.figures.requests.record(*route, response.status_code, taken)
+            duration = perf_counter() - start
+            self.context.figures.requests.record(*route, response.status_code, duration)
 
     async def _admit(self, request: Request) -> Call:
         """Authenticate a request and match it with its endpoint. Raises ApiError, AccessError."""
@@ -247,12 +249,12 @@ class Application:
         self.context.broker.wake()
         endpoint, names = self.table.find(request.method, request.scope["raw_path"])
         caller = caller_of(request)
-        who = NOT_ASKED
+        request_identity = NOT_ASKED
         if endpoint.operation.needs is not Need.NOTHING:
-            who = await caller.identify(request, self.context.sessions)
-            caller.user = who.identity.name
+            request_identity = await caller.identify(request, self.context.sessions)
+            caller.user = request_identity.identity.name
         query = read_query(request.scope["query_string"])
-        return Call(endpoint, request, caller, who, names, query)
+        return Call(endpoint, request, caller, request_identity, names, query)
 
     def _permit(self, call: Call) -> None:
         """Check the permission that the endpoint needs. Raises AccessDenied and writes an audit
@@ -264,10 +266,10 @@ class Application:
         if isinstance(operation.needs, Operation):
             call.demand(operation.needs, address_in(call.names, call.query).name)
         elif operation.needs is Need.SUPERUSER and not call.identity.superuser:
-            what = f"{operation.method} {operation.full_path}"
-            call.denied(what)
-            who = call.identity.name or "an anonymous client"
-            raise AccessDenied(f"{who} may not {what}: that takes a superuser")
+            route = f"{operation.method} {operation.full_path}"
+            call.denied(route)
+            client = call.identity.name or "an anonymous client"
+            raise AccessDenied(f"{client} may not {route}: that takes a superuser")
 
     async def _handle(self, call: Call) -> Response:
         if call.endpoint.operation.body is None:
@@ -281,10 +283,10 @@ class Application:
         path = decode_name(unquote_to_bytes(call.request.scope["raw_path"]))
         if encoded := call.query.get("name_base64"):
             path += f"?name_base64={encoded}"
-        what = f"{call.request.method} {path} {call.note}".rstrip()
+        target = f"{call.request.method} {path} {call.note}".rstrip()
         result = "done" if response.status_code < 400 else str(response.status_code)
         action = call.endpoint.operation.operation_id
-        self.context.audit.acted(call.caller.peer, call.identity.name, action, what, result)
+        self.context.audit.acted(call.caller.peer, call.identity.name, action, target, result)
 
 
 def _decoded(call: Call, body: bytes | bytearray) -> Any:

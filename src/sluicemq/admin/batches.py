@@ -184,10 +184,10 @@ class PartReader:
             name = name_of(raw)
         except ProtocolError as error:
             return str(error)
-        most = self._max_targets
-        if most and self._usable >= most:
+        limit = self._max_targets
+        if limit and self._usable >= limit:
             raise FrameTooLarge(
-                f"the rows of the part have more than {most} destinations, the limit "
+                f"the rows of the part have more than {limit} destinations, the limit "
                 "(http.max_batch_destinations); send several parts"
             )
         size = len(encode_name(name))
@@ -197,8 +197,8 @@ class PartReader:
             return f"{name!r} stands for several topics, and messages are sent to one"
         if not self._identity.may(Operation.PRODUCE, name):
             self.forbidden.add(name)
-            who = self._identity.name or "an anonymous client"
-            return f"{who} may not {Operation.PRODUCE} {name!r}"
+            client = self._identity.name or "an anonymous client"
+            return f"{client} may not {Operation.PRODUCE} {name!r}"
         self._usable += 1
         return Address(Kind.TOPIC if topic else Kind.QUEUE, name)
 
@@ -247,9 +247,9 @@ class BatchService(Service):
         """POST /batches"""
         if not query.writer.isprintable():
             raise ApiError(400, "bad-parameter", "the parameter writer is printable characters")
-        most = self._context.limits.name
-        if len(encode_name(query.dead_letter_queue)) > most:
-            message = f"the parameter dead_letter_queue has at most {most} bytes"
+        limit = self._context.limits.name
+        if len(encode_name(query.dead_letter_queue)) > limit:
+            message = f"the parameter dead_letter_queue has at most {limit} bytes"
             raise ApiError(400, "bad-parameter", message)
         if query.bad_rows == "dead-letter":
             call.demand(Operation.PRODUCE, query.dead_letter_queue)
@@ -268,9 +268,9 @@ class BatchService(Service):
         )
         broker = self._broker
         broker.wake()
-        found = broker.batches.find(part)
-        if found is not None:
-            return await self._known(found, part.writer)
+        existing = broker.batches.find(part)
+        if existing is not None:
+            return await self._known(existing, part.writer)
         reader = await self._read(call.identity, body)
         del body  # free the body during the wait for the disk; the messages suffice
         if forbidden := reader.forbidden:  # one line of the audit log for up to 32,768 names
@@ -283,11 +283,11 @@ class BatchService(Service):
         """GET /batches"""
         writers = self._broker.batches.writers
         ordered = writers.items() if query.order == "asc" else reversed(writers.items())
-        chosen = list(islice(ordered, query.part.start, query.part.stop))
+        page = list(islice(ordered, query.part.start, query.part.stop))
         slices = TimeSlices(self._broker)
         items = []
-        async for name, writer in slices.over(chosen):
-            parts = [rows for known in writer.partial.values() for _, rows in known]
+        async for name, writer in slices.over(page):
+            parts = [rows for entries in writer.partial.values() for _, rows in entries]
             view = WriterView(
                 writer=name,
                 owner=writer.owner,
@@ -338,24 +338,24 @@ class BatchService(Service):
         broker.wake()
         # another user may have become the owner of the writer while the rows were read
         part = replace(part, owner=self._owner(call, query.writer))
-        found = broker.batches.find(part)
-        if found is not None:  # a concurrent request has written the same part
-            return await self._known(found, part.writer)
+        existing = broker.batches.find(part)
+        if existing is not None:  # a concurrent request has written the same part
+            return await self._known(existing, part.writer)
         outcome = Outcome(list(reader.messages.values()), [], {})
         if reader.refused:
             outcome = self._sort(identity, reader, query)
         try:
-            answered = broker.batches.write(
+            answer = broker.batches.write(
                 part, outcome.messages + outcome.dead_letters, identity.creator
             )
         except BatchRefused:
             # rare; checking every message beforehand would take as long as writing it
             outcome = self._sort(identity, reader, query)
-            answered = broker.batches.write(
+            answer = broker.batches.write(
                 part, outcome.messages + outcome.dead_letters, identity.creator
             )
         broker.traffic_of("http").published += len(outcome.messages)
-        await wait_until_durable(self._broker, answered.sequence)
+        await wait_until_durable(self._broker, answer.sequence)
         return BatchPartResult(
             written=len(outcome.messages),
             duplicate=False,
@@ -363,9 +363,9 @@ class BatchService(Service):
             **refusal_report(outcome.refused),
         )
 
-    async def _known(self, found: BatchAnswer, writer: str) -> BatchPartResult:
+    async def _known(self, existing: BatchAnswer, writer: str) -> BatchPartResult:
         latest = self._broker.batches.writers[writer].batch
-        await wait_until_durable(self._broker, found.sequence)
+        await wait_until_durable(self._broker, existing.sequence)
         return BatchPartResult(
             written=0, duplicate=True, latest_batch=latest, dead_lettered=0, **refusal_report({})
         )
@@ -374,19 +374,19 @@ class BatchService(Service):
         """Return the messages and dead letters to write for a part with refused rows. Raises
         Problem if nothing of the part is to be written."""
         refused = dict(reader.refused)
-        later: dict[int, str] = {}
+        temporary_errors: dict[int, str] = {}
         rows, messages = list(reader.messages), list(reader.messages.values())
-        for place, error, passing in self._broker.batches.check(messages, identity.creator):
-            (later if passing else refused)[rows[place]] = str(error)
-        if later:
-            raise _rejected(later, passing=True)
+        for index, error, is_temporary in self._broker.batches.check(messages, identity.creator):
+            (temporary_errors if is_temporary else refused)[rows[index]] = str(error)
+        if temporary_errors:
+            raise _rejected(temporary_errors, passing=True)
         if query.bad_rows == "fail":
             raise _rejected(refused, passing=False)
         dead_letters = []
         if query.bad_rows == "dead-letter":
             dead_letters = self._dead_letters(identity, reader, refused, query.dead_letter_queue)
-        kept = [each for row, each in reader.messages.items() if row not in refused]
-        return Outcome(kept, dead_letters, refused)
+        accepted = [message for row, message in reader.messages.items() if row not in refused]
+        return Outcome(accepted, dead_letters, refused)
 
     def _dead_letters(
         self, identity: Identity, reader: PartReader, refused: Mapping[int, str], queue: str
@@ -405,11 +405,11 @@ class BatchService(Service):
             dead_letters.append((address, dead_letter))
         refusals = self._broker.batches.check(dead_letters, identity.creator)
         reasons = {
-            rows[place]: f"the dead-letter queue refuses it: {error}"
-            for place, error, _ in refusals
+            rows[index]: f"the dead-letter queue refuses it: {error}"
+            for index, error, _ in refusals
         }
         if reasons:
-            raise _rejected(reasons, passing=any(passing for _, _, passing in refusals))
+            raise _rejected(reasons, passing=any(is_temporary for _, _, is_temporary in refusals))
         return dead_letters
 
 

@@ -91,9 +91,9 @@ class BrowserSessions:
         while self._over(next(iter(self._found.values()))):
             self._found.popitem(last=False)
         if len(self._found) > self._settings.max_sessions:
-            users = Counter(each.user for each in self._found.values())
-            [(heaviest, _)] = users.most_common(1)
-            self.end(next(each for each in self._found.values() if each.user == heaviest))
+            users = Counter(entry.user for entry in self._found.values())
+            [(heaviest_user, _)] = users.most_common(1)
+            self.end(next(entry for entry in self._found.values() if entry.user == heaviest_user))
         return secret, session
 
     def find(self, secret: str) -> BrowserSession | None:
@@ -207,12 +207,12 @@ class Caller:
     async def login(self, credentials: Credentials) -> Identity:
         """Return the identity that the credentials authenticate. Raises AuthenticationFailed,
         AuthenticationMissing."""
-        verdict: Identity | AccessError = await called_back(
+        result: Identity | AccessError = await called_back(
             self.access.login, self.peer, credentials
         )
-        if isinstance(verdict, AccessError):
-            raise verdict
-        return verdict
+        if isinstance(result, AccessError):
+            raise result
+        return result
 
     def fault(self, error: Exception) -> None:
         """Raise `error` in a callback of the transport: it may be fatal to the broker."""

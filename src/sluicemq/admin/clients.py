@@ -60,13 +60,13 @@ class ConnectionService(Service):
     @handles(LIST_CONNECTIONS)
     async def list(self, call: Call, query: ConnectionQuery) -> Page[ConnectionItem]:
         """GET /connections"""
-        found = [
+        items = [
             view
             async for view in TimeSlices(self._broker).over(self._context.connections)
             if may_see(call.identity, view) and _selects_connection(query, view)
         ]
-        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
-        return query.page_with([_connection_item(view) for view in found[query.part]], len(found))
+        items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        return query.page_with([_connection_item(view) for view in items[query.part]], len(items))
 
     @handles(GET_CONNECTION)
     async def show(self, call: Call, parameters: IdPath) -> ConnectionItem:
@@ -140,7 +140,7 @@ class SubscriptionService(Service):
         else:
             topics = list(self._broker.destinations.values())
         slices = TimeSlices(self._broker)
-        found = [
+        items = [
             _subscription_item(topic, subscription)
             async for topic in slices.over(topics)
             async for subscription in slices.over(list(topic.subscriptions.values()))
@@ -150,8 +150,8 @@ class SubscriptionService(Service):
             and sees_subscription(call.identity, subscription)
         ]
         key = attrgetter(query.sort, "destination", "name")
-        found.sort(key=key, reverse=query.order == "desc")
-        return query.page(found)
+        items.sort(key=key, reverse=query.order == "desc")
+        return query.page(items)
 
     @handles(DELETE_SUBSCRIPTION)
     async def delete(self, call: Call, query: DeleteSubscription) -> None:
@@ -182,7 +182,7 @@ class SubscriptionService(Service):
     async def consumers(self, call: Call, query: ConsumerQuery) -> Page[ConsumerItem]:
         """GET /consumers"""
         name = named(query.destination, "destination_base64", query.destination_base64)
-        found = [
+        items = [
             _consumer_item(attached)
             async for attached in TimeSlices(self._broker).over(
                 self._context.connections.consumers()
@@ -191,8 +191,8 @@ class SubscriptionService(Service):
             and sees(call.identity, attached.consumer.subscription.destination)
             and sees_subscription(call.identity, attached.consumer.subscription)
         ]
-        found.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
-        return query.page(found)
+        items.sort(key=attrgetter(query.sort, "id"), reverse=query.order == "desc")
+        return query.page(items)
 
 
 def sees_subscription(identity: Identity, subscription: Subscription) -> bool:
@@ -221,9 +221,9 @@ def _selects_consumer(query: ConsumerQuery, name: str, attached: AttachedConsume
 
 def _subscription_item(topic: Destination, subscription: Subscription) -> SubscriptionItem:
     client_id, label = "", subscription.name
-    found = _OF_JMS.match(subscription.name)
-    if found is not None:
-        client_id, label = unquote(found[1]), unquote(found[2])
+    match = _OF_JMS.match(subscription.name)
+    if match is not None:
+        client_id, label = unquote(match[1]), unquote(match[2])
     selector = subscription.selector
     return SubscriptionItem(
         destination=printable(topic.name),
@@ -290,16 +290,16 @@ class TransactionService(Service):
     async def list(self, call: Call, query: TransactionQuery) -> Page[TransactionItem]:
         """GET /transactions"""
         transactions = self._broker.transactions
-        there = (*transactions.prepared.values(), *transactions.open.values())
-        found = [
-            _transaction_item(each)
-            async for each in TimeSlices(self._broker).over(there)
-            if each.state is not TransactionState.ENDED
-            and query.state in ("", each.state.value)
-            and may_administer_transaction(call.identity, each)
+        candidates = (*transactions.prepared.values(), *transactions.open.values())
+        items = [
+            _transaction_item(transaction)
+            async for transaction in TimeSlices(self._broker).over(candidates)
+            if transaction.state is not TransactionState.ENDED
+            and query.state in ("", transaction.state.value)
+            and may_administer_transaction(call.identity, transaction)
         ]
-        found.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
-        return query.page(found)
+        items.sort(key=attrgetter(query.sort, "started", "id"), reverse=query.order == "desc")
+        return query.page(items)
 
     @handles(COMMIT_TRANSACTION)
     async def commit(self, call: Call, parameters: IdPath) -> None:
@@ -324,15 +324,17 @@ class TransactionService(Service):
     def _find(self, call: Call, parameters: IdPath) -> Transaction:
         transaction_id = parameters.id
         transactions = self._broker.transactions
-        for each in (*transactions.prepared.values(), *transactions.open.values()):
-            if id_of(each) == transaction_id and may_administer_transaction(call.identity, each):
-                call.note = f"{len(each.sends)} sent, {len(each.acks)} taken"
-                if each.xid:
-                    xid = _xid(each.xid)
+        for transaction in (*transactions.prepared.values(), *transactions.open.values()):
+            if id_of(transaction) == transaction_id and may_administer_transaction(
+                call.identity, transaction
+            ):
+                call.note = f"{len(transaction.sends)} sent, {len(transaction.acks)} taken"
+                if transaction.xid:
+                    xid = _xid(transaction.xid)
                     call.note += (
                         f", xid {xid.format_id}:{xid.global_transaction_id}:{xid.branch_qualifier}"
                     )
-                return each
+                return transaction
         raise ApiError(404, "transaction-not-found", "the transaction does not exist or has ended")
 
 

@@ -62,7 +62,7 @@ MOST_SUBSCRIPTIONS: Final = 200
 
 
 def _delayed(destination: Destination) -> int:
-    return sum(len(each.delayed) for each in every(destination))
+    return sum(len(subscription.delayed) for subscription in every(destination))
 
 
 FIGURES: Final[dict[str, Callable[[Destination], Any]]] = {
@@ -89,29 +89,34 @@ class DestinationService(Service):
     async def index(self, call: Call, query: DestinationQuery) -> Page[DestinationItem]:
         """GET /destinations: those that the user may see."""
         slices = TimeSlices(self._broker)
-        chosen = await self._chosen(call.identity, query, slices)
+        destinations = await self._chosen(call.identity, query, slices)
         items = [
             self.item(destination)
-            async for destination in slices.over(chosen[query.part])
+            async for destination in slices.over(destinations[query.part])
             if not destination.removed
         ]
-        return query.page_with(items, len(chosen))
+        return query.page_with(items, len(destinations))
 
     async def _chosen(
         self, identity: Identity, query: DestinationQuery, slices: TimeSlices
     ) -> list[Destination]:
         """Return all selected destinations in order."""
-        is_meant = _filter(query)
+        is_selected = _filter(query)
         figure = FIGURES.get(query.sort)
-        every = list(enumerate(self._broker.destinations.values()))
-        keyed = [
-            (None if figure is None else figure(destination), destination.name, place, destination)
-            async for place, destination in slices.over(every, 64)
-            if is_meant(destination) and sees(identity, destination)
+        numbered = list(enumerate(self._broker.destinations.values()))
+        entries = [
+            (
+                None if figure is None else figure(destination),
+                destination.name,
+                position,
+                destination,
+            )
+            async for position, destination in slices.over(numbered, 64)
+            if is_selected(destination) and sees(identity, destination)
         ]
-        # no two have the same place, so that destinations are never compared
-        keyed.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
-        return [each[3] for each in keyed]
+        # no two have the same position, so that destinations are never compared
+        entries.sort(key=itemgetter(0, 1, 2), reverse=query.order == "desc")
+        return [entry[3] for entry in entries]
 
     def item(self, destination: Destination) -> DestinationItem:
         """Return the list entry of a destination."""
@@ -173,60 +178,60 @@ class DestinationService(Service):
         """PUT /destinations/{kind}/{name}"""
         broker = self._broker
         address = parameters.address
-        there = broker.destinations.find(address)
-        call.demand(Operation.CREATE if there is None else Operation.MANAGE, address.name)
-        if there is None:
+        existing = broker.destinations.find(address)
+        call.demand(Operation.CREATE if existing is None else Operation.MANAGE, address.name)
+        if existing is None:
             if parameters.expect == "existing":
                 raise not_found(address)
             self._check_name(address.name)
         elif parameters.expect == "new":
             raise ApiError(409, "destination-exists", f"{printable(str(address))} exists already")
-        elif there.temporary:
+        elif existing.temporary:
             raise ApiError(
                 409,
                 "destination-temporary",
                 "the destination is temporary: its settings cannot be changed",
             )
-        changed = self._changed(parameters.body)
-        if queue := changed.get("dead_letter_queue"):
+        changes = self._changed(parameters.body)
+        if queue := changes.get("dead_letter_queue"):
             # otherwise its creator could fill any other queue with expired messages
             call.demand(Operation.PRODUCE, queue)
-        usual = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
-        base, provenance = broker.settings.default_destination, usual
-        if there is not None:
-            base, provenance = there.settings, there.provenance
+        default_provenance = broker.destinations.provenance_of(CreatedBy.MANAGEMENT)
+        base, provenance = broker.settings.default_destination, default_provenance
+        if existing is not None:
+            base, provenance = existing.settings, existing.provenance
         reset = {
-            name for name in changed if getattr(parameters.body, name) is None
-        } - usual.explicit
+            name for name in changes if getattr(parameters.body, name) is None
+        } - default_provenance.explicit
         broker.destinations.declare(
             address,
-            replace(base, **changed),
+            replace(base, **changes),
             creator=call.identity.creator,
-            provenance=provenance.changed(changed.keys() - reset, reset),
+            provenance=provenance.changed(changes.keys() - reset, reset),
         )
-        call.note = " ".join(f"{name}={value}" for name, value in changed.items())
+        call.note = " ".join(f"{name}={value}" for name, value in changes.items())
         await wait_until_durable(broker, broker.journal.next_sequence())
-        call.status = 201 if there is None else 200
+        call.status = 201 if existing is None else 200
         return self._view(found(self._context, call, parameters.address))
 
     def _changed(self, requested: DestinationRequest) -> dict[str, Any]:
         defaults = self._broker.settings.default_destination
-        changed: dict[str, Any] = {}
+        changes: dict[str, Any] = {}
         for name in DestinationSettings.__struct_fields__:
             value = getattr(requested, name)
             if value is None:
-                changed[name] = getattr(defaults, name)
+                changes[name] = getattr(defaults, name)
             elif value is not UNSET:
-                changed[name] = value
-        queue = changed.get("dead_letter_queue")
+                changes[name] = value
+        queue = changes.get("dead_letter_queue")
         if queue:
             self._check_name(queue)
-        return changed
+        return changes
 
     def _check_name(self, name: str) -> None:
-        most = self._context.limits.name
-        if not 0 < len(encode_name(name)) <= most:
-            raise ApiError(400, "bad-name", f"the name of a destination has 1 to {most} bytes")
+        limit = self._context.limits.name
+        if not 0 < len(encode_name(name)) <= limit:
+            raise ApiError(400, "bad-name", f"the name of a destination has 1 to {limit} bytes")
         if is_temporary(name):
             raise ApiError(
                 400,
@@ -245,10 +250,10 @@ class DestinationService(Service):
                 "destination-in-use",
                 f"it has {destination.consumers} consumers; delete it with force=true",
             )
-        dropped = await called_back(broker.operations.purge, destination, False)
+        count = await called_back(broker.operations.purge, destination, False)
         if not destination.removed:
             broker.remove(destination, force=True)
-        call.note = f"with {dropped} messages"
+        call.note = f"with {count} messages"
         await wait_until_durable(broker, broker.journal.next_sequence())
 
     @handles(PURGE_DESTINATION)
@@ -306,8 +311,12 @@ def every(destination: Destination) -> list[Subscription]:
 def oldest(broker: Broker, destination: Destination) -> int | None:
     """Return the age in ms of the oldest ready message. For a topic, only the first
     MOST_SUBSCRIPTIONS subscriptions are searched."""
-    searched = every(destination)[:MOST_SUBSCRIPTIONS]
-    heads = list(filter(None, (each.eldest() for each in searched if each.ready)))
+    subscriptions = every(destination)[:MOST_SUBSCRIPTIONS]
+    heads = list(
+        filter(
+            None, (subscription.eldest() for subscription in subscriptions if subscription.ready)
+        )
+    )
     if not heads:
         return None
     try:
@@ -373,28 +382,28 @@ class DeadLetterService(Service):
         """GET /dead-letters"""
         slices = TimeSlices(self._broker)
         queues = await self._queues(call.identity, slices)
-        names = sorted(
+        sorted_queues = sorted(
             queues,
             key=lambda queue: (queue.waiting if query.sort == "ready" else 0, queue.name),
             reverse=query.order == "desc",
         )
-        part = names[query.part]
-        most = min(FIRST, TOGETHER // max(1, len(part)))
+        page = sorted_queues[query.part]
+        limit = min(FIRST, TOGETHER // max(1, len(page)))
         items = []
-        async for queue in slices.over(part):
-            counted = await self._count(queue, most, slices)
+        async for queue in slices.over(page):
+            summary = await self._count(queue, limit, slices)
             item = DeadLetterItem(
                 kind="queue",
                 name=printable(queue.name),
                 name_base64=base64_of(queue.name),
                 ready=queue.waiting,
-                reasons=counted.reasons,
-                scanned=counted.counted,
+                reasons=summary.reasons,
+                scanned=summary.counted,
                 oldest_ms=oldest(self._broker, queue),
                 sources=queues[queue],
             )
             items.append(item)
-        return query.page_with(items, len(names))
+        return query.page_with(items, len(sorted_queues))
 
     async def _queues(self, identity: Identity, slices: TimeSlices) -> dict[Destination, list[str]]:
         """Return the dead-letter queues that the caller may see, with the first destinations that
@@ -404,40 +413,40 @@ class DeadLetterService(Service):
         there: it may still contain some.
         """
         find = self._broker.destinations.find
-        found: dict[Destination, list[str]] = {}
+        queues: dict[Destination, list[str]] = {}
         async for destination in slices.over(list(self._broker.destinations.values()), 64):
-            called_so = destination.name.endswith(SUFFIX) and not destination.topic
-            if called_so and sees(identity, destination):
-                found.setdefault(destination, [])
+            is_dead_letter_queue = destination.name.endswith(SUFFIX) and not destination.topic
+            if is_dead_letter_queue and sees(identity, destination):
+                queues.setdefault(destination, [])
             queue = find(destination.dead_letter_address)
             if queue is not None and queue is not destination and sees(identity, queue):
-                sources = found.setdefault(queue, [])
+                sources = queues.setdefault(queue, [])
                 is_source = destination.dead_letters is not None and sees(identity, destination)
                 if is_source and len(sources) < MOST_SOURCES:
                     sources.append(printable(str(destination.address)))
-        return found
+        return queues
 
-    async def _count(self, queue: Destination, most: int, slices: TimeSlices) -> CountedReasons:
+    async def _count(self, queue: Destination, limit: int, slices: TimeSlices) -> CountedReasons:
         statistics = queue.statistics
         stamp = (
-            most,
+            limit,
             queue.waiting,
             statistics.published,
             statistics.acknowledged,
             queue.queue.ready,
             queue.unacked,
         )
-        known = self._known.get(queue)
-        if known is not None and known.stamp == stamp:
-            return known
+        cached = self._known.get(queue)
+        if cached is not None and cached.stamp == stamp:
+            return cached
         reasons: Counter[str] = Counter()
         cursor = queue.queue.cursor()
-        async for delivery in slices.scan(cursor, lambda: most - reasons.total()):
+        async for delivery in slices.scan(cursor, lambda: limit - reasons.total()):
             reasons[self._reason_of(delivery)] += 1
         if len(self._known) >= REMEMBERED:
             self._known.clear()
-        known = self._known[queue] = CountedReasons(stamp, _first(reasons), reasons.total())
-        return known
+        cached = self._known[queue] = CountedReasons(stamp, _first(reasons), reasons.total())
+        return cached
 
     def _reason_of(self, delivery: Delivery) -> str:
         try:
@@ -450,8 +459,8 @@ class DeadLetterService(Service):
 
 def _first(reasons: Counter[str]) -> dict[str, int]:
     """Return the most frequent reasons with their counts, and the sum of the others."""
-    found = dict(reasons.most_common(MOST_REASONS))
-    others = reasons.total() - sum(found.values())
+    counts = dict(reasons.most_common(MOST_REASONS))
+    others = reasons.total() - sum(counts.values())
     if others:
-        found[OTHERS] = found.get(OTHERS, 0) + others
-    return found
+        counts[OTHERS] = counts.get(OTHERS, 0) + others
+    return counts

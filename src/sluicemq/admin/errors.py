@@ -107,9 +107,9 @@ def answer(content: Any, status: int = 200) -> Response:
 
 def refusal(error: Exception) -> Response:
     """Return the error response for an exception."""
-    found = _api_error(error)
-    body = {**problem(found.status, found.code, str(found)), **found.more}
-    return Response(msgspec.json.encode(body), found.status, found.headers, PROBLEM_TYPE)
+    api_error = _api_error(error)
+    body = {**problem(api_error.status, api_error.code, str(api_error)), **api_error.more}
+    return Response(msgspec.json.encode(body), api_error.status, api_error.headers, PROBLEM_TYPE)
 
 
 _KNOWN: Final[tuple[tuple[type[SluiceError], int, str], ...]] = (

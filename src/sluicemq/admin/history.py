@@ -108,20 +108,20 @@ class History:
             del self._rings[destination]
             return
         depths = min(waiting, _MOST), min(unacked, _MOST)
-        place = self._step % DESTINATION_STEPS * _SLOT.size
-        _SLOT.pack_into(ring.slots, place, publish_rate, deliver_rate, *depths)
+        offset = self._step % DESTINATION_STEPS * _SLOT.size
+        _SLOT.pack_into(ring.slots, offset, publish_rate, deliver_rate, *depths)
 
     def _sample(self) -> None:
         totals = self._broker.stats_sampler.totals
-        counted = totals.statistics
-        arrived, self._published = counted.published - self._published, counted.published
-        left, self._delivered = counted.delivered - self._delivered, counted.delivered
+        statistics = totals.statistics
+        published, self._published = statistics.published - self._published, statistics.published
+        delivered, self._delivered = statistics.delivered - self._delivered, statistics.delivered
         self._lags.append(self._lag.read())
         self._sync_times.append(self._syncs.read())
         self._samples.append(
             Sample(
-                arrived / self._seconds,
-                left / self._seconds,
+                published / self._seconds,
+                delivered / self._seconds,
                 totals.waiting,
                 totals.unacked,
                 1000 * self._lags[-1].since(self._lags[-2]).quantile(_TAIL),

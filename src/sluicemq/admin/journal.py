@@ -128,15 +128,15 @@ class JournalService:
         """GET /journal/destinations?ids=3,17: return the requested destinations that exist, with
         kind (model.Kind) and name (base64 of its bytes). Readers need it if the segment with a
         destination's record has been deleted."""
-        known = kept(self._journal).addresses
+        addresses = kept(self._journal).addresses
         texts = query.ids.split(",")
         if len(texts) > MOST_NUMBERS:
             raise ApiError(400, "too-many-ids", f"a request can have at most {MOST_NUMBERS} ids")
-        found = [(number, known.get(number)) for number in map(_number, texts)]
+        pairs = [(number, addresses.get(number)) for number in map(_number, texts)]
         return DestinationNames(
             [
                 [number, int(address.kind), to_base64(address.name)]
-                for number, address in found
+                for number, address in pairs
                 if address is not None
             ]
         )
@@ -147,7 +147,7 @@ class JournalService:
         journal = kept(self._journal)
         first = _number(parameters.first_sequence)
         durable, extents = await self._extents(journal)
-        extent = next((each for each in extents if each.first == first), None)
+        extent = next((candidate for candidate in extents if candidate.first == first), None)
         if extent is None:
             raise _missing(first, durable)
         start, end, partial = read_range(call.request.headers.get("range", ""), extent)
@@ -166,9 +166,9 @@ class JournalService:
     @handles(LIST_SLOTS)
     async def list_slots(self, call: Call, query: PageQuery) -> Page[SlotView]:
         """GET /journal/slots"""
-        found = list((await self._carry_out(self._slots.list)).items())
-        items = [await self._slot_view(name, slot) for name, slot in found[query.part]]
-        return query.page_with(items, len(found))
+        slots = list((await self._carry_out(self._slots.list)).items())
+        items = [await self._slot_view(name, slot) for name, slot in slots[query.part]]
+        return query.page_with(items, len(slots))
 
     @handles(GET_SLOT)
     async def show_slot(self, call: Call, parameters: NamePath) -> SlotView:
@@ -214,11 +214,11 @@ class JournalService:
     def _slots(self) -> Slots:
         return kept(self._journal).slots
 
-    async def _carry_out(self, call: Callable[..., _Answer], *arguments: Any) -> _Answer:
-        """Run `work` on another thread, because it reads and syncs files."""
+    async def _carry_out(self, function: Callable[..., _Answer], *arguments: Any) -> _Answer:
+        """Run `function` on another thread, because it reads and syncs files."""
         async with self._lock:
             try:
-                return await asyncio.to_thread(call, *arguments)
+                return await asyncio.to_thread(function, *arguments)
             except RecordNotFound as error:
                 raise ApiError(404, "slot-not-found", str(error)) from None
 
@@ -229,16 +229,16 @@ class JournalService:
             raise ApiError(
                 503, "journal-not-ready", "the durable end of the journal is not known yet"
             )
-        found = []
+        extents = []
         # the cached position is never behind the one that the file has reported
         for segment in journal.segments:
             if segment.sealed:
-                found.append(Extent(segment.first, segment.size, True))
+                extents.append(Extent(segment.first, segment.size, True))
             elif segment.first < durable.segment:
-                found.append(Extent(segment.first, segment.end, False))
+                extents.append(Extent(segment.first, segment.end, False))
             elif segment.first == durable.segment:
-                found.append(Extent(segment.first, durable.offset, False))
-        return durable, found
+                extents.append(Extent(segment.first, durable.offset, False))
+        return durable, extents
 
 
 async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]:
@@ -247,14 +247,14 @@ async def _chunks(file: io.FileIO, start: int, end: int) -> AsyncIterator[bytes]
     with file:
         while start < end:
             size = min(CHUNK_BYTES, end - start)
-            piece = await asyncio.to_thread(os.pread, file.fileno(), size, start)
-            if not piece:
+            chunk = await asyncio.to_thread(os.pread, file.fileno(), size, start)
+            if not chunk:
                 raise JournalDamaged(
                     f"a segment ends at offset {start}, {end - start} bytes before the end that "
                     "it was known to have"
                 )
-            start += len(piece)
-            yield piece
+            start += len(chunk)
+            yield chunk
 
 
 def _segment_views(directory: Path, extents: list[Extent]) -> list[SegmentView]:
@@ -294,14 +294,14 @@ def read_range(header: str, extent: Extent) -> tuple[int, int, bool]:
     14.1.2)."""
     if not header:
         return 0, extent.size, False
-    found = _RANGE.match(header.strip())
-    if found is None:
+    match = _RANGE.match(header.strip())
+    if match is None:
         raise ApiError(
             400,
             "bad-range",
             "a Range is one of bytes=FIRST-LAST, bytes=FIRST- and bytes=-COUNT; only one at a time",
         )
-    first, last, count = (None if part is None else int(part) for part in found.groups())
+    first, last, count = (None if group is None else int(group) for group in match.groups())
     if first is None:
         start, end = max(0, extent.size - (count or 0)), extent.size
     else:
@@ -392,10 +392,10 @@ class BackupService(Service):
         """GET /backups"""
         configuration = self._context.configuration
         directory = configuration.directory
-        found: list[BackupView] = []
+        backups: list[BackupView] = []
         if directory is not None and directory.is_dir():
-            found = await asyncio.to_thread(catalogue, directory)
-        page = query.page(found)
+            backups = await asyncio.to_thread(catalogue, directory)
+        page = query.page(backups)
         return BackupList(
             directory=None if directory is None else str(directory),
             running=_running.locked(),
@@ -413,18 +413,18 @@ class BackupService(Service):
         call.note = requested.directory
         configuration = self._context.configuration
         journal = kept(self._context.broker.journal)
-        home = configuration.directory
-        if home is None or not home.is_dir():
+        directory = configuration.directory
+        if directory is None or not directory.is_dir():
             raise ApiError(
                 409,
                 "no-backup-directory",
                 "this broker has no directory for backups: broker.backup_dir in its configuration "
                 "names one",
             )
-        target = home / _backup_name(requested.directory)
+        target = directory / _backup_name(requested.directory)
         previous = None
         if requested.incremental_from is not None:
-            previous = home / _backup_name(requested.incremental_from)
+            previous = directory / _backup_name(requested.incremental_from)
             try:
                 await asyncio.to_thread(read_manifest, previous)
             except JournalError:
@@ -434,7 +434,7 @@ class BackupService(Service):
             raise ApiError(
                 409, "backup-running", "another backup is in progress; wait until it is complete"
             )
-        given_up = threading.Event()
+        cancelled = threading.Event()
         latest: deque[CopyProgress] = deque(maxlen=1)
 
         def copy() -> Manifest:
@@ -446,17 +446,17 @@ class BackupService(Service):
                 link=requested.hard_links,
                 rate=requested.max_rate,
                 on_progress=latest.append,
-                cancelled=given_up.is_set,
+                cancelled=cancelled.is_set,
             )
 
         try:
             await asyncio.to_thread(_create_directory, target)
             loop = asyncio.get_running_loop()
-            making = loop.run_in_executor(None, _make, copy, target, call.caller.peer)
+            future = loop.run_in_executor(None, _make, copy, target, call.caller.peer)
         except BaseException:
             _running.release()
             raise
-        return StreamingResponse(_lines(making, latest, given_up), media_type=LINES)
+        return StreamingResponse(_lines(future, latest, cancelled), media_type=LINES)
 
 
 _running: Final = threading.Lock()
@@ -493,24 +493,24 @@ def _make(copy: Callable[[], Manifest], target: Path, peer: str) -> dict[str, An
 
 
 async def _lines(
-    making: asyncio.Future[dict[str, Any]],
+    future: asyncio.Future[dict[str, Any]],
     latest: deque[CopyProgress],
-    given_up: threading.Event,
+    cancelled: threading.Event,
 ) -> AsyncIterator[bytes]:
     """Yield the lines of the response: progress, at least once, then the result. Cancels the backup
     if the response ends before it."""
     try:
         ended = False
         while not ended:
-            await asyncio.wait((making,), timeout=REPORT_SECONDS)
-            ended = making.done()
+            await asyncio.wait((future,), timeout=REPORT_SECONDS)
+            ended = future.done()
             if latest:
-                done, total = latest.pop()
-                line = {"state": "copying", "processed": done, "total": total}
+                processed, total = latest.pop()
+                line = {"state": "copying", "processed": processed, "total": total}
                 yield msgspec.json.encode(line) + b"\n"
-        yield msgspec.json.encode(making.result()) + b"\n"
+        yield msgspec.json.encode(future.result()) + b"\n"
     finally:
-        given_up.set()
+        cancelled.set()
 
 
 def _backup_name(text: str) -> str:

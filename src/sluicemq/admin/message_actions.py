@@ -122,10 +122,10 @@ class PublishingService(Service):
         """Return the message. Raises ApiError for an invalid request."""
         kind, body = _body(publication)
         limits = self._context.limits
-        most = limits.publish
-        if len(body) > most:
+        limit = limits.publish
+        if len(body) > limit:
             raise ApiError(
-                413, "too-large", f"the body has more than {most} bytes", more={"limit": most}
+                413, "too-large", f"the body has more than {limit} bytes", more={"limit": limit}
             )
         wall = self._context.broker.clock.wall
         reply_to = publication.reply_to
@@ -148,12 +148,12 @@ class PublishingService(Service):
 
 
 def _body(publication: PublishRequest) -> tuple[BodyKind, bytes]:
-    given = [
-        each
-        for each in (publication.body, publication.body_base64, publication.body_json)
-        if each != UNSET
+    bodies = [
+        value
+        for value in (publication.body, publication.body_base64, publication.body_json)
+        if value != UNSET
     ]
-    if len(given) > 1:
+    if len(bodies) > 1:
         raise ApiError(400, "bad-body", "give one of body, body_base64 and body_json")
     kind, body = BodyKind.NONE, b""
     if isinstance(publication.body, str):
@@ -174,18 +174,18 @@ def properties_of(given: Mapping[str, PropertyInput]) -> dict[str, Property]:
     return {name: _property(name, value) for name, value in given.items()}
 
 
-def _property(name: str, given: PropertyInput) -> Property:
+def _property(name: str, requested: PropertyInput) -> Property:
     value: Property
-    if isinstance(given, TypedProperty):
+    if isinstance(requested, TypedProperty):
         # numbers that not every JSON reader can represent are written as text
-        is_number = given.type in ("int", "float") and isinstance(given.value, str)
+        is_number = requested.type in ("int", "float") and isinstance(requested.value, str)
         try:
-            value = msgspec.convert(given.value, _TYPES[given.type], strict=not is_number)
+            value = msgspec.convert(requested.value, _TYPES[requested.type], strict=not is_number)
         except msgspec.ValidationError as error:
-            message = f"the property {name!r} is not of type {given.type}: {error}"
+            message = f"the property {name!r} is not of type {requested.type}: {error}"
             raise ApiError(400, "bad-body", message) from None
     else:
-        value = given
+        value = requested
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 64:
         raise ApiError(400, "bad-body", f"the property {name!r} has more than 64 bits")
     return value
@@ -253,8 +253,8 @@ class ActionService(Service):
     ) -> MessageActionResult:
         """Act on messages."""
         body = parameters.body
-        chosen_by = (body.ids is not None) + bool(body.selector.strip()) + body.all
-        if chosen_by != 1:
+        selection_count = (body.ids is not None) + bool(body.selector.strip()) + body.all
+        if selection_count != 1:
             raise ApiError(
                 400, "bad-body", "give one of ids, selector and all: with which messages?"
             )
@@ -266,19 +266,19 @@ class ActionService(Service):
         )
         selector = await compiled(self._broker, body.selector)
         act = self._act(call, body.action, target)
-        work = MessageActionRun(self._context, call, body, subscription)
+        run = MessageActionRun(self._context, call, body, subscription)
         next_cursor = None
         if body.ids is not None:
-            await self._by_id(work, body.ids, act)
+            await self._by_id(run, body.ids, act)
         elif body.state == "scheduled":
-            next_cursor = await self._delayed(work, selector, act)
+            next_cursor = await self._delayed(run, selector, act)
         else:
-            next_cursor = await self._waiting(work, selector, act)
+            next_cursor = await self._waiting(run, selector, act)
         await wait_until_durable(self._broker, self._broker.journal.next_sequence())
-        where = f" to {printable(str(target))}" if target is not None else ""
-        call.note = f"{body.action}{where}: done {work.done}, failed {len(work.failed)}"
+        target_text = f" to {printable(str(target))}" if target is not None else ""
+        call.note = f"{body.action}{target_text}: done {run.done}, failed {len(run.failed)}"
         return MessageActionResult(
-            processed=work.done, failed=work.failed, scanned=work.scanned, next_cursor=next_cursor
+            processed=run.done, failed=run.failed, scanned=run.scanned, next_cursor=next_cursor
         )
 
     def _permit(
@@ -326,83 +326,83 @@ class ActionService(Service):
             raise ActionRefused("origin-gone", "the origin was a temporary destination")
         self._broker.operations.redrive(delivery, origin, call.identity.creator)
 
-    async def _by_id(self, work: MessageActionRun, ids: list[str], act: Act) -> None:
+    async def _by_id(self, run: MessageActionRun, ids: list[str], act: Act) -> None:
         for id in dict.fromkeys(ids):
-            if work.over():
-                work.fail(id, "not-tried")
+            if run.over():
+                run.fail(id, "not-tried")
                 continue
-            work.scanned += 1
+            run.scanned += 1
             delivery = None
-            if not work.subscription.closed:
-                delivery = by_id(work.broker, work.subscription, id)
+            if not run.subscription.closed:
+                delivery = by_id(run.broker, run.subscription, id)
             if delivery is None:
-                work.fail(id[:100], "not-found")
+                run.fail(id[:100], "not-found")
             else:
-                _try(work, delivery, act)
-            await work.slices.rest()
+                _try(run, delivery, act)
+            await run.slices.rest()
 
     async def _waiting(
-        self, work: MessageActionRun, selector: Selector | None, act: Act
+        self, run: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on ready messages in queue order, as they were at the first request."""
-        body = work.body
+        body = run.body
         if body.cursor:
-            priority, last, until = read_cursor(body.cursor)
-            cursor = work.subscription.cursor(until, priority, last)
+            priority, last, end_sequence = read_cursor(body.cursor)
+            cursor = run.subscription.cursor(end_sequence, priority, last)
         else:
-            until = work.broker.journal.next_sequence()
-            cursor = work.subscription.cursor(until)
-        while cursor.priority >= 0 and not work.over() and not work.subscription.closed:
-            chosen: list[Delivery] = []
-            for delivery in cursor.look(STEP if work.remaining < 0 else min(STEP, work.remaining)):
-                work.scanned += 1
-                if selector is None or selects(work.broker, selector, delivery):
+            end_sequence = run.broker.journal.next_sequence()
+            cursor = run.subscription.cursor(end_sequence)
+        while cursor.priority >= 0 and not run.over() and not run.subscription.closed:
+            deletions: list[Delivery] = []
+            for delivery in cursor.look(STEP if run.remaining < 0 else min(STEP, run.remaining)):
+                run.scanned += 1
+                if selector is None or selects(run.broker, selector, delivery):
                     if body.action == "delete":
-                        chosen.append(delivery)
+                        deletions.append(delivery)
                     # an action on an earlier message may have displaced it
-                    elif (still := work.broker.operations.still_ready(delivery)) is not None:
-                        _try(work, still, act)
-                if work.slices.due or work.refused:
+                    elif (current := run.broker.operations.still_ready(delivery)) is not None:
+                        _try(run, current, act)
+                if run.slices.due or run.refused:
                     cursor.back_to(delivery)
                     break
-            work.broker.operations.delete(work.subscription, chosen)
-            work.done += len(chosen)
-            await work.slices.rest()
-        ended = cursor.priority < 0 or work.refused or work.subscription.closed
-        return None if ended else encode_cursor(cursor.priority, cursor.last, until)
+            run.broker.operations.delete(run.subscription, deletions)
+            run.done += len(deletions)
+            await run.slices.rest()
+        ended = cursor.priority < 0 or run.refused or run.subscription.closed
+        return None if ended else encode_cursor(cursor.priority, cursor.last, end_sequence)
 
     async def _delayed(
-        self, work: MessageActionRun, selector: Selector | None, act: Act
+        self, run: MessageActionRun, selector: Selector | None, act: Act
     ) -> str | None:
         """Act on messages in ascending sequence number, so that a cursor can refer to one."""
-        body = work.body
-        last, until = 0, work.broker.journal.next_sequence()
+        body = run.body
+        last, end_sequence = 0, run.broker.journal.next_sequence()
         if body.cursor:
-            _, last, until = read_cursor(body.cursor)
-        delayed = work.subscription.delayed
-        for sequence in sorted(each for each in delayed if last < each <= until):
-            if work.over():
-                return None if work.refused else encode_cursor(0, last, until)
-            work.scanned += 1
+            _, last, end_sequence = read_cursor(body.cursor)
+        delayed = run.subscription.delayed
+        for sequence in sorted(number for number in delayed if last < number <= end_sequence):
+            if run.over():
+                return None if run.refused else encode_cursor(0, last, end_sequence)
+            run.scanned += 1
             delivery = delayed.get(sequence)
             if delivery is not None and (
-                selector is None or selects(work.broker, selector, delivery)
+                selector is None or selects(run.broker, selector, delivery)
             ):
-                _try(work, delivery, act)
+                _try(run, delivery, act)
             last = sequence
-            await work.slices.rest()
+            await run.slices.rest()
         return None
 
 
-def _try(work: MessageActionRun, delivery: Delivery, act: Act) -> None:
+def _try(run: MessageActionRun, delivery: Delivery, act: Act) -> None:
     id = id_of(delivery)
     try:
         act(delivery)
     except ActionRefused as error:
-        work.fail(id, error.reason)
+        run.fail(id, error.reason)
     except (ApiError, DestinationNotFound, LimitExceeded):
-        work.fail(id, "target-refused")
+        run.fail(id, "target-refused")
     except (JournalDamaged, RecordNotFound):
-        work.fail(id, "damaged")
+        run.fail(id, "damaged")
     else:
-        work.done += 1
+        run.done += 1

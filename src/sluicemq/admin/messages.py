@@ -166,18 +166,18 @@ def _decoded(kind: BodyKind, name: str, body: bytes) -> BodyView:
     """Return the decoded body. Raises ProtocolError for an invalid body."""
     value: Any
     if kind is BodyKind.MAP:
-        value = {printable(key): _view(each, True) for key, each in loads_map(body).items()}
+        value = {printable(key): _view(element, True) for key, element in loads_map(body).items()}
     else:
-        value = [_view(each, True) for each in loads_stream(body)]
+        value = [_view(element, True) for element in loads_stream(body)]
     return BodyView(kind=name, encoding=name, value=value, truncated=False)
 
 
-def _in_base64(kind: str, encoding: str, body: bytes, most: int) -> BodyView:
+def _in_base64(kind: str, encoding: str, body: bytes, limit: int) -> BodyView:
     return BodyView(
         kind=kind,
         encoding=encoding,
-        value=b64encode(body[:most]).decode(),
-        truncated=len(body) > most,
+        value=b64encode(body[:limit]).decode(),
+        truncated=len(body) > limit,
     )
 
 
@@ -216,7 +216,7 @@ def _view(value: Any, java: bool = False) -> PropertyView:
     elif name == "bytes":
         json_value = b64encode(value).decode()
     elif name == "map":
-        json_value = {printable(str(key)): _view(each, java) for key, each in value.items()}
+        json_value = {printable(str(key)): _view(element, java) for key, element in value.items()}
     elif name == "string":
         json_value = str(value)
         if not is_utf_8(json_value):  # JSON cannot represent lone surrogates
@@ -251,43 +251,43 @@ class MessageService(Service):
                 "bad-parameter",
                 "with a selector there is no offset: pages follow from one to the next",
             )
-        cursor, place = subscription.cursor(), query.offset
+        cursor, offset = subscription.cursor(), query.offset
         slices = TimeSlices(self._broker)
         if query.cursor:
-            priority, last, place = read_cursor(query.cursor)
+            priority, last, offset = read_cursor(query.cursor)
             cursor = subscription.cursor(NO_END, priority, last)
         elif query.state == "ready":
-            place -= await _skip(cursor, place, slices)
+            offset -= await _skip(cursor, offset, slices)
         http = self._context.http
-        until = perf_counter() + http.max_scan_time
+        deadline = perf_counter() + http.max_scan_time
         scanned = 0
         items: list[MessageItem] = []
 
         def requested() -> int:
-            if perf_counter() > until:
+            if perf_counter() > deadline:
                 return 0
             return min(http.max_scan_messages - scanned, query.limit - len(items))
 
         if query.state == "ready":
             deliveries = slices.scan(cursor, requested)
         else:
-            deliveries = self._others(subscription, query.state, place, slices, requested)
+            deliveries = self._others(subscription, query.state, offset, slices, requested)
         async for delivery in deliveries:
             scanned += 1
             if selector is None or selects(self._broker, selector, delivery):
-                position = place if selector is None else None
+                position = offset if selector is None else None
                 items.append(self._item(delivery, query.state, position, query.body))
-            place += 1
+            offset += 1
         total = {
             "ready": subscription.ready,
             "unacked": subscription.unacked,
             "scheduled": len(subscription.delayed),
         }[query.state]
-        more = cursor.more() if query.state == "ready" else place < total
+        has_more = cursor.more() if query.state == "ready" else offset < total
         return MessagePage(
             items=items,
             total=total if selector is None else None,
-            next_cursor=encode_cursor(cursor.priority, cursor.last, place) if more else None,
+            next_cursor=encode_cursor(cursor.priority, cursor.last, offset) if has_more else None,
             scanned=scanned,
         )
 
@@ -295,21 +295,21 @@ class MessageService(Service):
         self,
         subscription: Subscription,
         state: MessageState,
-        place: int,
+        offset: int,
         slices: TimeSlices,
         requested: Callable[[], int],
     ) -> AsyncIterator[Delivery]:
-        """Yield unacked or scheduled messages from the offset `place` on, as `TimeSlices.scan`.
+        """Yield unacked or scheduled messages from `offset` on, as `TimeSlices.scan`.
 
         The pending queue does not contain them, so that a position is an offset.
         """
         while (count := requested()) > 0:
             if state == "unacked":
-                deliveries = self._broker.operations.in_flight(subscription, place, count)
+                deliveries = self._broker.operations.in_flight(subscription, offset, count)
             else:
-                deliveries = list(islice(subscription.delayed.values(), place, place + count))
+                deliveries = list(islice(subscription.delayed.values(), offset, offset + count))
             for delivery in deliveries:
-                place += 1
+                offset += 1
                 yield delivery
                 if slices.due:
                     break
@@ -334,11 +334,11 @@ class MessageService(Service):
         """GET …/messages/{id}"""
         delivery, message = self._one(call, parameters)
         summary = item(self._broker, delivery, message, state_of(delivery), None)
-        given = message.properties or {}
-        properties = {printable(name): _view(value) for name, value in given.items()}
+        message_properties = message.properties or {}
+        properties = {printable(name): _view(value) for name, value in message_properties.items()}
         fields = {name: getattr(summary, name) for name in MessageItem.__struct_fields__}
-        most = parameters.max_body_bytes
-        fields["body"] = await asyncio.to_thread(view_of_body, message, most)
+        max_body_bytes = parameters.max_body_bytes
+        fields["body"] = await asyncio.to_thread(view_of_body, message, max_body_bytes)
         return MessageView(**fields, properties=properties, dead_letter=death_view(message))
 
     @handles(GET_MESSAGE_BODY)
@@ -404,11 +404,11 @@ def selects(broker: Broker, selector: Selector, delivery: Delivery) -> bool:
 
 def by_id(broker: Broker, subscription: Subscription, text: str) -> Delivery | None:
     """Return the delivery of the message with that id; None if there is none."""
-    read = _ID.fullmatch(text)
-    if read is None:
+    match = _ID.fullmatch(text)
+    if match is None:
         return None
-    delivery = broker.operations.find(subscription, int(read[2]))
-    if delivery is None or bool(delivery.journaled) == bool(read[1]):
+    delivery = broker.operations.find(subscription, int(match[2]))
+    if delivery is None or bool(delivery.journaled) == bool(match[1]):
         return None
     return delivery
 
@@ -425,8 +425,8 @@ def encode_cursor(priority: int, last: int, place: int) -> str:
 
 def read_cursor(text: str) -> tuple[int, int, int]:
     """Decode the text of `next_cursor`. Raises ApiError for any other text."""
-    read = _CURSOR.fullmatch(text)
-    numbers = [int(each) for each in read.groups()] if read is not None else []
+    match = _CURSOR.fullmatch(text)
+    numbers = [int(group) for group in match.groups()] if match is not None else []
     if not numbers or max(numbers) > NO_END:
         raise ApiError(
             400, "bad-cursor", "the cursor is not the next_cursor of an earlier response"
@@ -489,8 +489,8 @@ def damaged(
 ) -> MessageItem:
     """Return the list entry of a message that the journal cannot read."""
     destination = delivery.subscription.destination.address
-    blank = Message(destination, b"", priority=delivery.priority)
-    view = item(broker, delivery, blank, state, position)
+    placeholder = Message(destination, b"", priority=delivery.priority)
+    view = item(broker, delivery, placeholder, state, position)
     return msgspec.structs.replace(view, body_kind="none", damaged=True)
 
 

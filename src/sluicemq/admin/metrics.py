@@ -77,8 +77,8 @@ class Exposition:
 
     def add(self, family: Family, value: float, *labels: str) -> None:
         """Add one sample of a counter or gauge."""
-        around = f"{{{labels_of(family, labels)}}}" if labels else ""
-        self.add_lines(family, f"{family.sample}{around} {value}\n")
+        label_set = f"{{{labels_of(family, labels)}}}" if labels else ""
+        self.add_lines(family, f"{family.sample}{label_set} {value}\n")
 
     def add_all(self, samples: Mapping[Family, float], *labels: str) -> None:
         """Add one sample of each of several counters and gauges, all with these labels."""
@@ -93,22 +93,23 @@ class Exposition:
     def add_histogram(self, family: Family, seen: Distribution, *labels: str) -> None:
         """Add a histogram of durations."""
         lines = []
-        own = labels_of(family, labels)
-        before = f"{family.name}_bucket{{{own}{',' if own else ''}le="
+        pairs = labels_of(family, labels)
+        prefix = f"{family.name}_bucket{{{pairs}{',' if pairs else ''}le="
         total = 0
-        for number, (bound, count) in enumerate(zip(BOUNDS, seen.counts, strict=False)):
+        for index, (bound, count) in enumerate(zip(BOUNDS, seen.counts, strict=False)):
             total += count
-            if number % EACH == 0:
-                lines.append(f'{before}"{bound:.6g}"}} {total}\n')
-        lines.append(f'{before}"+Inf"}} {seen.count}\n')
+            if index % EACH == 0:
+                lines.append(f'{prefix}"{bound:.6g}"}} {total}\n')
+        lines.append(f'{prefix}"+Inf"}} {seen.count}\n')
         self.add_lines(family, "".join(lines))
         self.add_summary(family, seen.count, seen.sum, *labels)
 
     def add_summary(self, family: Family, count: int, total: float, *labels: str) -> None:
         """Add a summary: count and total."""
-        around = f"{{{labels_of(family, labels)}}}" if labels else ""
+        label_set = f"{{{labels_of(family, labels)}}}" if labels else ""
         self.add_lines(
-            family, f"{family.name}_count{around} {count}\n{family.name}_sum{around} {total}\n"
+            family,
+            f"{family.name}_count{label_set} {count}\n{family.name}_sum{label_set} {total}\n",
         )
 
     def add_lines(self, family: Family, text: str) -> None:

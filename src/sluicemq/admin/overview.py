@@ -87,7 +87,7 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
     space = journal.space_state()
     if space.level == SpaceLevel.ENOUGH:
         return
-    held = "".join(
+    slot_details = "".join(
         f" The slot {name} holds {size} bytes of the journal that nothing else needs."
         for name, size in journal.held_by_slots().items()
     )
@@ -95,14 +95,14 @@ def _space_alarms(context: ApiContext) -> Iterator[AlarmView]:
         yield AlarmView(
             "disk-full",
             f"The disk of the journal has {space.free} bytes left and the reserve is used up: "
-            f"nothing is delivered or accepted until space is freed.{held}",
+            f"nothing is delivered or accepted until space is freed.{slot_details}",
         )
     else:
         yield AlarmView(
             "disk-space",
             f"The disk of the journal has {space.free} bytes left: persistent messages are "
             f"refused until there are {space.resume}. Of the reserve, {space.reserve} of "
-            f"{space.reserve_size} bytes are left.{held}",
+            f"{space.reserve_size} bytes are left.{slot_details}",
         )
 
 
@@ -116,19 +116,19 @@ def alarms(
     if state != "serving":
         yield AlarmView("not-serving", f"The broker is {state}.")
     if broker.memory > NEARLY * settings.memory_limit:
-        part = broker.memory / settings.memory_limit
+        fraction = broker.memory / settings.memory_limit
         yield AlarmView(
             "memory",
-            f"Messages take {part:.0%} of broker.memory_limit. At 100 % those that are not "
+            f"Messages take {fraction:.0%} of broker.memory_limit. At 100 % those that are not "
             "journaled are refused.",
         )
     yield from _space_alarms(context)
-    most = settings.max_destinations
-    if most and len(broker.destinations) > NEARLY * most:
+    limit = settings.max_destinations
+    if limit and len(broker.destinations) > NEARLY * limit:
         yield AlarmView(
             "destinations-full",
             f"There are {len(broker.destinations)} destinations, and broker.max_destinations "
-            f"is {most}.",
+            f"is {limit}.",
         )
     for listener in listeners:
         if listener.connections > NEARLY * listener.max_connections:
@@ -137,21 +137,23 @@ def alarms(
                 f"{listener.url} has {listener.connections} connections, and its "
                 f"max_connections is {listener.max_connections}.",
             )
-    tail = syncs.quantile(0.99)
-    if syncs.count >= ENOUGH and tail > SLOW_SYNC_SECONDS:
-        yield AlarmView("disk-slow", f"One fdatasync in a hundred takes {tail:.1f} s or longer.")
-    late = lag.quantile(0.99)
-    if lag.count >= ENOUGH and late > SLOW_LOOP_SECONDS:
-        yield AlarmView("loop-slow", f"The p99 of the event loop's lag is {late * 1000:.0f} ms.")
-    old = [
-        each
-        for each in broker.transactions.prepared.values()
-        if broker.clock.wall - each.created > PATIENCE_MS
+    sync_p99 = syncs.quantile(0.99)
+    if syncs.count >= ENOUGH and sync_p99 > SLOW_SYNC_SECONDS:
+        yield AlarmView(
+            "disk-slow", f"One fdatasync in a hundred takes {sync_p99:.1f} s or longer."
+        )
+    lag_p99 = lag.quantile(0.99)
+    if lag.count >= ENOUGH and lag_p99 > SLOW_LOOP_SECONDS:
+        yield AlarmView("loop-slow", f"The p99 of the event loop's lag is {lag_p99 * 1000:.0f} ms.")
+    overdue = [
+        transaction
+        for transaction in broker.transactions.prepared.values()
+        if broker.clock.wall - transaction.created > PATIENCE_MS
     ]
-    if old:
+    if overdue:
         yield AlarmView(
             "prepared",
-            f"{len(old)} prepared transactions have waited more than an hour for the decision "
+            f"{len(overdue)} prepared transactions have waited more than an hour for the decision "
             "of their transaction manager. Their messages stay unacked until then.",
         )
 
@@ -199,8 +201,8 @@ class OverviewService(Service):
     @handles(GET_OVERVIEW)
     async def show(self, call: Call, query: OverviewQuery) -> OverviewView:
         """GET /overview"""
-        past = self.past(MINUTES * STEPS_OF_A_MINUTE)
-        return replace(self.now(call.identity, query.fresh), history=past)
+        history = self.past(MINUTES * STEPS_OF_A_MINUTE)
+        return replace(self.now(call.identity, query.fresh), history=history)
 
     @handles(GET_HISTORY)
     async def history(self, call: Call, query: HistoryQuery) -> HistoryView:
@@ -215,12 +217,12 @@ class OverviewService(Service):
     @handles(STREAM_EVENTS)
     async def stream(self, call: Call, parameters: NoParameters) -> Response:
         """GET /events"""
-        most = self._context.http.max_event_streams
-        if self.open >= most:
+        limit = self._context.http.max_event_streams
+        if self.open >= limit:
             raise ApiError(
                 503,
                 "too-many-streams",
-                f"{most} streams of events are open, and http.max_event_streams allows no more",
+                f"{limit} streams of events are open, and http.max_event_streams allows no more",
                 {"Retry-After": str(RETRY_SECONDS)},
             )
         if call.request.method == "HEAD":
@@ -254,12 +256,12 @@ class OverviewService(Service):
         """Return the overview that the user may see, without history; `fresh`: not a cached one,
         which only superusers may request."""
         now = self._context.broker.clock.steady
-        made = self._made
+        overview = self._made
         fresh = fresh and identity.superuser
-        if made is None or fresh or now - self._made_at > FRESH_MS:
-            self._made = made = self._make()
+        if overview is None or fresh or now - self._made_at > FRESH_MS:
+            self._made = overview = self._make()
             self._made_at = now
-        return made if identity.superuser else replace(made, listeners=[], alarms=[])
+        return overview if identity.superuser else replace(overview, listeners=[], alarms=[])
 
     def _make(self) -> OverviewView:
         context = self._context
@@ -301,7 +303,7 @@ class OverviewService(Service):
     def _totals(self) -> TotalsView:
         broker = self._context.broker
         totals = broker.stats_sampler.totals
-        counted = totals.statistics
+        statistics = totals.statistics
         transactions = broker.transactions
         return TotalsView(
             destinations=totals.destinations,
@@ -314,31 +316,31 @@ class OverviewService(Service):
             ready=totals.waiting,
             unacked=totals.unacked,
             bytes=totals.bytes,
-            publish_rate=round(counted.publish_rate, _DIGITS),
-            deliver_rate=round(counted.deliver_rate, _DIGITS),
-            published=counted.published,
-            delivered=counted.delivered,
-            redelivered=counted.redelivered,
-            acknowledged=counted.acknowledged,
-            expired=counted.expired,
-            dropped=counted.dropped,
-            rejected=counted.rejected,
-            dead_lettered=counted.dead_lettered,
-            published_bytes=counted.published_bytes,
-            delivered_bytes=counted.delivered_bytes,
+            publish_rate=round(statistics.publish_rate, _DIGITS),
+            deliver_rate=round(statistics.deliver_rate, _DIGITS),
+            published=statistics.published,
+            delivered=statistics.delivered,
+            redelivered=statistics.redelivered,
+            acknowledged=statistics.acknowledged,
+            expired=statistics.expired,
+            dropped=statistics.dropped,
+            rejected=statistics.rejected,
+            dead_lettered=statistics.dead_lettered,
+            published_bytes=statistics.published_bytes,
+            delivered_bytes=statistics.delivered_bytes,
         )
 
     def _protocols(self) -> Iterator[tuple[str, ProtocolView]]:
         connections = self._context.connections.by_protocol()
         traffic = self._context.broker.traffic
         for protocol in sorted({*connections, *traffic}):
-            seen = traffic.get(protocol, Traffic())
+            counters = traffic.get(protocol, Traffic())
             view = ProtocolView(
                 connections.get(protocol, 0),
-                round(seen.publish_rate, _DIGITS),
-                round(seen.deliver_rate, _DIGITS),
-                seen.published,
-                seen.delivered,
+                round(counters.publish_rate, _DIGITS),
+                round(counters.deliver_rate, _DIGITS),
+                counters.published,
+                counters.delivered,
             )
             yield protocol, view
 
@@ -352,20 +354,20 @@ class OverviewService(Service):
         return HistoryView(
             step_ms=STEP * 1000,
             end=history.end,
-            publish_rate=[round(each.publish_rate, _DIGITS) for each in samples],
-            deliver_rate=[round(each.deliver_rate, _DIGITS) for each in samples],
-            ready=[each.ready for each in samples],
-            unacked=[each.unacked for each in samples],
-            loop_lag_ms=[round(each.lag, _DIGITS) for each in totals],
-            fdatasync_ms=[round(each.sync, _DIGITS) for each in totals],
+            publish_rate=[round(sample.publish_rate, _DIGITS) for sample in samples],
+            deliver_rate=[round(sample.deliver_rate, _DIGITS) for sample in samples],
+            ready=[sample.ready for sample in samples],
+            unacked=[sample.unacked for sample in samples],
+            loop_lag_ms=[round(sample.lag, _DIGITS) for sample in totals],
+            fdatasync_ms=[round(sample.sync, _DIGITS) for sample in totals],
         )
 
 
-def _quantiles(found: Distribution) -> QuantilesView:
+def _quantiles(distribution: Distribution) -> QuantilesView:
     return QuantilesView(
-        round(1000 * found.quantile(0.5), _DIGITS),
-        round(1000 * found.quantile(0.99), _DIGITS),
-        round(1000 * found.longest, _DIGITS),
+        round(1000 * distribution.quantile(0.5), _DIGITS),
+        round(1000 * distribution.quantile(0.99), _DIGITS),
+        round(1000 * distribution.longest, _DIGITS),
     )
 
 
@@ -407,8 +409,8 @@ class StatusService(Service):
     @handles(LIST_SETTINGS)
     async def settings(self, call: Call, query: ConfigurationQuery) -> Page[SettingView]:
         """GET /configuration, in the order of the documentation"""
-        found = self._context.configuration.settings()
-        return query.page([each for each in found if query.filter in each.name])
+        settings = self._context.configuration.settings()
+        return query.page([setting for setting in settings if query.filter in setting.name])
 
     @handles(LIST_AUDIT_ENTRIES)
     async def audit_entries(self, call: Call, query: PageQuery) -> Page[AuditEntry]:

@@ -82,8 +82,8 @@ async def read_body(request: Request, limit: int, what_to_do: str) -> bytearray:
 def may_be_unread(request: Request) -> bool:
     """Return whether a large part of the request body may be unread."""
     text = request.headers.get("content-length", "0")
-    large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
-    return large or "transfer-encoding" in request.headers
+    is_large = len(text) > _MOST_DIGITS or int(text) > SMALL_BYTES
+    return is_large or "transfer-encoding" in request.headers
 
 
 _PARAMETER: Final = re.compile(r"\{(\*?)\w+\}")
@@ -197,15 +197,15 @@ class RouteTable:
     def find(self, method: str, raw_path: bytes) -> tuple[Endpoint, dict[str, str]]:
         """Return the endpoint and the parameters of the path. Raises ApiError if none matches."""
         matches = ((pattern.fullmatch(raw_path), methods) for pattern, methods in self._routes)
-        found, methods = next((match for match in matches if match[0]), (None, {}))
-        if found is None:
+        match, methods = next((candidate for candidate in matches if candidate[0]), (None, {}))
+        if match is None:
             raise ApiError(404, "not-found", "no resource has this path")
         endpoint = methods.get("GET" if method == "HEAD" else method)
         if endpoint is None:
             allowed = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
             message = f"method not allowed; allowed methods: {allowed}"
             raise ApiError(405, "method-not-allowed", message, {"Allow": allowed})
-        names = zip(endpoint.operation.path_names, found.groups(), strict=True)
+        names = zip(endpoint.operation.path_names, match.groups(), strict=True)
         return endpoint, {name: decode_name(unquote_to_bytes(value)) for name, value in names}
 
 
@@ -258,10 +258,10 @@ def read_query(raw: bytes) -> dict[str, str]:
         pairs = parse_qsl(raw.decode("latin-1"), True, errors="surrogateescape", max_num_fields=100)
     except ValueError:
         raise ApiError(400, "bad-parameter", "there are too many parameters") from None
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    values = dict(pairs)
+    if len(values) != len(pairs):
         raise ApiError(400, "bad-parameter", "a parameter is given twice")
-    return found
+    return values
 
 
 def parameters(
@@ -272,13 +272,11 @@ def parameters(
 ) -> ParametersT:
     """Return the parameters of a request: those of its path, those of its query, and its decoded
     body. Raises ApiError for unknown parameters and invalid values."""
-    known = operation.query_names
+    query_names = operation.query_names
     for name in query:
-        if name not in known and not (operation.has_address and name == "name_base64"):
-            there = f"there are {', '.join(known)}" if known else "there are none here"
-            raise ApiError(
-                400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {there}"
-            )
+        if name not in query_names and not (operation.has_address and name == "name_base64"):
+            hint = f"there are {', '.join(query_names)}" if query_names else "there are none here"
+            raise ApiError(400, "bad-parameter", f"the parameter {name[:100]!r} is unknown; {hint}")
     for name in _numbers(operation) & query.keys():
         if not _NUMBER.fullmatch(query[name]):  # msgspec also accepts 1.0 as an int
             raise ApiError(400, "bad-parameter", f"the parameter {name} is a whole number")

@@ -53,37 +53,37 @@ class MetricsPage(Service):
         # metrics cover all destinations; only patterns that match every name match the empty one
         if not (self._context.http.public_metrics or call.identity.may(Operation.BROWSE, "")):
             call.denied("browse all destinations")
-            who = call.identity.name or "an anonymous client"
-            raise AccessDenied(f"{who} may not browse all destinations")
-        asked = time.monotonic()
+            client = call.identity.name or "an anonymous client"
+            raise AccessDenied(f"{client} may not browse all destinations")
+        request_time = time.monotonic()
         async with figures.making:
-            if asked - figures.made_at >= FRESH_SECONDS:
+            if request_time - figures.made_at >= FRESH_SECONDS:
                 figures.made = await self._collect()
                 figures.made_at = time.monotonic()
         return Response(figures.made.text(), headers={"Content-Type": TEXT})
 
     async def _collect(self) -> Exposition:
-        started = time.perf_counter()
+        start = time.perf_counter()
         figures = self._context.figures
         figures.pauses.begin()
-        into = Exposition()
-        self._add_broker(into)
-        await figures.destinations.collect(into, round(time.time() * 1000))
-        self._add_traffic(into)
-        figures.requests.add_to(into)
-        await self._add_journal(into)
-        add_process(into, figures.pauses)
+        exposition = Exposition()
+        self._add_broker(exposition)
+        await figures.destinations.collect(exposition, round(time.time() * 1000))
+        self._add_traffic(exposition)
+        figures.requests.add_to(exposition)
+        await self._add_journal(exposition)
+        add_process(exposition, figures.pauses)
         for result, count in (figures.spans or {}).items():
-            into.add(f.SPANS, count, result)
-        into.add(f.SCRAPE, round(time.perf_counter() - started, 6))
-        return into
+            exposition.add(f.SPANS, count, result)
+        exposition.add(f.SCRAPE, round(time.perf_counter() - start, 6))
+        return exposition
 
-    def _add_broker(self, into: Exposition) -> None:
+    def _add_broker(self, exposition: Exposition) -> None:
         vitals = self._context.vitals
         broker = self._broker
         compiled = "true" if COMPILED else "false"
-        into.add(f.BUILD, 1, __version__, platform.python_version(), compiled)
-        into.add_all(
+        exposition.add(f.BUILD, 1, __version__, platform.python_version(), compiled)
+        exposition.add_all(
             {
                 f.DESTINATIONS_LIMIT: broker.settings.max_destinations,
                 f.SERIES_LIMIT: self._context.figures.destinations.limit,
@@ -93,34 +93,36 @@ class MetricsPage(Service):
                 f.ITERATIONS: broker.iterations,
             },
         )
-        into.add_histogram(f.LOOP_LAG, vitals.lag.read())
+        exposition.add_histogram(f.LOOP_LAG, vitals.lag.read())
         transactions = broker.transactions
-        into.add(f.TRANSACTIONS, len(transactions.open), "open")
-        into.add(f.TRANSACTIONS, len(transactions.prepared), "prepared")
-        oldest = min((each.created for each in transactions.prepared.values()), default=0)
+        exposition.add(f.TRANSACTIONS, len(transactions.open), "open")
+        exposition.add(f.TRANSACTIONS, len(transactions.prepared), "prepared")
+        oldest = min(
+            (transaction.created for transaction in transactions.prepared.values()), default=0
+        )
         age = max(0.0, time.time() - oldest / 1000) if oldest else 0.0
-        into.add(f.OLDEST_PREPARED, round(age, 3))
+        exposition.add(f.OLDEST_PREPARED, round(age, 3))
 
-    def _add_traffic(self, into: Exposition) -> None:
+    def _add_traffic(self, exposition: Exposition) -> None:
         context = self._context
         for protocol, count in context.connections.by_protocol().items():
-            into.add(f.PROTOCOL_CONNECTIONS, count, protocol)
+            exposition.add(f.PROTOCOL_CONNECTIONS, count, protocol)
         for protocol, traffic in context.broker.traffic.items():
-            into.add_fields(f.TRAFFIC, traffic, protocol)
+            exposition.add_fields(f.TRAFFIC, traffic, protocol)
         for listener in context.connections.listeners():
             labels = listener.url, listener.protocol
-            into.add_fields(f.LISTENER, listener, *labels)
+            exposition.add_fields(f.LISTENER, listener, *labels)
             for reason, count in sorted(listener.closed.items()):
-                into.add(f.LISTENER_CLOSED, count, *labels, reason)
-        into.add_fields(f.INPUT, context.connections.input())
+                exposition.add(f.LISTENER_CLOSED, count, *labels, reason)
+        exposition.add_fields(f.INPUT, context.connections.input())
         for event, count in context.audit.counts.items():
-            into.add(f.AUDIT, count, event)
+            exposition.add(f.AUDIT, count, event)
 
-    async def _add_journal(self, into: Exposition) -> None:
+    async def _add_journal(self, exposition: Exposition) -> None:
         journal = self._broker.journal
         stats = journal.stats()
-        into.add_fields(f.JOURNAL, stats)
-        into.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
+        exposition.add_fields(f.JOURNAL, stats)
+        exposition.add_histogram(f.JOURNAL_SYNC, journal.syncs.read())
         if not isinstance(journal, FileJournal):
             return
         # run on a thread: a hanging file system must not block the event loop
@@ -128,7 +130,7 @@ class MetricsPage(Service):
         sealed = [segment for segment in segments if segment.sealed]
         disk, slots, idle, lags = await asyncio.to_thread(_on_disk, journal, segments)
         space = journal.space_state()
-        into.add_all(
+        exposition.add_all(
             {
                 f.DISK["free"]: disk.f_bavail * disk.f_frsize,
                 f.DISK["size"]: disk.f_blocks * disk.f_frsize,
@@ -137,15 +139,15 @@ class MetricsPage(Service):
                 f.DISK["reserve"]: space.reserve,
             },
         )
-        filling = stats.bytes - sum(segment.size for segment in sealed)
+        unsealed_bytes = stats.bytes - sum(segment.size for segment in sealed)
         for name, slot in slots.items():
-            behind = stats.durable > slot.position
-            lag = sum(each.size for each in sealed if each.last > slot.position)
-            into.add_all(
+            is_behind = stats.durable > slot.position
+            lag = sum(segment.size for segment in sealed if segment.last > slot.position)
+            exposition.add_all(
                 {
                     f.SLOT["position"]: slot.position,
                     f.SLOT["lag"]: lags[name],
-                    f.SLOT["bytes"]: lag + filling if behind else 0,
+                    f.SLOT["bytes"]: lag + unsealed_bytes if is_behind else 0,
                     f.SLOT["limit_bytes"]: slot.limit_bytes,
                     f.SLOT["lost"]: int(slot.lost),
                     f.SLOT["idle"]: idle.get(name, 0) / 1000,
@@ -153,7 +155,9 @@ class MetricsPage(Service):
                 name,
             )
             if journal.options.slot_idle_timeout:
-                into.add(f.SLOT["idle_timeout"], journal.options.slot_idle_timeout / 1000, name)
+                exposition.add(
+                    f.SLOT["idle_timeout"], journal.options.slot_idle_timeout / 1000, name
+                )
 
 
 def _on_disk(
@@ -167,7 +171,10 @@ def _on_disk(
     lags = {}
     for name, slot in slots.items():
         lags[name] = records_after(journal.directory, segments, slot.position)
-        held = next((each for each in segments if each.sealed and each.last > slot.position), None)
-        if held is not None and not slot.lost:
-            idle[name] = slot.idle(journal.completed(held), now)
+        held_segment = next(
+            (segment for segment in segments if segment.sealed and segment.last > slot.position),
+            None,
+        )
+        if held_segment is not None and not slot.lost:
+            idle[name] = slot.idle(journal.completed(held_segment), now)
     return os.statvfs(journal.directory), slots, idle, lags

@@ -172,13 +172,13 @@ class Ages:
             return 0.0
         if head.message is not None:
             return max(0, self._wall - head.message.arrival) / 1000
-        known = self._last.get(subscription)
-        if (known is None or known[0] != head.sequence) and self._left > 0:
-            known = head.sequence, self._read(head)
-        if known is None:
+        entry = self._last.get(subscription)
+        if (entry is None or entry[0] != head.sequence) and self._left > 0:
+            entry = head.sequence, self._read(head)
+        if entry is None:
             return 0.0
-        self._known[subscription] = known
-        return max(0, self._wall - known[1]) / 1000 if known[1] else 0.0
+        self._known[subscription] = entry
+        return max(0, self._wall - entry[1]) / 1000 if entry[1] else 0.0
 
     def _read(self, delivery: Delivery) -> int:
         """Return the publish time in ms of wall time; 0 if the message cannot be read. The error
@@ -211,8 +211,10 @@ class DestinationMetrics:
             for name in (OTHERS, TEMPORARY)
             for topic in (False, True)
         }
-        there = [d for d in broker.destinations.values() if not d.temporary]
-        for destination in sorted(there, key=lambda destination: destination.automatic):
+        destinations = [
+            destination for destination in broker.destinations.values() if not destination.temporary
+        ]
+        for destination in sorted(destinations, key=lambda destination: destination.automatic):
             self._show(destination)
         broker.destinations.creations.append(self._show)
         broker.destinations.removals.append(self._hide)
@@ -224,13 +226,13 @@ class DestinationMetrics:
     def labels(self, destination: Destination) -> str | None:
         """Return the labels of an exported destination, None for others. Exports the destination
         if the limit permits it now."""
-        own = self.own.get(destination)
-        if own is None and len(self.own) < self.limit and not destination.temporary:
+        labels = self.own.get(destination)
+        if labels is None and len(self.own) < self.limit and not destination.temporary:
             self._show(destination)
-            own = self.own.get(destination)
-            if own is not None:
+            labels = self.own.get(destination)
+            if labels is not None:
                 self.sum_of(destination).leave(destination.statistics)
-        return own
+        return labels
 
     def _show(self, destination: Destination) -> None:
         if len(self.own) >= self.limit or destination.temporary:
@@ -255,22 +257,22 @@ class DestinationMetrics:
         self._ages.begin(wall)
         rows: list[tuple[str, Values]] = []
         subscriptions: dict[str, Values] = {}
-        for each in self.sums.values():
-            each.begin()
+        for aggregate in self.sums.values():
+            aggregate.begin()
         kinds = dict.fromkeys(_KINDS, 0)
-        dead = 0
-        others: set[Address] = set()
+        dead_letters = 0
+        other_queues: set[Address] = set()
         """Dead-letter queues with other names; few, so that their sum takes no time slice."""
         slices = TimeSlices(self._broker)
         async for destination in slices.over(list(self._broker.destinations.values())):
             if destination.removed:
                 continue
             kinds[destination.topic, destination.temporary] += 1
-            named = destination.settings.dead_letter_queue
-            if named and not named.endswith(DEAD_LETTERS_END):
-                others.add(destination.dead_letter_address)
+            dead_letter_queue = destination.settings.dead_letter_queue
+            if dead_letter_queue and not dead_letter_queue.endswith(DEAD_LETTERS_END):
+                other_queues.add(destination.dead_letter_address)
             if destination.name.endswith(DEAD_LETTERS_END) and not destination.topic:
-                dead += destination.waiting
+                dead_letters += destination.waiting
             labels = self.labels(destination)
             row = counters_of(destination.statistics) + self._gauges(destination)
             if labels is None:
@@ -279,17 +281,17 @@ class DestinationMetrics:
             rows.append((labels, row))
             if destination.topic:
                 self._add_subscriptions(destination, subscriptions)
-        there = filter(None, map(self._broker.destinations.find, others))
-        into.add(DEAD_LETTERS, dead + sum(queue.waiting for queue in there))
+        queues = filter(None, map(self._broker.destinations.find, other_queues))
+        into.add(DEAD_LETTERS, dead_letters + sum(queue.waiting for queue in queues))
         for (topic, temporary), count in kinds.items():
             into.add(DESTINATIONS, count, _TOPIC[topic], "true" if temporary else "false")
         await _write(into, _FAMILIES, rows, slices)
-        for each in self.sums.values():
-            values = each.values()
+        for aggregate in self.sums.values():
+            values = aggregate.values()
             if any(values):
                 for family, value in zip(_FAMILIES, values, strict=True):
                     if family not in _NOT_SUMMED:
-                        into.add_lines(family, f"{family.sample}{{{each.labels}}} {value}\n")
+                        into.add_lines(family, f"{family.sample}{{{aggregate.labels}}} {value}\n")
         await _write(into, SUBSCRIPTION_GAUGES, list(subscriptions.items()), slices)
 
     def _gauges(self, destination: Destination) -> Values:
@@ -336,10 +338,10 @@ class DestinationMetrics:
         for subscription in topic.subscriptions.values():
             if not subscription.durable and not subscription.shared:
                 continue
-            own = text_of(subscription.name)
-            if len(rows) >= self.limit or len(own) > LONGEST_NAME:
+            subscription_name = text_of(subscription.name)
+            if len(rows) >= self.limit or len(subscription_name) > LONGEST_NAME:
                 continue
-            rows[f'destination="{name}",subscription="{escape(own)}"'] = (
+            rows[f'destination="{name}",subscription="{escape(subscription_name)}"'] = (
                 subscription.waiting,
                 subscription.unacked,
                 subscription.waiting_bytes + subscription.unacked_bytes,
@@ -353,7 +355,7 @@ def _labels(name: str, topic: bool) -> str:
 
 
 async def _write(
-    into: Exposition,
+    exposition: Exposition,
     families: tuple[Family, ...],
     rows: list[tuple[str, Values]],
     slices: TimeSlices,
@@ -366,7 +368,7 @@ async def _write(
                 f"{name}{{{labels}}} {values[column]}\n"
                 for labels, values in rows[start : start + SHARE]
             ]
-            into.add_lines(family, "".join(lines))
+            exposition.add_lines(family, "".join(lines))
             await slices.rest()
 
 

@@ -146,19 +146,24 @@ class ConsoleService:
         if not rest:
             return _send(call, self._files.files[INDEX], AGAIN)
         version, _, name = rest.partition("/")
-        found = self._files.files.get(name)
-        if version != self._files.version or found is None or name == INDEX:
+        file = self._files.files.get(name)
+        if version != self._files.version or file is None or name == INDEX:
             raise ApiError(404, "not-found", "the console has no such file")
-        return _send(call, found, FOR_EVER)
+        return _send(call, file, FOR_EVER)
 
 
-def _send(call: Call, file: StaticFile, keep: str) -> Response:
-    headers = {**HEADERS, "Cache-Control": keep, "ETag": file.tag, "Vary": "Accept-Encoding"}
-    asked = call.request.headers
-    if file.tag in asked.get("if-none-match", ""):
+def _send(call: Call, file: StaticFile, cache_control: str) -> Response:
+    headers = {
+        **HEADERS,
+        "Cache-Control": cache_control,
+        "ETag": file.tag,
+        "Vary": "Accept-Encoding",
+    }
+    request_headers = call.request.headers
+    if file.tag in request_headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     content = file.content
-    if "gzip" in asked.get("accept-encoding", ""):
+    if "gzip" in request_headers.get("accept-encoding", ""):
         content = file.packed
         headers["Content-Encoding"] = "gzip"
     return Response(content, headers=headers, media_type=file.media)

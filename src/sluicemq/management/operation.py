@@ -152,17 +152,19 @@ class ApiOperation(Generic[ParametersT, AnswerT]):
     @cached_property
     def query_names(self) -> tuple[str, ...]:
         """Names of the fields of `parameters` that are query parameters."""
-        others = {*self.path_names, "address" if self.has_address else ""}
+        other_names = {*self.path_names, "address" if self.has_address else ""}
         if self.changes:
-            others.add("body")
-        return tuple(each.name for each in fields(self.parameters) if each.name not in others)
+            other_names.add("body")
+        return tuple(
+            field.name for field in fields(self.parameters) if field.name not in other_names
+        )
 
     @cached_property
     def body(self) -> Any:
         """Type of the JSON body; None if the operation has none."""
         if not self.changes:
             return None
-        return next((each.type for each in fields(self.parameters) if each.name == "body"), None)
+        return next((field.type for field in fields(self.parameters) if field.name == "body"), None)
 
 
 Method = Callable[[ServiceT, CallT, ParametersT], Awaitable[AnswerT]]

@@ -44,10 +44,10 @@ class SystemClock(Clock):
 
     def _measure(self) -> None:
         """Follow the wall clock, unless the process only lost the CPU between both readings."""
-        ahead = min(_ahead_ns() for _ in range(ATTEMPTS))
-        if not -TOLERANCE_NS < ahead - self._ahead < TOLERANCE_NS:
-            self._ahead = ahead
-            self._epoch = ahead // 1_000_000 - 1
+        difference = min(_ahead_ns() for _ in range(ATTEMPTS))
+        if not -TOLERANCE_NS < difference - self._ahead < TOLERANCE_NS:
+            self._ahead = difference
+            self._epoch = difference // 1_000_000 - 1
 
 
 def _ahead_ns() -> int:

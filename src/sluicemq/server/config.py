@@ -261,9 +261,9 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                     f"{listener.url}: a listener has neither a user nor a queue; leave them to the "
                     "clients"
                 )
-            found = list(tls_problems(listener))
-            yield from found
-            if listener.url.tls and not found:
+            problems = list(tls_problems(listener))
+            yield from problems
+            if listener.url.tls and not problems:
                 # Only where there is TLS: the library that reads certificates is slow to load.
                 from sluicemq.server.tls import load
 
@@ -317,13 +317,15 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
         except ConfigurationError as error:
             yield f"auth.users_file: {error}"
             return
-        asked = settings.demands_login(bool(database.users))
+        login_required = settings.demands_login(bool(database.users))
         for listener in self.listeners:
-            yield from self._user_problems(listener, database, asked)
+            yield from self._user_problems(listener, database, login_required)
 
-    def _user_problems(self, listener: Listener, database: Database, asked: bool) -> Iterator[str]:
-        """Yield problems of the clients' user. `asked` is True if clients whose protocol has logins
-        have to log in."""
+    def _user_problems(
+        self, listener: Listener, database: Database, login_required: bool
+    ) -> Iterator[str]:
+        """Yield problems of the clients' user. `login_required` is True if clients whose protocol
+        has logins have to log in."""
         url = listener.url
         if listener.user and listener.user not in database.users:
             yield (
@@ -334,7 +336,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             listener.user
             or self.insecure_public
             or listener.client_certificate == "required"
-            or (asked and url.protocol in OFFERS_LOGIN)
+            or (login_required and url.protocol in OFFERS_LOGIN)
         ):
             return
         if url.public and url.protocol in OFFERS_LOGIN:
@@ -357,8 +359,8 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
             )
 
     def _how_to_add(self, name: str) -> str:
-        place = f"--data-dir {self.broker.data_dir}"
-        return f"add one with `sluicemq users add {name} {place}`"
+        option = f"--data-dir {self.broker.data_dir}"
+        return f"add one with `sluicemq users add {name} {option}`"
 
     def _directory_problems(self) -> Iterator[str]:
         directory = self.broker.data_dir
@@ -375,14 +377,14 @@ class Config(msgspec.Struct, frozen=True, kw_only=True):
                 yield f"{listener.url} is the broker's admin socket; choose another path"
 
 
-def _destination_problems(where: str, settings: DestinationSettings) -> Iterator[str]:
+def _destination_problems(section: str, settings: DestinationSettings) -> Iterator[str]:
     if settings.retry_delay > settings.retry_delay_max:
         yield (
-            f"{where}: retry_delay ({settings.retry_delay} ms) is above retry_delay_max "
+            f"{section}: retry_delay ({settings.retry_delay} ms) is above retry_delay_max "
             f"({settings.retry_delay_max} ms)"
         )
     if settings.max_consumers and settings.active_consumers > settings.max_consumers:
         yield (
-            f"{where}: active_consumers ({settings.active_consumers}) is above max_consumers "
+            f"{section}: active_consumers ({settings.active_consumers}) is above max_consumers "
             f"({settings.max_consumers})"
         )

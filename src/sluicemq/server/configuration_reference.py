@@ -65,8 +65,8 @@ def render(config: Config, origins: Mapping[str, str] | None = None) -> str:
         lines += ["", f"[destinations.{_quoted(str(address))}]{origin}"]
         default = config.broker.default_destination
         names = differing(settings, default)
-        set_for_all = differing(default) | config.default_fields
-        names |= config.explicit.get(address, names) - set_for_all
+        default_names = differing(default) | config.default_fields
+        names |= config.explicit.get(address, names) - default_names
         for setting in settings_of(DestinationSettings).values():
             if setting.name in names:
                 lines += _assignment(setting, getattr(settings, setting.name), (), None)
@@ -85,7 +85,10 @@ def to_builtins(config: Config) -> dict[str, Any]:
     tree["broker"]["default_destination"] = _settings_tree(config.broker.default_destination)
     tree["listeners"] = [
         {"url": plain(listener.url)}
-        | {s.name: plain(getattr(listener, s.name)) for s in listener_settings(listener)}
+        | {
+            setting.name: plain(getattr(listener, setting.name))
+            for setting in listener_settings(listener)
+        }
         for listener in config.listeners
     ]
     tree["destinations"] = {
@@ -107,8 +110,8 @@ def _is_given(config: Config, setting: Setting) -> bool:
 def listener_settings(listener: Listener) -> Iterator[Setting]:
     """Yield the settings that have an effect on a listener, without its URL."""
     for setting in settings_of(Listener).values():
-        unused = setting.name == "url" or (setting.name == "user" and not listener.user)
-        if not unused and applies(setting, listener.url):
+        is_unused = setting.name == "url" or (setting.name == "user" and not listener.user)
+        if not is_unused and applies(setting, listener.url):
             yield setting
 
 
@@ -210,12 +213,12 @@ class EffectiveConfiguration:
         No file contains secrets: the configuration has only the paths of secret files, and the
         users file has only hashes of passwords.
         """
-        found = {CONFIGURATION_NAME: self.configuration.encode()}
+        contents = {CONFIGURATION_NAME: self.configuration.encode()}
         migrations = self._config.broker.data_dir / MIGRATIONS_NAME
         for name, path in ((USERS_NAME, self.users_file), (MIGRATIONS_NAME, migrations)):
             with suppress(FileNotFoundError):
-                found[name] = path.read_bytes()
-        return found
+                contents[name] = path.read_bytes()
+        return contents
 
 
 def _view(name: str, setting: Setting, value: Any, source: str) -> SettingView:

@@ -227,10 +227,10 @@ class Connection(asyncio.Protocol):
     # --- for the session ---------------------------------------------------------------------
 
     def write(self, chunks: Iterable[bytes]) -> None:
-        out = self._out
-        if not out or self._blocked:  # the backlog of a slow peer is measured per iteration
+        output = self._out
+        if not output or self._blocked:  # the backlog of a slow peer is measured per iteration
             self._batch.outgoing(self)
-        out.extend(chunks)
+        output.extend(chunks)
 
     def close(self, reason: str = "") -> None:
         if not self._closing:
@@ -334,13 +334,13 @@ class Connection(asyncio.Protocol):
             and self not in self._admission.unread
             and session.incomplete
         ):
-            why = f"an unfinished frame, and nothing more of it for {timeout:g} s"
-            self.end("frame-timeout", why)
+            reason = f"an unfinished frame, and nothing more of it for {timeout:g} s"
+            self.end("frame-timeout", reason)
             return
         timeout = budget.stall_timeout
         if exhausted_since >= 0 and now - max(self._input_at, exhausted_since) > timeout * 1000:
-            why = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
-            self.end("input-stalled", f"{why}, while memory for input was exhausted")
+            reason = f"{self.held} bytes of unfinished input without progress for {timeout:g} s"
+            self.end("input-stalled", f"{reason}, while memory for input was exhausted")
 
     def review_login(self, now: int) -> bool:
         """Enforce the deadline of the login; return True if no further check is needed.
@@ -371,13 +371,13 @@ class Connection(asyncio.Protocol):
             return
         budget = self._admission.budget
         if not budget.report(self, buffered):
-            why = f"unfinished input of all connections exceeds {budget.ceiling} bytes"
-            self.end("input-limit", f"{why}; try again later")
+            reason = f"unfinished input of all connections exceeds {budget.ceiling} bytes"
+            self.end("input-limit", f"{reason}; try again later")
         elif buffered > before:
             limit = self._admission.options.max_login_bytes
             if buffered > limit and session.login is not Login.DONE:
-                why = f"more than {limit} bytes of unfinished input before the login"
-                self.end("login-bytes", why)
+                reason = f"more than {limit} bytes of unfinished input before the login"
+                self.end("login-bytes", reason)
 
     # --- sending -----------------------------------------------------------------------------
 
@@ -407,8 +407,8 @@ class Connection(asyncio.Protocol):
 
     def _send(self) -> None:
         """Send all output. Sets `_blocked` if a part of it has to wait for the peer."""
-        out = self._out
-        data = out[0] if len(out) == 1 else b"".join(out)
+        output = self._out
+        data = output[0] if len(output) == 1 else b"".join(output)
         self._out = []
         self.active_at = self._batch.broker.clock.steady
         self.sent_bytes += len(data)
@@ -437,8 +437,8 @@ class Connection(asyncio.Protocol):
         """Pause delivery if the unsent output exceeds `output_high_watermark`."""
         if self._congested or self._ended or self._session is None:
             return
-        waiting = self._transport.get_write_buffer_size() + sum(map(len, self._out))
-        if waiting > self._admission.options.output_high_watermark:
+        unsent = self._transport.get_write_buffer_size() + sum(map(len, self._out))
+        if unsent > self._admission.options.output_high_watermark:
             self._congested = True
             self._session.pause_delivery()
 

@@ -129,8 +129,8 @@ class InputBudget:
         self.balance()
         if self.used <= self.limit or held <= before or holder is self._reader:
             return True
-        others = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
-        if others > self.ceiling:
+        other_bytes = self.used - self.reserved - (0 if self._reader is None else self._reader.held)
+        if other_bytes > self.ceiling:
             return False
         if holder not in self.suspended:
             self.suspended[holder] = None
@@ -174,7 +174,9 @@ class InputBudget:
         if self.used > self.limit:
             reader = self._reader
             if reader is None or reader.pauses_itself:
-                reader = next((each for each in self._holders if not each.pauses_itself), None)
+                reader = next(
+                    (candidate for candidate in self._holders if not candidate.pauses_itself), None
+                )
                 self._reader = reader
             if reader is not None and reader in self.suspended:
                 self._resume(reader)
@@ -250,14 +252,14 @@ class Admission(Generic[AnyConnection]):
         """Count a connection in and return what makes its session. Beyond `max_connections` that is
         a session which refuses, for up to `max_rejections` connections; None for the others."""
         self.forget_arrival(connection.peer)
-        reached = self._limit_reached(connection.peer)
-        if not reached:
+        limit_name = self._limit_reached(connection.peer)
+        if not limit_name:
             self.connections.add(connection)
             self.accepted += 1
             self._count_address(connection.peer, 1)
             return self._session_factory
-        self._refuse(reached)
-        if reached != "max_connections" or len(self.refusals) >= self.options.max_rejections:
+        self._refuse(limit_name)
+        if limit_name != "max_connections" or len(self.refusals) >= self.options.max_rejections:
             return None
         if self._refusing is not None:
             self.refusals.add(connection)
@@ -267,17 +269,17 @@ class Admission(Generic[AnyConnection]):
         """Return whether a connection from `peer` may begin its handshake, beside `arrivals` that
         have: it will be admitted, or can be told that there are too many. Until `admit` or
         `forget_arrival` it counts towards the limit of its address."""
-        reached = self._limit_reached(peer, arrivals)
-        if not reached:
+        limit_name = self._limit_reached(peer, arrivals)
+        if not limit_name:
             if self.options.max_connections_per_address and peer not in self._arriving:
                 self._arriving.add(peer)
                 self._count_address(peer, 1)
             return True
-        if reached == "max_connections" and self._refusing is not None:
-            present = len(self.connections) + len(self.refusals) + arrivals
-            if present < self.options.max_connections + self.options.max_rejections:
+        if limit_name == "max_connections" and self._refusing is not None:
+            connection_count = len(self.connections) + len(self.refusals) + arrivals
+            if connection_count < self.options.max_connections + self.options.max_rejections:
                 return True
-        self._refuse(reached)
+        self._refuse(limit_name)
         return False
 
     def forget_arrival(self, peer: str) -> None:
@@ -302,8 +304,8 @@ class Admission(Generic[AnyConnection]):
             address = address_of(peer)
             if address and self._by_address[address] >= limit:
                 return "max_connections_per_address"
-        present = len(self.connections) + arrivals
-        return "max_connections" if present >= options.max_connections else ""
+        connection_count = len(self.connections) + arrivals
+        return "max_connections" if connection_count >= options.max_connections else ""
 
     def _refuse(self, setting: str) -> None:
         """Count a refused connection; log the first, second, fourth, eighth ... of them."""

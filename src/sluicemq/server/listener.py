@@ -62,9 +62,9 @@ class OpenListener:
                 await loop.create_unix_server(self._connect, sock=sockets[0], backlog=BACKLOG)
             )
         else:
-            for each in sockets:
+            for server_socket in sockets:
                 self._servers.append(
-                    await loop.create_server(self._connect, sock=each, backlog=BACKLOG)
+                    await loop.create_server(self._connect, sock=server_socket, backlog=BACKLOG)
                 )
         log.info("listening", url=str(self.url))
 
@@ -127,29 +127,31 @@ async def bind(options: Listener) -> list[socket.socket]:
             sockets[0].listen(BACKLOG)
         else:
             port = url.port
-            found = await asyncio.get_running_loop().getaddrinfo(
+            infos = await asyncio.get_running_loop().getaddrinfo(
                 url.host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )
-            no_ipv6: OSError | None = None
-            for family, address in dict.fromkeys((each[0], each[4]) for each in found):
+            ipv6_error: OSError | None = None
+            for family, address in dict.fromkeys((info[0], info[4]) for info in infos):
                 # the port that the system chose for the first address is that of the others too
-                where: tuple[Any, ...] = (address[0], port, *address[2:])
+                socket_address: tuple[Any, ...] = (address[0], port, *address[2:])
                 try:
-                    each = socket.create_server(where, family=family, backlog=BACKLOG)
+                    server_socket = socket.create_server(
+                        socket_address, family=family, backlog=BACKLOG
+                    )
                 except OSError as error:
                     if family != socket.AF_INET6 or error.errno not in _NO_IPV6:
                         raise
-                    no_ipv6 = error
+                    ipv6_error = error
                     continue
-                sockets.append(each)
-                port = each.getsockname()[1]
-            if no_ipv6 is not None and not sockets:
-                raise no_ipv6
-        for each in sockets:
-            each.setblocking(False)
+                sockets.append(server_socket)
+                port = server_socket.getsockname()[1]
+            if ipv6_error is not None and not sockets:
+                raise ipv6_error
+        for server_socket in sockets:
+            server_socket.setblocking(False)
     except OSError as error:
-        for each in sockets:
-            each.close()
+        for server_socket in sockets:
+            server_socket.close()
         # not `strerror`, to which `create_server` adds the address
         number = error.errno or 0
         reason = os.strerror(number) if number > 0 else error.strerror or error
@@ -206,10 +208,10 @@ class ConnectionRegistry:
     def consumers(self) -> Iterator[AttachedConsumer]:
         """Return the consumers of all connections."""
         for _, connection in self._all():
-            found = connection.consumers()
-            if found:
+            consumers = connection.consumers()
+            if consumers:
                 session_info = connection.session_info()
-                for consumer in found:
+                for consumer in consumers:
                     yield AttachedConsumer(
                         connection.number, session_info.protocol, session_info.user, consumer
                     )
@@ -222,20 +224,20 @@ class ConnectionRegistry:
         """Return the open listeners, in the order of the configuration."""
         return [
             ListenerItem(
-                str(each.url),
-                each.url.protocol,
-                each.url.tls,
-                len(each.admission.connections),
-                each.options.max_connections,
-                each.admission.accepted,
-                each.admission.refused,
-                each.admission.received_bytes
-                + sum(connection.received_bytes for connection in each.admission.connections),
-                each.admission.sent_bytes
-                + sum(connection.sent_bytes for connection in each.admission.connections),
-                dict(each.admission.closed),
+                str(listener.url),
+                listener.url.protocol,
+                listener.url.tls,
+                len(listener.admission.connections),
+                listener.options.max_connections,
+                listener.admission.accepted,
+                listener.admission.refused,
+                listener.admission.received_bytes
+                + sum(connection.received_bytes for connection in listener.admission.connections),
+                listener.admission.sent_bytes
+                + sum(connection.sent_bytes for connection in listener.admission.connections),
+                dict(listener.admission.closed),
             )
-            for each in self._listeners
+            for listener in self._listeners
         ]
 
     def input(self) -> InputItem:
@@ -245,7 +247,7 @@ class ConnectionRegistry:
 
     def get(self, number: int) -> ConnectionItem | None:
         """Return the connection with this id, or None."""
-        return next((_view(*found) for found in self._all() if found[1].number == number), None)
+        return next((_view(*entry) for entry in self._all() if entry[1].number == number), None)
 
     def close(self, number: int, reason: str) -> bool:
         """Disconnect a client and send it `reason`; return False if there is no such connection."""

@@ -515,8 +515,8 @@ def check_applies(setting: Setting, url: Url) -> None:
     if applies(setting, url):
         return
     if setting.only == TLS:
-        secure = url._replace(tls=True)
-        raise ConfigurationError(f"{setting.name} requires TLS; write {secure}")
+        tls_url = url._replace(tls=True)
+        raise ConfigurationError(f"{setting.name} requires TLS; write {tls_url}")
     if "unix" in setting.only:
         raise ConfigurationError(f"{setting.name} requires a Unix socket")
     raise ConfigurationError(f"{setting.name} is not an option of {url.protocol}")

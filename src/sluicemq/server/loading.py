@@ -136,10 +136,10 @@ def load(
 ) -> LoadedConfig:
     """Read all sources, as `examine` does. Raises ConfigurationError with every error on a line of
     its own; `LoadedConfig.check` is the caller's to call."""
-    loaded, errors = examine(file, environ, flags, listen)
+    loaded_config, errors = examine(file, environ, flags, listen)
     if errors:
         raise ConfigurationError("\n".join(errors))
-    return loaded
+    return loaded_config
 
 
 def examine(
@@ -222,7 +222,7 @@ class _Collector:
 
     def read_environment(self, environ: Mapping[str, str]) -> None:
         names = {environment_name(path): path for path in self.settings}
-        known = [*names, environment_name(("listeners",)), CONFIG_VARIABLE]
+        known_names = [*names, environment_name(("listeners",)), CONFIG_VARIABLE]
         for variable, value in sorted(environ.items()):
             # An empty variable counts as unset: compose files and unit files leave them behind.
             if not variable.startswith(ENVIRONMENT) or not value or variable == CONFIG_VARIABLE:
@@ -233,7 +233,7 @@ class _Collector:
             elif variable in names:
                 self.set(names[variable], value, source)
             else:
-                self.errors.append(str(unknown("environment", variable, known)))
+                self.errors.append(str(unknown("environment", variable, known_names)))
 
     def set_listeners(self, given: Sequence[tuple[object, Source]]) -> None:
         self.listeners = []
@@ -253,7 +253,7 @@ class _Collector:
 
         Reports settings that are wrong. Raises ConfigurationError if the whole listener is.
         """
-        where = f"listeners[{raw[-1]}]"
+        table_name = f"listeners[{raw[-1]}]"
         if not isinstance(item, str | dict):
             raise ConfigurationError("this must be a table, not a value")
         table = {"url": item} if isinstance(item, str) else dict(item)
@@ -261,13 +261,17 @@ class _Collector:
         if not isinstance(address, str):
             raise ConfigurationError("give a url, such as phpmq://127.0.0.1:9100")
         url = Url.parse(address)
-        settings = {name: each for name, each in settings_of(Listener).items() if name != "url"}
-        values = self._table_values(table, settings, where, source, raw)
-        as_text = source._replace(text=True)
+        settings = {
+            name: setting for name, setting in settings_of(Listener).items() if name != "url"
+        }
+        values = self._table_values(table, settings, table_name, source, raw)
+        text_source = source._replace(text=True)
         options = dict(url.options)
-        options_of_url = self._table_values(options, settings, f"{where} ({url})", as_text, raw)
-        if twice := sorted(values.keys() & options_of_url.keys()):
-            raise ConfigurationError(f"{twice[0]} is given both in the URL and beside it")
+        options_of_url = self._table_values(
+            options, settings, f"{table_name} ({url})", text_source, raw
+        )
+        if duplicates := sorted(values.keys() & options_of_url.keys()):
+            raise ConfigurationError(f"{duplicates[0]} is given both in the URL and beside it")
         values |= options_of_url
         url = url._replace(options=())
         for name in values:
@@ -279,7 +283,7 @@ class _Collector:
         self,
         table: Mapping[str, Any],
         settings: Mapping[str, Setting],
-        where: str,
+        table_name: str,
         source: Source,
         raw: RawPath,
     ) -> dict[str, Any]:
@@ -289,11 +293,15 @@ class _Collector:
             name = key.replace("-", "_")
             try:
                 if name not in settings:
-                    raise unknown(where, key, list(settings))
+                    raise unknown(table_name, key, list(settings))
                 if name in values:
-                    raise ConfigurationError(f"{where}: {name} is given twice")
+                    raise ConfigurationError(f"{table_name}: {name} is given twice")
                 values[name] = convert(
-                    value, settings[name], f"{where}.{name}", text=source.text, base=source.base
+                    value,
+                    settings[name],
+                    f"{table_name}.{name}",
+                    text=source.text,
+                    base=source.base,
                 )
             except ConfigurationError as error:
                 # an option of a URL is not a key of its own
@@ -302,8 +310,8 @@ class _Collector:
 
     def finish(self) -> LoadedConfig:
         limits = ListenerLimits(**self.values[("limits",)])
-        of_all = self.values[("broker", "default_destination")]
-        default = DestinationSettings(**of_all)
+        default_values = self.values[("broker", "default_destination")]
+        default = DestinationSettings(**default_values)
         config = Config(
             broker=BrokerSettings(**self.values[("broker",)], default_destination=default),
             journal=JournalOptions(**self.values[("journal",)]),
@@ -320,10 +328,10 @@ class _Collector:
                 for address, values in self.destinations.items()
             },
             explicit={
-                address: differing(default).union(of_all, values)
+                address: differing(default).union(default_values, values)
                 for address, values in self.destinations.items()
             },
-            default_fields=frozenset(of_all),
+            default_fields=frozenset(default_values),
             **self.values[()],
         )
         return LoadedConfig(config, self.origins, self.places)
@@ -353,29 +361,31 @@ class _Collector:
                 elif path == ("destinations",):
                     self._read_destinations(_table(value, dotted), source)
                 else:
-                    place = f"[{'.'.join(section)}]" if section else "top level"
-                    raise unknown(place, key, names)
+                    table_name = f"[{'.'.join(section)}]" if section else "top level"
+                    raise unknown(table_name, key, names)
             except ConfigurationError as error:
                 self.report(error, source, raw_path)
 
     def _read_destinations(self, tree: Mapping[str, Any], source: Source) -> None:
         for name, table in tree.items():
-            where = f"destinations.{name}"
+            table_name = f"destinations.{name}"
             raw = ("destinations", name)
-            kind, bare = Kind.QUEUE, name
+            kind, destination_name = Kind.QUEUE, name
             if name.startswith("topic:"):
-                kind, bare = Kind.TOPIC, name.removeprefix("topic:")
+                kind, destination_name = Kind.TOPIC, name.removeprefix("topic:")
             try:
-                if not bare:
-                    raise ConfigurationError(f"{where}: a destination has a name")
+                if not destination_name:
+                    raise ConfigurationError(f"{table_name}: a destination has a name")
                 settings = settings_of(DestinationSettings)
-                values = self._table_values(_table(table, where), settings, where, source, raw)
+                values = self._table_values(
+                    _table(table, table_name), settings, table_name, source, raw
+                )
             except ConfigurationError as error:
                 self.report(error, source, raw)
                 continue
-            self.destinations[Address(kind, bare)] = values
-            self.origins[where] = source.name
-            self.places[where] = source, raw
+            self.destinations[Address(kind, destination_name)] = values
+            self.origins[table_name] = source.name
+            self.places[table_name] = source, raw
 
 
 def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:
@@ -386,13 +396,13 @@ def _parse_file(file: Path) -> tuple[dict[str, Any], TomlLines]:
     except UnicodeDecodeError as error:
         raise ConfigurationError(f"{file}: byte {error.start} is not UTF-8") from None
     except (ValueError, RecursionError) as error:  # also of int(), for thousands of digits
-        found = _AT_LINE.search(str(error))
+        match = _AT_LINE.search(str(error))
         last = content.rstrip().count(b"\n") + 1
-        line = found[1] if found else last
+        line = match[1] if match else last
         raise ConfigurationError(f"{file}:{line}: not TOML: {error}") from None
 
 
-def _table(value: object, where: str) -> dict[str, Any]:
+def _table(value: object, name: str) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise ConfigurationError(f"{where}: this must be a table, not a value")
+        raise ConfigurationError(f"{name}: this must be a table, not a value")
     return value

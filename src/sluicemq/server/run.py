@@ -170,8 +170,8 @@ class Server:
         )
         journal.snapshot_from(lambda: snapshot(broker))
         if isinstance(journal, FileJournal):
-            waiting = recover(broker, journal.recovery)
-            log.info("recovered", waiting=waiting, **journal.recovery.report)
+            ready = recover(broker, journal.recovery)
+            log.info("recovered", waiting=ready, **journal.recovery.report)
             warn_of_loss(journal.recovery.report)
         for address, destination_settings in self.config.destinations.items():
             explicit = self.config.explicit.get(address, differing(destination_settings))
@@ -239,8 +239,8 @@ class Server:
             ),
             http=config.http,
         )
-        background = BackgroundThread(loop)
-        unpacking = BackgroundThread(loop, PARALLEL)
+        background_thread = BackgroundThread(loop)
+        unpack_thread = BackgroundThread(loop, PARALLEL)
         session_factories = SessionFactories(
             broker,
             self,
@@ -248,8 +248,8 @@ class Server:
             self.listeners,
             config.jmq,
             context,
-            background,
-            Offload(unpacking, budget),
+            background_thread,
+            Offload(unpack_thread, budget),
             Notices(log.info, config.logging.notices_per_minute, time.monotonic).say,
         )
         metrics = Metrics(
@@ -262,13 +262,13 @@ class Server:
         gc.collect()
         gc.freeze()
         gc.set_threshold(50_000, 20, 1000)
-        chores: tuple[asyncio.Task[None], ...] = ()
+        tasks: tuple[asyncio.Task[None], ...] = ()
         try:
             for options in config.listeners:
                 session_factory = session_factories.of(options)
-                refusing = session_factories.refusing(options)
+                refusal_factory = session_factories.refusing(options)
                 listener = OpenListener(
-                    Admission(options, session_factory, batch, budget, refusing)
+                    Admission(options, session_factory, batch, budget, refusal_factory)
                 )
                 await listener.open()
                 self.listeners.append(listener)
@@ -283,7 +283,7 @@ class Server:
             for address in console_addresses(self.listeners):
                 log.info("open the console in a browser", url=address)
             self._notifier.ready(f"serving, {len(self.listeners)} listeners")
-            chores = (
+            tasks = (
                 loop.create_task(
                     self._run_maintenance(context, batch, authenticator, metrics, budget)
                 ),
@@ -293,13 +293,13 @@ class Server:
             await self._stop.wait()
             await self._drain(broker, batch)
         finally:
-            for chore in chores:
-                chore.cancel()
+            for task in tasks:
+                task.cancel()
             for listener in self._all_listeners():
                 await listener.stop_accepting()
             authenticator.close()
-            background.close()
-            unpacking.close()
+            background_thread.close()
+            unpack_thread.close()
 
     def _all_listeners(self) -> list[OpenListener]:
         return [*self.listeners, *([self.admin] if self.admin is not None else [])]
@@ -308,11 +308,11 @@ class Server:
         """Log a warning for each public listener that requires no login."""
         config = self.config
         for listener in self.listeners:
-            asks = authenticator.required and listener.url.protocol in WITH_LOGINS
+            login_required = authenticator.required and listener.url.protocol in WITH_LOGINS
             if (
                 config.insecure_public
                 and listener.url.public
-                and not (asks or listener.options.user)
+                and not (login_required or listener.options.user)
             ):
                 log.warning(
                     "any client that reaches this address may do everything; add users with "
@@ -500,7 +500,7 @@ class Notifier:
             return
         with (
             suppress(OSError),
-            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as to,
+            socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify_socket,
         ):
-            to.setblocking(False)
-            to.sendto("\n".join(lines).encode(), self._address)
+            notify_socket.setblocking(False)
+            notify_socket.sendto("\n".join(lines).encode(), self._address)

@@ -280,12 +280,12 @@ class SessionFactories:
         HTTP is the management API and the console, as on an HTTP listener with the same address:
         its clients log in by the same rules. There is none without a context.
         """
-        web = None if self._context is None or refused else self.http(options)
+        http_factory = None if self._context is None or refused else self.http(options)
 
         def open_session(transport: Transport, options: Listener) -> Session:
             def open_as(protocol: str) -> Session:
-                if protocol == "http" and web is not None:
-                    return web(transport, options)
+                if protocol == "http" and http_factory is not None:
+                    return http_factory(transport, options)
                 return self._recognised(protocol, transport, options, refused=refused)
 
             return AutoSession(transport, open_as, login=Login.DUE if refused else Login.NONE)
@@ -315,9 +315,9 @@ def _queue_defaults(options: Listener) -> WrittenOptions:
     )
 
 
-def _durability(options: Listener, usual: Durability) -> Durability:
+def _durability(options: Listener, default: Durability) -> Durability:
     """Return the durability of the listener, or else the default of its protocol."""
-    return usual if options.durability is None else options.durability
+    return default if options.durability is None else options.durability
 
 
 # --- announced addresses -------------------------------------------------------------------------
@@ -325,35 +325,35 @@ def _durability(options: Listener, usual: Durability) -> Durability:
 
 def services(opened: Iterable[OpenListener], asked: Listener) -> Iterator[Service]:
     """Yield the rows for a client of the listener whose options are `asked`."""
-    reachable = [each for each in opened if _is_reachable(each)]
+    listeners = [listener for listener in opened if _is_reachable(listener)]
     # The sort is stable: the client's listener comes first, the others keep their order.
-    reachable.sort(key=lambda each: each.options is not asked)
-    if reachable and reachable[0].options is asked:
+    listeners.sort(key=lambda listener: listener.options is not asked)
+    if listeners and listeners[0].options is asked:
         protocol = "tls" if asked.url.tls else "tcp"
-        yield Service("portmapper", protocol, "PORTMAPPER", _port(reachable[0]))
+        yield Service("portmapper", protocol, "PORTMAPPER", _port(listeners[0]))
     for name, protocol, tls in (("jms", "tcp", False), ("ssljms", "tls", True)):
-        for each in reachable:
-            if each.url.tls == tls and each.options.services != "portmapper":
-                yield Service(name, protocol, "NORMAL", _port(each))
+        for listener in listeners:
+            if listener.url.tls == tls and listener.options.services != "portmapper":
+                yield Service(name, protocol, "NORMAL", _port(listener))
                 break
 
 
 def jms_address(opened: Iterable[OpenListener]) -> tuple[str, int]:
     """Return host and port that identify the broker; ("localhost", 0) if it serves no JMS."""
-    for each in opened:
-        if _is_reachable(each):
-            return _public_host(each.url), _port(each)
+    for listener in opened:
+        if _is_reachable(listener):
+            return _public_host(listener.url), _port(listener)
     return "localhost", 0
 
 
 def console_addresses(opened: Iterable[OpenListener]) -> Iterator[str]:
     """Yield the URLs of the console, one for each HTTP listener with a port."""
-    for each in opened:
-        url = each.url
+    for listener in opened:
+        url = listener.url
         if url.protocol == "http" and not url.path:
             host = _public_host(url)
-            bracketed = f"[{host}]" if ":" in host else host
-            yield f"{'https' if url.tls else 'http'}://{bracketed}:{url.port}/console/"
+            host_text = f"[{host}]" if ":" in host else host
+            yield f"{'https' if url.tls else 'http'}://{host_text}:{url.port}/console/"
 
 
 def _public_host(url: Url) -> str:

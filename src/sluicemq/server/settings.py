@@ -43,7 +43,7 @@ class Setting(NamedTuple):
 @cache
 def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
     """Return the settings of a struct, in the order of its fields."""
-    found = {}
+    settings = {}
     for field in msgspec.structs.fields(struct):
         default = field.default
         if field.default_factory is not msgspec.NODEFAULT:
@@ -54,7 +54,7 @@ def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
         if get_origin(kind) in (Union, types.UnionType):  # with None
             kind = next(member for member in get_args(kind) if member is not types.NoneType)
         extra = notes.extra or {"unit": "", "only": frozenset()}
-        found[field.name] = Setting(
+        settings[field.name] = Setting(
             field.name,
             field.type,
             kind,
@@ -63,7 +63,7 @@ def settings_of(struct: type[msgspec.Struct]) -> dict[str, Setting]:
             extra["only"],
             default,
         )
-    return found
+    return settings
 
 
 def choices(setting: Setting) -> dict[str, Any]:
@@ -71,7 +71,11 @@ def choices(setting: Setting) -> dict[str, Any]:
     if get_origin(setting.kind) is Literal:
         return {str(choice): choice for choice in get_args(setting.kind)}
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.IntEnum):
-        return {m.name.lower(): m for m in setting.kind if m is not Durability.TRANSIENT}
+        return {
+            member.name.lower(): member
+            for member in setting.kind
+            if member is not Durability.TRANSIENT
+        }
     if isinstance(setting.kind, type) and issubclass(setting.kind, enum.Enum):
         return {str(member.value): member for member in setting.kind}
     return {}
@@ -107,25 +111,25 @@ def unknown(where: str, name: str, known: list[str]) -> ConfigurationError:
     return ConfigurationError(f"{where}: unknown setting {name}; {suggestion(name, known)}")
 
 
-def _convert_path(value: object, where: str, base: Path) -> Path:
+def _convert_path(value: object, name: str, base: Path) -> Path:
     if not isinstance(value, str) or not value or "\0" in value:
-        raise ConfigurationError(f"{where}: {value!r} is not a path")
+        raise ConfigurationError(f"{name}: {value!r} is not a path")
     try:
         return base / Path(value).expanduser()
     except RuntimeError:
-        raise ConfigurationError(f"{where}: {value!r}: there is no such home directory") from None
+        raise ConfigurationError(f"{name}: {value!r}: there is no such home directory") from None
 
 
-def _convert_choice(value: object, accepted: dict[str, Any], where: str) -> Any:
+def _convert_choice(value: object, accepted: dict[str, Any], name: str) -> Any:
     if isinstance(value, int | float) and not isinstance(value, bool):
         value = str(value)  # in TOML a choice named by a number is a number
-    named = {word.lower(): choice for word, choice in accepted.items()}
-    if not isinstance(value, str) or value.lower() not in named:
+    choices_by_name = {word.lower(): choice for word, choice in accepted.items()}
+    if not isinstance(value, str) or value.lower() not in choices_by_name:
         # a number is not a typing error for another number
         mistyped = isinstance(value, str) and not value[:1].isdigit()
         hint = suggestion(str(value).lower() if mistyped else "", accepted)
-        raise ConfigurationError(f"{where}: {value!r} does not fit; {hint}")
-    return named[value.lower()]
+        raise ConfigurationError(f"{name}: {value!r} does not fit; {hint}")
+    return choices_by_name[value.lower()]
 
 
 _QUANTITY: Final = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]{0,3})\Z")
@@ -170,15 +174,15 @@ def parse_quantity(text: str, unit: Unit) -> int | float:
     Whole results are ints, so that a setting that counts whole units refuses `1.5ms`.
     """
     if unit is Unit.MODE:
-        found = _MODE.match(text)
-        if not found:
+        match = _MODE.match(text)
+        if not match:
             raise ValueError(f"{text!r} is not a file mode; write three octal digits, as 0660")
-        return int(found.group(1), 8)
+        return int(match.group(1), 8)
     suffixes = _SUFFIXES[unit]
-    found = _QUANTITY.match(text)
-    if not found or (found.group(2) and found.group(2) not in suffixes):
+    match = _QUANTITY.match(text)
+    if not match or (match.group(2) and match.group(2) not in suffixes):
         raise ValueError(f"{text!r} is not a number of {unit}; it may end in {', '.join(suffixes)}")
-    value = Fraction(found.group(1)) * suffixes.get(found.group(2), Fraction(1))
+    value = Fraction(match.group(1)) * suffixes.get(match.group(2), Fraction(1))
     return int(value) if value.denominator == 1 else float(value)
 
 

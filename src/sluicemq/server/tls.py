@@ -85,13 +85,13 @@ class Tls:
             self._warn()
 
     def _log(self, event: str) -> None:
-        own = self._chain.own
+        certificate = self._chain.own
         log.info(
             event,
             url=str(self.options.url),
-            subject=own.subject.rfc4514_string(),
-            serial=f"{own.serial_number:x}",
-            expires=f"{own.not_valid_after_utc:%Y-%m-%d}",
+            subject=certificate.subject.rfc4514_string(),
+            serial=f"{certificate.serial_number:x}",
+            expires=f"{certificate.not_valid_after_utc:%Y-%m-%d}",
         )
         self._warn()
 
@@ -146,10 +146,10 @@ def _choose_ciphers(context: ssl.SSLContext, ciphers: str) -> None:
 
 def _identity(path: Path) -> tuple[int, int, int] | None:
     try:
-        found = path.stat()
+        file_status = path.stat()
     except OSError:
         return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    return file_status.st_ino, file_status.st_mtime_ns, file_status.st_size
 
 
 HANDSHAKE_SECONDS: Final = 10.0
@@ -199,7 +199,9 @@ class TlsAcceptor:
         self._silent: set[Arrival] = set()
         self._waiting: deque[Arrival] = deque()
         self._handshakes: set[asyncio.Task[None]] = set()
-        self._accepting = [self._loop.create_task(self._accept(each)) for each in sockets]
+        self._accepting = [
+            self._loop.create_task(self._accept(server_socket)) for server_socket in sockets
+        ]
 
     @property
     def arrivals(self) -> int:
@@ -212,17 +214,17 @@ class TlsAcceptor:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._sockets:
-            each.close()
+        for server_socket in self._sockets:
+            server_socket.close()
         for arrival in [*self._silent, *self._waiting]:
             self._forget(arrival)
             self._drop(arrival)
         self._waiting.clear()
 
-    async def _accept(self, listening: socket.socket) -> None:
+    async def _accept(self, server_socket: socket.socket) -> None:
         while True:
             try:
-                connection, address = await self._loop.sock_accept(listening)
+                connection, address = await self._loop.sock_accept(server_socket)
             except ConnectionError:
                 continue  # the peer has gone before it was accepted
             except OSError as error:
@@ -270,8 +272,8 @@ class TlsAcceptor:
             self._loop.call_soon(self._begin)
 
     async def _shake_hands(self, arrival: Arrival) -> None:
-        left = arrival.deadline - time.monotonic()
-        if left <= 0:
+        remaining = arrival.deadline - time.monotonic()
+        if remaining <= 0:
             self._too_slow(arrival)
             return
         ARRIVING.set(arrival.socket)
@@ -282,7 +284,7 @@ class TlsAcceptor:
                 self._connect,
                 arrival.socket,
                 ssl=self._tls.context,
-                ssl_handshake_timeout=left,
+                ssl_handshake_timeout=remaining,
                 ssl_shutdown_timeout=SHUTDOWN_SECONDS,
             )
         except ConnectionAbortedError:
@@ -308,8 +310,8 @@ class TlsAcceptor:
         self._drop(arrival)
         self._turn_away(arrival.peer, f"no handshake within {HANDSHAKE_SECONDS:g} s")
 
-    def _turn_away(self, peer: str, why: str) -> None:
-        log.info("turned away", peer=peer, url=str(self._admission.url), reason=why)
+    def _turn_away(self, peer: str, cause: str) -> None:
+        log.info("turned away", peer=peer, url=str(self._admission.url), reason=cause)
 
 
 def reason(error: OSError) -> str:
@@ -360,8 +362,8 @@ class HandshakeContext(ssl.SSLContext):
         session: ssl.SSLSession | None = None,
     ) -> ssl.SSLObject:
         """Return the TLS object, with the socket to which it sends an alert."""
-        made = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
-        if isinstance(made, _Handshake):
-            made.outgoing = outgoing
-            made.peer = ARRIVING.get()
-        return made
+        tls_object = super().wrap_bio(incoming, outgoing, server_side, server_hostname, session)
+        if isinstance(tls_object, _Handshake):
+            tls_object.outgoing = outgoing
+            tls_object.peer = ARRIVING.get()
+        return tls_object

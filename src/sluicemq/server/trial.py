@@ -37,19 +37,19 @@ def trials(config: Config) -> Iterator[Trial]:
     """Try everything that a start of the broker does first. Binds TCP ports for a moment, unless a
     broker runs with this data directory: then they are its own."""
     directory = config.broker.data_dir
-    unusable = directory_problem(directory)
-    yield Trial("broker.data_dir", f"data directory {directory}: may be written to", unusable)
+    problem = directory_problem(directory)
+    yield Trial("broker.data_dir", f"data directory {directory}: may be written to", problem)
     yield Trial("auth.users_file", f"user database {config.users_file}: read")
     for listener in config.listeners:
         if listener.url.tls:
-            done = f"{listener.url}: certificate {listener.certificate} read, with its key"
-            yield Trial(str(listener.url), done)
+            description = f"{listener.url}: certificate {listener.certificate} read, with its key"
+            yield Trial(str(listener.url), description)
     holder = _holder(directory)
     if holder:
         yield Trial("listeners", f"addresses: not tried, because {holder}")
         return
     listeners = list(config.listeners)
-    if not unusable:
+    if not problem:
         listeners.append(admin_listener(config.admin_socket))
     for listener in listeners:
         yield Trial(
@@ -66,12 +66,12 @@ def directory_problem(directory: Path) -> str:
         if existing == directory:
             return f"broker.data_dir: {directory} is not a directory"
         return f"broker.data_dir: {directory} cannot be made: {existing} is not a directory"
-    places = [existing]
+    paths = [existing]
     if existing == directory and (directory / JOURNAL_NAME).exists():
-        places.append(directory / JOURNAL_NAME)
-    for place in places:
-        if not os.access(place, os.R_OK | os.W_OK | os.X_OK):
-            return f"broker.data_dir: this user may not write to {place}"
+        paths.append(directory / JOURNAL_NAME)
+    for path in paths:
+        if not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            return f"broker.data_dir: this user may not write to {path}"
     return ""
 
 
@@ -83,8 +83,8 @@ def address_problem(listener: Listener, directory: Path) -> str:
         if url.path:
             _try_socket(url, directory)
         else:
-            for each in asyncio.run(bind(listener)):
-                each.close()
+            for server_socket in asyncio.run(bind(listener)):
+                server_socket.close()
     except (AddressUnavailable, ConfigurationError) as error:
         return str(error)
     except OSError as error:

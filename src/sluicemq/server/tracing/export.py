@@ -80,12 +80,12 @@ class Export:
 
     def put(self, span_record: SpanRecord) -> None:
         """Queue a span record for export. Called on the event loop."""
-        waiting = len(self._waiting)
-        if waiting >= MOST_WAITING:
+        queue_length = len(self._waiting)
+        if queue_length >= MOST_WAITING:
             self.counts["dropped"] += 1
             return
         self._waiting.append(span_record)
-        if waiting + 1 == BATCH:
+        if queue_length + 1 == BATCH:
             self._wakeup.set()
 
     def close(self) -> None:
@@ -108,16 +108,16 @@ class Export:
         batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
         try:
             result = self._exporter.export([self._make(span_record) for span_record in batch])
-            why = ""
+            reason = ""
         except Exception as error:
-            result, why = SpanExportResult.FAILURE, str(error)
-        well = result is SpanExportResult.SUCCESS
-        self.counts["exported" if well else "failed"] += len(batch)
-        if self._well and not well:
-            log.warning("the collector does not accept traces", error=why or "see its log")
-        elif well and not self._well:
+            result, reason = SpanExportResult.FAILURE, str(error)
+        succeeded = result is SpanExportResult.SUCCESS
+        self.counts["exported" if succeeded else "failed"] += len(batch)
+        if self._well and not succeeded:
+            log.warning("the collector does not accept traces", error=reason or "see its log")
+        elif succeeded and not self._well:
             log.info("the collector accepts traces again")
-        self._well = well
+        self._well = succeeded
 
 
 # --- spans ---------------------------------------------------------------------------------------
@@ -139,9 +139,9 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
     def make(span_record: SpanRecord) -> ReadableSpan:
         state = TraceState.from_header([span_record.state]) if span_record.state else None
-        found = attributes(span_record)
-        temporary = "messaging.destination.temporary" in found
-        name = TEMPORARY if temporary else found.get("messaging.destination.name", "")
+        span_attributes = attributes(span_record)
+        temporary = "messaging.destination.temporary" in span_attributes
+        name = TEMPORARY if temporary else span_attributes.get("messaging.destination.name", "")
         return ReadableSpan(
             name=f"{span_record.operation} {name}",
             context=SpanContext(span_record.trace, span_record.span, False, _SAMPLED, state),
@@ -151,7 +151,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
             if span_record.parent
             else None,
             resource=resource,
-            attributes=found,
+            attributes=span_attributes,
             kind=_KINDS[span_record.operation],
             instrumentation_scope=scope,
             start_time=span_record.begun,
@@ -163,7 +163,7 @@ def maker(service: str, instance: str) -> Callable[[SpanRecord], ReadableSpan]:
 
 def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
     """Return the attributes of the span, without empty texts and what is false."""
-    found: dict[str, AttributeValue] = {
+    values: dict[str, AttributeValue] = {
         "messaging.system": SYSTEM,
         "messaging.operation.name": span_record.operation,
         "messaging.operation.type": _TYPES.get(span_record.operation, ""),
@@ -175,7 +175,7 @@ def attributes(span_record: SpanRecord) -> dict[str, AttributeValue]:
     }
     return {
         name: _printable(value) if isinstance(value, str) else value
-        for name, value in found.items()
+        for name, value in values.items()
         if value != "" and value is not False
     }
 

@@ -121,16 +121,16 @@ class SpanRecorder:
     def accepted(self, destination: Destination, message: Message) -> bool:
         """Start the publish span of a message; return False if it is not traced."""
         properties = message.properties
-        given = None if properties is None else properties.get(PARENT)
-        if given is None:
+        traceparent = None if properties is None else properties.get(PARENT)
+        if traceparent is None:
             if random() >= self._ratio:
                 return False
             trace, parent, state = getrandbits(128) or 1, 0, ""
         else:
-            found = read(given)
-            if found is None:
+            context = read(traceparent)
+            if context is None:
                 return False
-            trace, parent, state = found.trace, found.span, _state_of(message)
+            trace, parent, state = context.trace, context.span, _state_of(message)
         now = time_ns()
         if not self._follow(now):
             return False
@@ -153,14 +153,14 @@ class SpanRecorder:
         self._followed += 1
         return self._followed <= self._limit
 
-    def _send_on(self, message: Message, added: Mapping[str, str]) -> None:
+    def _send_on(self, message: Message, properties: Mapping[str, str]) -> None:
         """Add the properties to the message, unless its native encoding cannot be extended."""
         if message.native:
             native = self._natives.get(message.origin)
             if native is None:
                 return
-            message.native = native(message, added)
-        message.properties = {**(message.properties or {}), **added}
+            message.native = native(message, properties)
+        message.properties = {**(message.properties or {}), **properties}
 
     def visible(self, message: Message) -> None:
         """Record the publish span of a message that is ready for consumers."""
@@ -179,12 +179,12 @@ class SpanRecorder:
 
     def durable(self, sequence: int) -> None:
         """Record the journal spans of all messages up to `sequence`."""
-        written = self._written
-        if not written or written[0].sequence > sequence:
+        publishes = self._written
+        if not publishes or publishes[0].sequence > sequence:
             return
         now = time_ns()
-        while written and written[0].sequence <= sequence:
-            publish = written.popleft()
+        while publishes and publishes[0].sequence <= sequence:
+            publish = publishes.popleft()
             self._done(_child(publish, "journal", publish.begun, now))
             if not publish.ended:
                 self._published(publish._replace(ended=now))
@@ -196,17 +196,17 @@ class SpanRecorder:
             message = delivery.message
             if message is None or message.properties is None:
                 continue
-            found = read(message.properties.get(PARENT))
-            if found is None:
+            context = read(message.properties.get(PARENT))
+            if context is None:
                 continue
             now = time_ns()
             if not self._follow(now):
                 continue
             deliver = SpanRecord(
                 "deliver",
-                found.trace,
+                context.trace,
                 getrandbits(64) or 1,
-                found.span,
+                context.span,
                 True,
                 _state_of(message),
                 self._waits_since(message, delivery.sequence, now),
@@ -249,7 +249,7 @@ class SpanRecorder:
         since = self._since.get(sequence)
         if since is not None:
             return since
-        if any(accepted is message for accepted, _ in self._accepted):
+        if any(candidate is message for candidate, _ in self._accepted):
             return now  # delivered while it is being published
         return min(message.arrival * 1_000_000, now)
 
