@@ -130,12 +130,12 @@ def transfer(
         writer = broker.batches.writers.get(WRITER)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
-        aside = write_aside(plan, data_dir, transfer_run.pause)
+        aside_path = write_aside(plan, data_dir, transfer_run.pause)
         ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
-    outcome.aside = aside
+    outcome.aside = aside_path
     outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())

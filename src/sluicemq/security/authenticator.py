@@ -263,10 +263,10 @@ class Authenticator:
         if outcome is not None:
             raise outcome
 
-    def _submit(self, prepare: Preparation, author: str, ended: Ended) -> None:
-        self._changes.submit(self._change, prepare, author, ended)
+    def _submit(self, prepare: Preparation, author: str, callback: Ended) -> None:
+        self._changes.submit(self._change, prepare, author, callback)
 
-    def _change(self, prepare: Preparation, author: str, ended: Ended) -> None:
+    def _change(self, prepare: Preparation, author: str, callback: Ended) -> None:
         """Change the file, in the thread."""
         failure: Exception | None = None
         try:
@@ -275,15 +275,15 @@ class Authenticator:
             # any error: the caller waits for the end of the change
             failure = error
         with suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._call_soon(ended, failure)
+            self._call_soon(callback, failure)
 
-    def _changed(self, done: Done, failure: Exception | None) -> None:
+    def _changed(self, callback: Done, failure: Exception | None) -> None:
         self._under_way -= 1
         self.refresh()
         if failure is not None and not isinstance(failure, AccessError):
             log.error("the user database cannot be changed", error=str(failure))
             failure = AccessError("the user database cannot be changed; the broker's log says why")
-        done(failure)
+        callback(failure)
 
     def now(self) -> int:
         """Return the time in seconds since the epoch."""
@@ -371,11 +371,11 @@ class ConnectionAccess(Access):
         author = f"{name or 'everybody'} at {self._transport.peer}"
         self._authenticator.change(prepare, author, answer)
 
-    def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
+    def _answer(self, callback: Admitted, verdict: Identity | AccessError) -> None:
         def call() -> None:
             self._check = None
             if isinstance(verdict, Identity):
                 self.who = verdict
-            admitted(verdict)
+            callback(verdict)
 
         self._transport.call_later(0, call)

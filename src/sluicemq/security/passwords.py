@@ -160,9 +160,9 @@ def verify(stored: str, password: str, highest: int = 0) -> bool:
     return False
 
 
-def _verify_argon2(stored: str, password: bytes) -> bool:
+def _verify_argon2(password_hash: str, password: bytes) -> bool:
     try:
-        return _hasher.verify(stored, password)
+        return _hasher.verify(password_hash, password)
     except (VerificationError, InvalidHashError):
         return False
 

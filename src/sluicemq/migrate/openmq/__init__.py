@@ -216,13 +216,15 @@ def _behaviour(value: str) -> Overflow:
 
 _COMMON: Final = "imq.autocreate.destination."
 _RULES: Final = {
-    "imq.message.max_size": SettingRule("limits.max_frame_bytes", lambda v: _size(v) or None),
+    "imq.message.max_size": SettingRule(
+        "limits.max_frame_bytes", lambda value: _size(value) or None
+    ),
     "imq.autocreate.queue": SettingRule("broker.auto_create_queues", _off),
     "imq.autocreate.topic": SettingRule("broker.auto_create_topics", _off),
     "imq.autocreate.reaptime": SettingRule("broker.destination_idle_timeout", _milliseconds),
     "imq.metrics.topic.interval": SettingRule("jmq.metrics_interval", positive),
     "imq.metrics.topic.enabled": SettingRule(
-        "jmq.metrics_interval", lambda v: None if is_true(v) else 0
+        "jmq.metrics_interval", lambda value: None if is_true(value) else 0
     ),
     "imq.log.level": SettingRule("logging.level", log_level),
     f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _limit),

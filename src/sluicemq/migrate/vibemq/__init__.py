@@ -206,13 +206,13 @@ def _read_file(plan: Plan, file: Path) -> Values:
     return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
 
 
-def _flat(tree: dict[str, Any] | list[Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Return the values by dotted name. Lists and objects without items are values."""
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if isinstance(value, (dict, list)) and value:
-            yield from _flat(value, f"{before}{key}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{before}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def _read_variables(plan: Plan, file: Path) -> Values:

@@ -407,12 +407,12 @@ def truth(packet: Packet, name: str, usual: bool = False) -> bool:
     return _property(packet, name, bool, usual)
 
 
-def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
+def _property(packet: Packet, name: str, kind: type[ValueT], default: ValueT | None) -> ValueT:
     value = packet.properties.get(name)
     if value is None:
-        if usual is None:
+        if default is None:
             raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
-        return usual
+        return default
     # a Boolean is an int in Python, but no Integer in Java
     if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
         raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
