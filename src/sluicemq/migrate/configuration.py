@@ -108,24 +108,24 @@ class SourceSettings:
     def take(self, key: str, convert: Callable[[Any], ValueT], usual: ValueT) -> ValueT:
         """Remove a setting and return its value; `usual` if it is missing or null. Raises
         Damage."""
-        given = self.values.pop(key, None)
-        if given is None or given.value is None:
+        setting = self.values.pop(key, None)
+        if setting is None or setting.value is None:
             return usual
         try:
-            return convert(given.value)
+            return convert(setting.value)
         except ValueError as fault:
-            raise Damage(f"{given.where}: {given.name}={given.value} {fault}") from None
+            raise Damage(f"{setting.where}: {setting.name}={setting.value} {fault}") from None
 
     def apply(self, rules: Mapping[str, SettingRule]) -> None:
         """Migrate the settings that have a rule. Raises Damage."""
         for key, rule in rules.items():
-            if (given := self.values.get(key)) is None:
+            if (setting := self.values.get(key)) is None:
                 continue
             value = self.take(key, rule.convert, None)
             if isinstance(value, PartlyMigrated):
-                values = given.value if isinstance(given.value, list) else [given.value]
-                text = ",".join(str(each).strip() for each in values)
-                self.plan.leave("setting", f"{given.name}={text}", value.reason)
+                values = setting.value if isinstance(setting.value, list) else [setting.value]
+                text = ",".join(str(element).strip() for element in values)
+                self.plan.leave("setting", f"{setting.name}={text}", value.reason)
                 value = value.value
             if value is None:
                 continue
@@ -135,7 +135,7 @@ class SourceSettings:
             elif section == "default":
                 self.defaults[name] = value
             else:
-                self.plan.settings[rule.target] = value, given.name
+                self.plan.settings[rule.target] = value, setting.name
 
     def host(self, host: str, what: str, guarded: bool) -> str:
         """Return the address that a listener is bound to: loopback unless clients have to log in
@@ -148,10 +148,12 @@ class SourceSettings:
     def report_rest(self, reasons: Mapping[str, str]) -> None:
         """Report the settings that are left. `reasons` by the beginning of keys, the first of them
         counts; settings with the reason "" are not reported."""
-        for key, given in self.values.items():
-            known = (reason for start, reason in reasons.items() if key.startswith(start))
-            if reason := next(known, "there is no equivalent"):
-                self.plan.leave("setting", given.label or given.name, reason)
+        for key, setting in self.values.items():
+            matching_reasons = (
+                reason for start, reason in reasons.items() if key.startswith(start)
+            )
+            if reason := next(matching_reasons, "there is no equivalent"):
+                self.plan.leave("setting", setting.label or setting.name, reason)
 
 
 def number(value: object) -> int:
@@ -201,14 +203,14 @@ def render(plan: Plan, data_dir: Path) -> str:
     values |= plan.settings
     for path, struct in SECTIONS.items():
         section = ".".join(path)
-        found = []
+        setting_lines = []
         for name, setting in settings_of(struct).items():
             value, origin = values.get(f"{section}.{name}", (None, ""))
             if value is not None:
                 comment = f"  # {_printable(origin)}" if origin else ""
-                found.append(f"{name} = {value_text(value, setting.unit)}{comment}")
-        if found:
-            lines += ["", f"[{section}]", *found]
+                setting_lines.append(f"{name} = {value_text(value, setting.unit)}{comment}")
+        if setting_lines:
+            lines += ["", f"[{section}]", *setting_lines]
     for listener in plan.listeners:
         lines += ["", f"# {_printable(listener.comment)}"]
         lines += ["[[listeners]]", f"url = {value_text(listener.url)}"]
@@ -216,7 +218,7 @@ def render(plan: Plan, data_dir: Path) -> str:
     if plan.left:
         lines += ["", "# Not carried over:"]
         lines += [
-            f"#   {_printable(f'{left.what} {left.name}: {left.reason}')}" for left in plan.left
+            f"#   {_printable(f'{item.what} {item.name}: {item.reason}')}" for item in plan.left
         ]
     return "\n".join(lines) + "\n"
 
@@ -253,5 +255,5 @@ def add_users(users: Mapping[str, UserRecord], data_dir: Path) -> list[str]:
 
 def _printable(text: str) -> str:
     """Return text for a comment: TOML allows no control characters in one."""
-    encodable = text.encode("utf-8", "backslashreplace").decode()
-    return "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in encodable)
+    encodable_text = text.encode("utf-8", "backslashreplace").decode()
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in encodable_text)

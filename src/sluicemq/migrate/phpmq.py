@@ -86,7 +86,7 @@ def inspect_source(source: Path, store: Path | None) -> Plan:
 
 def entries(content: bytes, where: str) -> list[ConfigElement]:
     """Return the elements that have attributes, in order. Raises Damage with the line."""
-    found: list[ConfigElement] = []
+    elements: list[ConfigElement] = []
     path: list[str] = []
     parser = expat.ParserCreate()
 
@@ -95,7 +95,7 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
         if len(path) > 16:
             raise Damage(f"{where}, line {parser.CurrentLineNumber}: elements are nested too deep")
         if attributes or len(path) == 4:
-            found.append(ConfigElement(tuple(path), attributes, parser.CurrentLineNumber))
+            elements.append(ConfigElement(tuple(path), attributes, parser.CurrentLineNumber))
 
     def end(name: str) -> None:
         path.pop()
@@ -114,24 +114,24 @@ def entries(content: bytes, where: str) -> list[ConfigElement]:
         raise Damage(f"{where}, line {fault.lineno}: not XML: {reason}") from None
     except (ValueError, LookupError) as fault:  # unknown encoding
         raise Damage(f"{where}, line {parser.CurrentLineNumber}: not XML: {fault}") from None
-    if not found or any(entry.path[0] != "PHPMQ" for entry in found):
+    if not elements or any(entry.path[0] != "PHPMQ" for entry in elements):
         raise Damage(f"{where}, line 1: the file is not a configuration of PHPMQ")
-    return found
+    return elements
 
 
 def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | None:
     """Fill in settings; return the path of the store if it is not known already."""
     listeners: dict[tuple[str, str], dict[str, SourceSetting]] = {}
     for entry in entries(plan.change_detector.read_settings(source), str(source)):
-        where = f"{'/'.join(entry.path)} in line {entry.line}"
+        location = f"{'/'.join(entry.path)} in line {entry.line}"
         name = entry.attributes.get("name", "")
         value = entry.attributes.get("value", "")
         match entry.path[1:]:
-            case ("servers", server, sort, *_) if server in _SERVERS:
-                options = listeners.setdefault((server, sort), {})
+            case ("servers", server, listener_type, *_) if server in _SERVERS:
+                options = listeners.setdefault((server, listener_type), {})
                 if name:
-                    label = f"servers/{server}/{sort}: {name}"
-                    options[name] = SourceSetting(name, value, where, label)
+                    label = f"servers/{server}/{listener_type}: {name}"
+                    options[name] = SourceSetting(name, value, location, label)
             case ("storage", "sqlite", "config") if name == "path":
                 store = store or _store_place(plan, source, entry)
             case ("storage", "redis", "config"):
@@ -147,9 +147,9 @@ def _read_configuration(plan: Plan, source: Path, store: Path | None) -> Path | 
                     "the broker logs to standard error, where systemd or a container keeps it",
                 )
             case _:
-                plan.leave("setting", where, "it has no effect")
-    for (server, sort), values in listeners.items():
-        _listen(SourceSettings(plan, values), server, sort)
+                plan.leave("setting", location, "it has no effect")
+    for (server, listener_type), values in listeners.items():
+        _listen(SourceSettings(plan, values), server, listener_type)
     return store
 
 
@@ -170,41 +170,41 @@ def _store_place(plan: Plan, source: Path, entry: ConfigElement) -> Path | None:
         )
         return None
     # PHPMQ resolves a relative path against its working directory, which is unknown here
-    for place in (source.parent / path, Path(path)):
-        if place.exists():
-            return place
+    for file in (source.parent / path, Path(path)):
+        if file.exists():
+            return file
     raise SourceError(
         f"{source}, line {entry.line}: there is no store {path} seen from {source.parent} or from "
         "here; say with --store where it is"
     )
 
 
-def _listen(settings: SourceSettings, server: str, sort: str) -> None:
+def _listen(settings: SourceSettings, server: str, listener_type: str) -> None:
     plan = settings.plan
     scheme = _SERVERS[server]
-    where = f"servers/{server}/{sort}"
-    ours = settings.options
+    section = f"servers/{server}/{listener_type}"
+    options = settings.options
     if scheme == "phpmq":
-        ours["dispatch_version"] = 1  # its released clients support no other version
-    if sort == "unix":
+        options["dispatch_version"] = 1  # its released clients support no other version
+    if listener_type == "unix":
         path = quote(settings.take("path", str, ""))
-        plan.listen(f"{scheme}+unix://{path}", where, **ours)
-    elif sort in ("network", "tls"):
+        plan.listen(f"{scheme}+unix://{path}", section, **options)
+    elif listener_type in ("network", "tls"):
         host, port = settings.take("host", str, ""), settings.take("port", str, "")
         if not host.startswith("127."):
-            plan.leave("listener", f"{where}: {host}:{port}", _PUBLIC)
+            plan.leave("listener", f"{section}: {host}:{port}", _PUBLIC)
             host = "127.0.0.1"
-        if sort == "tls":
+        if listener_type == "tls":
             scheme += "+tls"
             settings.apply(_TLS)
-            verified = settings.take("verify_peer", str, "").lower() in ("1", "true")
-            if verified and "client_ca" in ours:
-                ours["client_certificate"] = "required"
+            verifies_peer = settings.take("verify_peer", str, "").lower() in ("1", "true")
+            if verifies_peer and "client_ca" in options:
+                options["client_certificate"] = "required"
             else:
-                ours.pop("client_ca", None)
-        plan.listen(f"{scheme}://{host}:{port}", where, **ours)
+                options.pop("client_ca", None)
+        plan.listen(f"{scheme}://{host}:{port}", section, **options)
     else:
-        plan.leave("listener", where, "there is no such type of listener")
+        plan.leave("listener", section, "there is no such type of listener")
         return
     settings.report_rest(_OPTIONS)
 

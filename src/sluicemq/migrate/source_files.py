@@ -65,10 +65,10 @@ class SourceFile:
         if not (position >= 0 and 0 <= size <= self.size - position):
             raise self.damage(position, f"{size} bytes should follow, and the file ends before")
         self._file.seek(position)
-        found = self._file.read(size)
-        if len(found) < size:
+        data = self._file.read(size)
+        if len(data) < size:
             raise self.damage(position, "the file has become shorter while it was read")
-        return found
+        return data
 
     def unpack(self, layout: str, position: int) -> tuple[Any, ...]:
         """Read values at a position; `layout` as of `struct`."""
@@ -185,21 +185,21 @@ def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Conn
         raise SourceError(f"{path}: there is no such file")
     if not is_database(path):
         raise Damage(f"{path}, byte 0: the file is not an SQLite database")
-    beside = [Path(f"{path}{ending}") for ending in BESIDE]
-    for each in (path, *beside):
-        change_detector.look(each)
+    companion_files = [Path(f"{path}{suffix}") for suffix in BESIDE]
+    for file in (path, *companion_files):
+        change_detector.look(file)
     if use := usage(path):
         change_detector.used.setdefault(path, use)
-    unfinished = [each for each in beside if each.exists() and each.stat().st_size]
+    nonempty_files = [file for file in companion_files if file.exists() and file.stat().st_size]
     with tempfile.TemporaryDirectory() as directory:
-        place, options = path, "mode=ro&immutable=1"
-        if unfinished:
-            place, options = Path(directory, "copy.db"), "mode=rw"
-            shutil.copyfile(path, place)
-            for each in unfinished:
-                shutil.copyfile(each, f"{place}{each.name.removeprefix(path.name)}")
+        database_path, options = path, "mode=ro&immutable=1"
+        if nonempty_files:
+            database_path, options = Path(directory, "copy.db"), "mode=rw"
+            shutil.copyfile(path, database_path)
+            for file in nonempty_files:
+                shutil.copyfile(file, f"{database_path}{file.name.removeprefix(path.name)}")
         try:
-            connection = sqlite3.connect(f"file:{quote(str(place))}?{options}", uri=True)
+            connection = sqlite3.connect(f"file:{quote(str(database_path))}?{options}", uri=True)
             with closing(connection):
                 connection.text_factory = bytes
                 problems = [
@@ -217,8 +217,8 @@ def opened(path: Path, change_detector: ChangeDetector) -> Iterator[sqlite3.Conn
 
 def columns(connection: sqlite3.Connection, table: str) -> set[str]:
     """Return the names of a table's columns; none if there is no such table."""
-    found = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
-    return {column_text(row[0]) for row in found}
+    rows = connection.execute("SELECT name FROM pragma_table_info(?)", (table,))
+    return {column_text(row[0]) for row in rows}
 
 
 def required(
@@ -226,12 +226,12 @@ def required(
 ) -> set[str]:
     """Return the columns of a table of a product's store. Raises Damage unless it has those that
     are needed."""
-    there = columns(connection, table)
-    if not there:
+    column_names = columns(connection, table)
+    if not column_names:
         raise Damage(f"{file}: there is no table `{table}`, so this is no store of {product}")
-    if missing := set(needed) - there:
+    if missing := set(needed) - column_names:
         raise Damage(f"{file}: the table `{table}` lacks {', '.join(sorted(missing))}")
-    return there
+    return column_names
 
 
 def column_text(raw: object) -> str:
@@ -270,10 +270,10 @@ def usage(path: Path) -> str:
 def _lock(path: Path, start: int, length: int) -> str:
     """Return which process holds a POSIX lock on some of these bytes, for a message; "" if there is
     no lock or the system does not support the query."""
-    asked = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    query = struct.pack(_FLOCK, fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
     try:
         with path.open("rb", buffering=0) as file:
-            answer = fcntl.fcntl(file, fcntl.F_GETLK, asked)
+            answer = fcntl.fcntl(file, fcntl.F_GETLK, query)
     except OSError:
         return ""
     kind, _, _, _, process = struct.unpack(_FLOCK, answer)

@@ -130,12 +130,12 @@ def transfer(
         writer = broker.batches.writers.get(WRITER)
         offline_import = OfflineImport(broker, journal, WRITER)
         transfer_run = _Transfer(plan, broker, journal, offline_import, ledger, is_interrupted)
-        aside = write_aside(plan, data_dir, transfer_run.pause)
+        aside_path = write_aside(plan, data_dir, transfer_run.pause)
         ledger.begin(journal.identity, writer.batch if writer else 0)
         outcome = transfer_run.transfer()
     finally:
         journal.close()
-    outcome.aside = aside
+    outcome.aside = aside_path
     outcome.users = add_users(plan.users, data_dir)
     plan.change_detector.check("what has been imported by now is not imported twice")
     messages = sum(outcome.imported.values())
@@ -143,7 +143,7 @@ def transfer(
     return outcome
 
 
-def _check_names(plan: Plan, present: Collection[Address]) -> None:
+def _check_names(plan: Plan, existing: Collection[Address]) -> None:
     """Raise SourceError if the plan has a queue with the name of an existing topic, or the reverse,
     and the source's clients cannot distinguish the two."""
     if not plan.one_name:
@@ -151,13 +151,13 @@ def _check_names(plan: Plan, present: Collection[Address]) -> None:
     clashes = [
         f"{address.kind.name.lower()} {address.name}"
         for address in sorted({*plan.destinations, *plan.counts})
-        if Address(_OTHER[address.kind], address.name) in present
+        if Address(_OTHER[address.kind], address.name) in existing
     ]
     if clashes:
-        listed = ", ".join(clashes[:MOST_CLASHES])
-        more = f" and {len(clashes) - MOST_CLASHES} more" if len(clashes) > MOST_CLASHES else ""
+        names = ", ".join(clashes[:MOST_CLASHES])
+        rest = f" and {len(clashes) - MOST_CLASHES} more" if len(clashes) > MOST_CLASHES else ""
         raise SourceError(
-            f"{listed}{more}: this broker has a destination of that name and of the other kind, "
+            f"{names}{rest}: this broker has a destination of that name and of the other kind, "
             "and clients could reach only one of them. Delete or rename it, or migrate into "
             "another data directory. Nothing has been written"
         )
@@ -179,10 +179,10 @@ class _Transfer:
         """Raise Interrupted if the transfer should stop. Call it only between two units."""
         if not self._is_interrupted():
             return
-        done = sum(self._outcome.imported.values())
+        count = sum(self._outcome.imported.values())
         total = sum(self._plan.counts.values())
         raise Interrupted(
-            f"interrupted: this run has imported {done} messages, of {total} in the source. Run "
+            f"interrupted: this run has imported {count} messages, of {total} in the source. Run "
             "the same command again to go on: nothing is imported twice. The source is as it was; "
             "users and the configuration are written at the end"
         )
@@ -195,13 +195,13 @@ class _Transfer:
         self._take_over_branches()
         part: list[SourceMessage] = []
         size = 0
-        for waiting in self._plan.waiting():
+        for source_message in self._plan.waiting():
             self.pause()
-            if waiting.key in self._ledger.keys:
+            if source_message.key in self._ledger.keys:
                 self._outcome.before += 1
                 continue
-            part.append(waiting)
-            size += len(waiting.message.body) + len(waiting.message.native)
+            part.append(source_message)
+            size += len(source_message.message.body) + len(source_message.message.native)
             if len(part) >= PART_MESSAGES or size >= PART_BYTES:
                 self._write(part)
                 part = []
@@ -211,43 +211,45 @@ class _Transfer:
         return self._outcome
 
     def _declare(self, address: Address, settings: DestinationSettings) -> None:
-        found = self._broker.destinations.find(address)
-        if found is not None and not found.automatic:
+        existing = self._broker.destinations.find(address)
+        if existing is not None and not existing.automatic:
             self._outcome.kept.append(address)
         else:
-            explicit = differing(settings, self._plan.defaults)
-            usual = Provenance(_CREATORS[self._plan.kind], explicit), 0
-            provenance, created = self._plan.origins.get(address, usual)
-            declared = self._broker.destinations.declare(
+            explicit_settings = differing(settings, self._plan.defaults)
+            default_origin = Provenance(_CREATORS[self._plan.kind], explicit_settings), 0
+            provenance, created = self._plan.origins.get(address, default_origin)
+            destination = self._broker.destinations.declare(
                 address, settings, provenance=provenance, created=created
             )
             if settings.retain_without_subscriptions and not settings.auto_ack:
                 # its messages are for the source's clients, and any of them may subscribe first
-                self._broker.form_group(declared)
+                self._broker.form_group(destination)
 
     def _subscribe(self) -> None:
         broker = self._broker
-        for migrated in self._plan.subscriptions:
-            topic = broker.destinations.topic(migrated.topic)
-            if migrated.name in topic.subscriptions:
+        for subscription in self._plan.subscriptions:
+            topic = broker.destinations.topic(subscription.topic)
+            if subscription.name in topic.subscriptions:
                 # a subscription with other terms would be replaced, and its messages lost
                 continue
             try:
-                selector = compile_selector(migrated.selector) if migrated.selector else None
+                selector = (
+                    compile_selector(subscription.selector) if subscription.selector else None
+                )
             except SelectorError as fault:
                 self._plan.leave(
                     "subscription",
-                    f"{migrated.name} of topic {migrated.topic}",
-                    f"its selector {migrated.selector!r} is not understood: {fault}",
+                    f"{subscription.name} of topic {subscription.topic}",
+                    f"its selector {subscription.selector!r} is not understood: {fault}",
                 )
                 continue
             broker.subscribe(
                 topic,
-                migrated.name,
+                subscription.name,
                 durable=True,
                 shared=True,
                 selector=selector,
-                exclude=migrated.exclude or None,
+                exclude=subscription.exclude or None,
             )
 
     # --- messages ------------------------------------------------------------------------------
@@ -256,31 +258,31 @@ class _Transfer:
         """Return a destination's number in the journal. The first call for a destination appends
         records, so it has to come before a unit begins."""
         destinations = self._broker.destinations
-        found = destinations.find(address) or destinations.create(
+        destination = destinations.find(address) or destinations.create(
             address,
             self._broker.settings.default_destination,
             None,
             True,
             provenance=Provenance(_CREATORS[self._plan.kind]),
         )
-        return destinations.number(found)
+        return destinations.number(destination)
 
     def _write(self, part: list[SourceMessage]) -> None:
         """Append one unit."""
-        for waiting in part:
-            self._number(waiting.message.destination)
-        number = self._ledger.intend([waiting.key for waiting in part])
-        for waiting in part:
-            self._append(waiting)
+        for source_message in part:
+            self._number(source_message.message.destination)
+        number = self._ledger.intend([source_message.key for source_message in part])
+        for source_message in part:
+            self._append(source_message)
         self._import.end_unit(number, len(part))
 
-    def _append(self, waiting: SourceMessage) -> int:
+    def _append(self, source_message: SourceMessage) -> int:
         """Append a message and its past deliveries. Returns its sequence number, or 0 if no
         subscription receives it."""
-        message = waiting.message
+        message = source_message.message
         address = message.destination
         number = self._number(address)
-        takers = waiting.takers
+        takers = source_message.takers
         attempts = {number: (takers or {}).get("", 0)}  # of a queue, or of the group of a topic
         if address.kind is Kind.TOPIC:
             topic = self._broker.destinations.topic(address.name)
@@ -314,26 +316,36 @@ class _Transfer:
         """Append all transactions in one unit with the messages that they have acknowledged: after
         a crash a Xid is recovered either with all of its work or not at all."""
         keys = self._ledger.keys
-        branches = [b for b in self._plan.branches if _branch_key(b.xid) not in keys]
-        acknowledged = {w.key: w for branch in self._plan.branches for w, _ in branch.acks}
-        held = [waiting for key, waiting in acknowledged.items() if key not in keys]
-        self._outcome.before += len(acknowledged) - len(held)
-        if not branches and not held:
+        branches = [branch for branch in self._plan.branches if _branch_key(branch.xid) not in keys]
+        acked_messages = {
+            source_message.key: source_message
+            for branch in self._plan.branches
+            for source_message, _ in branch.acks
+        }
+        new_messages = [
+            source_message for key, source_message in acked_messages.items() if key not in keys
+        ]
+        self._outcome.before += len(acked_messages) - len(new_messages)
+        if not branches and not new_messages:
             return
-        for waiting in held:
-            self._number(waiting.message.destination)
-        begun = [waiting.key for waiting in held] + [_branch_key(b.xid) for b in branches]
-        number = self._ledger.intend(begun)
-        sequences = {waiting.key: self._append(waiting) for waiting in held}
+        for source_message in new_messages:
+            self._number(source_message.message.destination)
+        unit_keys = [source_message.key for source_message in new_messages] + [
+            _branch_key(branch.xid) for branch in branches
+        ]
+        number = self._ledger.intend(unit_keys)
+        sequences = {
+            source_message.key: self._append(source_message) for source_message in new_messages
+        }
         for branch in branches:
             acks: dict[int, list[int]] = {}
-            for waiting, name in branch.acks:
-                if sequence := sequences.get(waiting.key, 0):
-                    target = self._target(waiting.message.destination, name)
+            for source_message, name in branch.acks:
+                if sequence := sequences.get(source_message.key, 0):
+                    target = self._target(source_message.message.destination, name)
                     if target is not None:
                         acks.setdefault(target, []).append(sequence)
             self._import.prepared(branch.xid, branch.sends, list(acks.items()))
-        self._import.end_unit(number, len(held))
+        self._import.end_unit(number, len(new_messages))
 
 
 def _branch_key(xid: bytes) -> Key:

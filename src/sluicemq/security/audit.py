@@ -35,8 +35,8 @@ class Audit:
         self._kept: deque[AuditEntry] = deque(maxlen=_MOST_KEPT)
         self._log: Any = None
         if enabled:
-            unfiltered = structlog.make_filtering_bound_logger(logging.DEBUG)
-            self._log = structlog.wrap_logger(None, wrapper_class=unfiltered).bind(logger=LOGGER)
+            logger_class = structlog.make_filtering_bound_logger(logging.DEBUG)
+            self._log = structlog.wrap_logger(None, wrapper_class=logger_class).bind(logger=LOGGER)
 
     def login(self, peer: str, user: str, how: str) -> None:
         """Log a login; `how` is password or token."""
@@ -82,21 +82,21 @@ class Audit:
 
     def changed(self, before: Database, after: Database) -> None:
         """Log the differences of two user databases; the author is in `after`."""
-        by = _printable(after.changed_by)
+        author = _printable(after.changed_by)
         for kind, old, new in (
             ("user", before.users, after.users),
             ("role", before.roles, after.roles),
         ):
             for name in sorted({*old, *new}):
                 if name not in new:
-                    self._say(f"{kind} removed", **{kind: name, "changed_by": by})
+                    self._say(f"{kind} removed", **{kind: name, "changed_by": author})
                 elif name not in old:
-                    self._say(f"{kind} added", **{kind: name, "changed_by": by})
+                    self._say(f"{kind} added", **{kind: name, "changed_by": author})
                 elif new[name] != old[name]:
                     self._say(
                         f"{kind} changed",
                         **{kind: name, "changed": _difference(old[name], new[name])},
-                        changed_by=by,
+                        changed_by=author,
                     )
 
     def _say(self, event: str, **fields: Any) -> None:

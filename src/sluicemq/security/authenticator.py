@@ -191,9 +191,9 @@ class Authenticator:
         Clients of protocols without logins stay connected, unless a certificate names a user.
         """
         anonymous, self._anonymous = list(self._anonymous), WeakSet()
-        disconnected = sum(access.disconnect_anonymous() for access in anonymous)
-        if disconnected:
-            log.info("anonymous clients are disconnected", connections=disconnected)
+        count = sum(access.disconnect_anonymous() for access in anonymous)
+        if count:
+            log.info("anonymous clients are disconnected", connections=count)
 
     def _guest(self, listener: ListenerOptions, certified: str, logs_in: bool) -> Identity | None:
         if certified:
@@ -229,8 +229,8 @@ class Authenticator:
         def known() -> Identity | None:
             self.refresh()
             identity = self.user_snapshot.identity(user)
-            same = self._password_mark(user) == password_mark
-            return identity if same and identity is not ANONYMOUS else None
+            is_current = self._password_mark(user) == password_mark
+            return identity if is_current and identity is not ANONYMOUS else None
 
         return held if token else known
 
@@ -263,27 +263,27 @@ class Authenticator:
         if outcome is not None:
             raise outcome
 
-    def _submit(self, prepare: Preparation, by: str, ended: Ended) -> None:
-        self._changes.submit(self._change, prepare, by, ended)
+    def _submit(self, prepare: Preparation, author: str, callback: Ended) -> None:
+        self._changes.submit(self._change, prepare, author, callback)
 
-    def _change(self, prepare: Preparation, by: str, ended: Ended) -> None:
+    def _change(self, prepare: Preparation, author: str, callback: Ended) -> None:
         """Change the file, in the thread."""
         failure: Exception | None = None
         try:
-            self._store.change(prepare(), by)
+            self._store.change(prepare(), author)
         except Exception as error:
             # any error: the caller waits for the end of the change
             failure = error
         with suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._call_soon(ended, failure)
+            self._call_soon(callback, failure)
 
-    def _changed(self, done: Done, failure: Exception | None) -> None:
+    def _changed(self, callback: Done, failure: Exception | None) -> None:
         self._under_way -= 1
         self.refresh()
         if failure is not None and not isinstance(failure, AccessError):
             log.error("the user database cannot be changed", error=str(failure))
             failure = AccessError("the user database cannot be changed; the broker's log says why")
-        done(failure)
+        callback(failure)
 
     def now(self) -> int:
         """Return the time in seconds since the epoch."""
@@ -368,14 +368,14 @@ class ConnectionAccess(Access):
         def answer(outcome: AccessError | None) -> None:
             self._transport.call_later(0, partial(done, outcome))
 
-        by = f"{name or 'everybody'} at {self._transport.peer}"
-        self._authenticator.change(prepare, by, answer)
+        author = f"{name or 'everybody'} at {self._transport.peer}"
+        self._authenticator.change(prepare, author, answer)
 
-    def _answer(self, admitted: Admitted, verdict: Identity | AccessError) -> None:
+    def _answer(self, callback: Admitted, verdict: Identity | AccessError) -> None:
         def call() -> None:
             self._check = None
             if isinstance(verdict, Identity):
                 self.who = verdict
-            admitted(verdict)
+            callback(verdict)
 
         self._transport.call_later(0, call)

@@ -70,13 +70,13 @@ class KeyedChain(NamedTuple):
         """Yield the reasons for which clients may reject the certificate, one sentence each."""
         for certificate in self.certificates:
             name = certificate.subject.rfc4514_string() or "without a subject"
-            begins, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-            if now > ends:
-                yield f"the certificate {name} expired on {ends:%Y-%m-%d}; clients will refuse it"
-            elif now < begins:
-                yield f"the certificate {name} is valid only from {begins:%Y-%m-%d %H:%M} UTC"
-            elif ends - now < SOON:
-                yield f"the certificate {name} expires on {ends:%Y-%m-%d}"
+            start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+            if now > end:
+                yield f"the certificate {name} expired on {end:%Y-%m-%d}; clients will refuse it"
+            elif now < start:
+                yield f"the certificate {name} is valid only from {start:%Y-%m-%d %H:%M} UTC"
+            elif end - now < SOON:
+                yield f"the certificate {name} expires on {end:%Y-%m-%d}"
         for index, (subject, issuer) in enumerate(
             zip(self.certificates, self.certificates[1:], strict=False), 1
         ):
@@ -113,18 +113,20 @@ def read_chain(certificate: Path, key: Path | None, password_file: Path | None) 
             f"{certificate} has no certificate; it must be PEM (or PKCS#12, if the name "
             "ends in .p12 or .pfx)"
         ) from None
-    where = key or certificate
-    found = _read_key(where, read_bounded(key) if key else content, password, password_file)
-    return _matched(KeyedChain(found, certificates), where, certificate)
+    key_file = key or certificate
+    private_key = _read_key(
+        key_file, read_bounded(key) if key else content, password, password_file
+    )
+    return _matched(KeyedChain(private_key, certificates), key_file, certificate)
 
 
 def read_authorities(path: Path) -> str:
     """Return the trusted certificates as PEM text. Raises ConfigurationError if there are none."""
     try:
-        found = x509.load_pem_x509_certificates(read_bounded(path))
+        certificates = x509.load_pem_x509_certificates(read_bounded(path))
     except ValueError:
         raise ConfigurationError(f"{path} has no certificate; it must be PEM") from None
-    return "".join(each.public_bytes(Encoding.PEM).decode() for each in found)
+    return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
 
 
 def peer_user(certificate: bytes, kind: str) -> str:
@@ -135,13 +137,15 @@ def peer_user(certificate: bytes, kind: str) -> str:
                  or the first alternative name counts, as in other brokers
     """
     try:
-        found = x509.load_der_x509_certificate(certificate)
+        parsed_certificate = x509.load_der_x509_certificate(certificate)
         if kind == "subject":
-            return found.subject.rfc4514_string()
+            return parsed_certificate.subject.rfc4514_string()
         if kind == "cn":
-            attributes = found.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+            attributes = parsed_certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
             return str(attributes[-1].value) if attributes else ""
-        alternatives = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        alternatives = parsed_certificate.extensions.get_extension_for_class(
+            x509.SubjectAlternativeName
+        ).value
     except (
         x509.DuplicateExtension,
         x509.ExtensionNotFound,
@@ -170,18 +174,20 @@ def _read_pkcs12(path: Path, password: bytes | None, password_file: Path | None)
     if bundle.key is None or bundle.cert is None:
         missing = "private key" if bundle.key is None else "certificate of its key"
         raise ConfigurationError(f"{path} has no {missing}")
-    others = [each.certificate for each in bundle.additional_certs]
-    return KeyedChain(bundle.key, _in_order(bundle.cert.certificate, others))
+    additional_certificates = [entry.certificate for entry in bundle.additional_certs]
+    return KeyedChain(bundle.key, _in_order(bundle.cert.certificate, additional_certificates))
 
 
 def _in_order(
-    own: x509.Certificate, others: list[x509.Certificate]
+    certificate: x509.Certificate, candidates: list[x509.Certificate]
 ) -> tuple[x509.Certificate, ...]:
     """Return the chain in order, without unrelated certificates. PKCS#12 defines no order."""
-    chain = [own]
+    chain = [certificate]
     while True:
         last = chain[-1]
-        issuer = next((each for each in others if each.subject == last.issuer), None)
+        issuer = next(
+            (candidate for candidate in candidates if candidate.subject == last.issuer), None
+        )
         if issuer is None or issuer in chain:
             return tuple(chain)
         chain.append(issuer)
@@ -214,10 +220,10 @@ def _read_key(
 
 
 def _matched(chain: KeyedChain, key_file: Path, certificate_file: Path) -> KeyedChain:
-    public = chain.key.public_key()
-    if public == chain.own.public_key():
+    public_key = chain.key.public_key()
+    if public_key == chain.own.public_key():
         return chain
-    if any(public == each.public_key() for each in chain.certificates):
+    if any(public_key == certificate.public_key() for certificate in chain.certificates):
         raise ConfigurationError(
             f"the certificate of the key in {key_file} must be the first in {certificate_file}, "
             "before those of the authorities"
@@ -234,7 +240,8 @@ def _names_issuer_certificate(certificate: x509.Certificate) -> bool:
     except (x509.ExtensionNotFound, ValueError):
         return False
     return any(
-        each.access_method == AuthorityInformationAccessOID.CA_ISSUERS for each in access.value
+        description.access_method == AuthorityInformationAccessOID.CA_ISSUERS
+        for description in access.value
     )
 
 

@@ -80,9 +80,9 @@ class FailureTable:
         entries.move_to_end(key)
         entry.count += 1
         entry.last = now
-        over = entry.count - settings.max_login_failures
+        excess = entry.count - settings.max_login_failures
         # 2.0 ** 1024 would raise OverflowError
-        wait = settings.login_backoff * 2.0 ** min(over, 60) if over >= 0 else 0.0
+        wait = settings.login_backoff * 2.0 ** min(excess, 60) if excess >= 0 else 0.0
         wait = min(wait, settings.login_backoff_max)
         entry.until = now + wait
         while self.size > settings.max_login_failure_entries:
@@ -100,8 +100,8 @@ class FailureTable:
     def _drop_expired(self, now: float) -> None:
         while self._addresses:
             address, entries = next(iter(self._addresses.items()))
-            latest = next(reversed(entries.values()))
-            if now - latest.last <= self._settings.login_failure_window:
+            newest_entry = next(reversed(entries.values()))
+            if now - newest_entry.last <= self._settings.login_failure_window:
                 break
             self.size -= len(entries)
             del self._addresses[address]
@@ -114,13 +114,13 @@ class FailureTable:
             self.size -= 1
             return
         self.size -= len(entries) - 1
-        folded = _Entry(
+        summary = _Entry(
             max(entry.count for entry in entries.values()),
             max(entry.last for entry in entries.values()),
             max(entry.until for entry in entries.values()),
         )
         entries.clear()
-        entries[None] = folded
+        entries[None] = summary
 
 
 def address_of(peer: str) -> str:

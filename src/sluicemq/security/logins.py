@@ -149,15 +149,15 @@ class LoginQueue:
 
     def submit(self, check: LoginCheck) -> None:
         """Queue a check. Its `answer` may be called at once."""
-        own = len(self._waiting.get(check.address, ()))
+        own_count = len(self._waiting.get(check.address, ()))
         if self.size >= self._most:
-            heaviest = max(self._waiting, key=lambda address: len(self._waiting[address]))
-            if len(self._waiting[heaviest]) <= own + 1:
+            heaviest_address = max(self._waiting, key=lambda address: len(self._waiting[address]))
+            if len(self._waiting[heaviest_address]) <= own_count + 1:
                 check.answer(LoginBusy())
                 return
-            displaced = next(reversed(self._waiting[heaviest]))
-            self._remove(displaced)
-            displaced.answer(LoginBusy())
+            displaced_check = next(reversed(self._waiting[heaviest_address]))
+            self._remove(displaced_check)
+            displaced_check.answer(LoginBusy())
         self._waiting.setdefault(check.address, {})[check] = None
         self._advance()
 
@@ -203,28 +203,32 @@ class LoginQueue:
     def _run(self, check: LoginCheck) -> None:
         """Verify the password; runs in a thread."""
         try:
-            right = self._verify(check.stored, check.password, check.highest)
+            is_valid = self._verify(check.stored, check.password, check.highest)
         except Exception as error:
             # otherwise the slot would not be released until the restart
             log.error("a password cannot be checked", exc_info=error)
-            right = False
+            is_valid = False
         with suppress(RuntimeError):  # the loop has been closed meanwhile
-            self._call_soon(self._finish, check, right)
+            self._call_soon(self._finish, check, is_valid)
 
-    def _finish(self, check: LoginCheck, right: bool) -> None:
+    def _finish(self, check: LoginCheck, is_valid: bool) -> None:
         self._running.discard((check.address, check.user))
         try:
-            self._settle(check, right)
+            self._settle(check, is_valid)
         finally:
             self._advance()
 
-    def _settle(self, check: LoginCheck, right: bool) -> None:
-        verdict = check.conclude(right)
-        same = [other for other in self._waiting.get(check.address, ()) if other.key == check.key]
-        for other in same:
-            self._remove(other)
-        for each in (check, *same):
-            each.answer(verdict)
+    def _settle(self, check: LoginCheck, is_valid: bool) -> None:
+        verdict = check.conclude(is_valid)
+        duplicates = [
+            duplicate
+            for duplicate in self._waiting.get(check.address, ())
+            if duplicate.key == check.key
+        ]
+        for duplicate in duplicates:
+            self._remove(duplicate)
+        for login_check in (check, *duplicates):
+            login_check.answer(verdict)
 
 
 # --- Replacement of bcrypt hashes -----------------------------------------------------------------
@@ -350,10 +354,10 @@ class ProvenDigests:
 
     def digest(self, *parts: str) -> bytes:
         """Return the keyed digest of some texts."""
-        encoded = [part.encode("utf-8", "surrogatepass") for part in parts]
+        encoded_parts = [part.encode("utf-8", "surrogatepass") for part in parts]
         # lengths first: no two lists of parts give the same bytes
-        lengths = b"".join(len(part).to_bytes(8, "big") for part in encoded)
-        return hmac.digest(self._key, lengths + b"".join(encoded), "sha256")
+        lengths = b"".join(len(part).to_bytes(8, "big") for part in encoded_parts)
+        return hmac.digest(self._key, lengths + b"".join(encoded_parts), "sha256")
 
     def add(self, digest: bytes) -> None:
         """Add a digest, or mark it as used."""
@@ -444,53 +448,53 @@ class Logins:
 
     def _by_digest(self, login: _Login, digest: str, nonce: str) -> LoginCheck | None:
         user = login.given_user
-        presented = digest.encode("utf-8", "surrogatepass")
+        received_answer = digest.encode("utf-8", "surrogatepass")
 
         def right() -> bool:
-            form = self.user_snapshot().digest_of(user)
-            answers = [
-                answer(form or NO_DIGEST, nonce).encode()
-                for answer in (digest_answer, page_digest_answer)
+            stored_digest = self.user_snapshot().digest_of(user)
+            valid_answers = [
+                calculate(stored_digest or NO_DIGEST, nonce).encode()
+                for calculate in (digest_answer, page_digest_answer)
             ]
-            equal = [hmac.compare_digest(answer, presented) for answer in answers]
-            return any(equal) and bool(form and nonce)
+            matches = [hmac.compare_digest(answer, received_answer) for answer in valid_answers]
+            return any(matches) and bool(stored_digest and nonce)
 
-        form = self.user_snapshot().digest_of(user)
-        proven = self.proven.digest("digest at", login.address, user, form)
-        if right() and proven in self.proven:
+        stored_digest = self.user_snapshot().digest_of(user)
+        proof = self.proven.digest("digest at", login.address, user, stored_digest)
+        if right() and proof in self.proven:
             login.admit(self.user_snapshot().identity(user), "digest")
             return None
         key = self.proven.digest("digest", user, digest, nonce)
-        return login.check("digest", key, right, proves=(proven,))
+        return login.check("digest", key, right, proves=(proof,))
 
     def _by_password(self, login: _Login, password: str) -> LoginCheck | None:
         user = login.given_user
-        stored = self.user_snapshot().hash_of(user)
+        password_hash = self.user_snapshot().hash_of(user)
         too_long = len(password.encode("utf-8", "surrogatepass")) > MAX_PASSWORD
-        if too_long and not bcrypt_cost(stored):
-            password, stored = "", UNKNOWN
-        mark = self._upgrades.mark(stored)
-        here = self.proven.digest("password at", login.address, user, mark, password)
-        if here in self.proven:
-            self._upgrades.offer(user, stored, password)
+        if too_long and not bcrypt_cost(password_hash):
+            password, password_hash = "", UNKNOWN
+        mark = self._upgrades.mark(password_hash)
+        address_proof = self.proven.digest("password at", login.address, user, mark, password)
+        if address_proof in self.proven:
+            self._upgrades.offer(user, password_hash, password)
             login.admit(self.user_snapshot().identity(user), "password")
             return None
-        anywhere = self.proven.digest("password", user, mark, password)
+        password_proof = self.proven.digest("password", user, mark, password)
 
         def unchanged() -> bool:
             return (
-                stored != UNKNOWN
+                password_hash != UNKNOWN
                 and self._upgrades.mark(self.user_snapshot().hash_of(user)) == mark
             )
 
         return login.check(
             "password",
-            anywhere,
-            lambda: unchanged() and anywhere in self.proven,
-            stored=stored,
+            password_proof,
+            lambda: unchanged() and password_proof in self.proven,
+            stored=password_hash,
             password=password,
             valid=unchanged,
-            proves=(here, anywhere),
+            proves=(address_proof, password_proof),
             proved=lambda: self._upgrades.offer(user, self.user_snapshot().hash_of(user), password),
         )
 
@@ -544,9 +548,9 @@ class _Login:
         def decide() -> Verdict | None:
             return self._refusal() or (True if known() else None)
 
-        def conclude(right: bool) -> bool:
+        def conclude(is_valid: bool) -> bool:
             """Record the result of the check, once for all attempts that it answers."""
-            if not right or not (valid() or known()):
+            if not is_valid or not (valid() or known()):
                 logins.failures.fail(self.address, self.name)
                 return False
             for digest in proves:
@@ -573,8 +577,8 @@ class _Login:
         wait = self.logins.failures.wait(self.address, self.name)
         if wait <= 0:
             return None
-        whose = "with wrong tokens" if self.name == TOKENS else "for this user"
-        return TooManyFailures(f"{whose} from this address", math.ceil(wait))
+        scope = "with wrong tokens" if self.name == TOKENS else "for this user"
+        return TooManyFailures(f"{scope} from this address", math.ceil(wait))
 
     def admit(self, identity: Identity, how: str) -> None:
         """Admit the client."""
@@ -583,15 +587,15 @@ class _Login:
         self.logins.audit.login(self.peer, identity.name, how)
         self.admitted(identity)
 
-    def _answer(self, how: str, verdict: Verdict) -> None:
+    def _answer(self, method: str, verdict: Verdict) -> None:
         audit = self.logins.audit
         if isinstance(verdict, AccessError):
-            why = _REFUSALS.get(type(verdict), "connection closed")
-            audit.refused(self.peer, self.given_user, why)
+            reason = _REFUSALS.get(type(verdict), "connection closed")
+            audit.refused(self.peer, self.given_user, reason)
             self.admitted(verdict)
         elif verdict:
-            self.admit(self.logins.user_snapshot().identity(self.given_user), how)
+            self.admit(self.logins.user_snapshot().identity(self.given_user), method)
         else:
             wait = self.logins.failures.wait(self.address, self.name)
-            audit.login_failed(self.peer, self.given_user, how, wait)
+            audit.login_failed(self.peer, self.given_user, method, wait)
             self.admitted(AuthenticationFailed("the user name or the password is wrong"))

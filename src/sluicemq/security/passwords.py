@@ -51,16 +51,16 @@ _SALT: Final = "u" * 21 + "e"
 
 def bcrypt_cost(stored: str) -> int:
     """Return the cost of a bcrypt hash; 0 if it is none that can be verified."""
-    form = _FORM.match(stored)
-    cost = int(form[1]) if form is not None else 0
+    match = _FORM.match(stored)
+    cost = int(match[1]) if match is not None else 0
     return cost if cost in COSTS else 0
 
 
 def verify_bcrypt(stored: str, password: bytes) -> bool:
     """Return whether `stored`, which has a cost, was made of this password. Slow on purpose; from
     any thread: the interpreter lock is released."""
-    made = bcrypt.hashpw(password[:MAX_BCRYPT_PASSWORD], stored.encode())
-    return hmac.compare_digest(made, stored.encode())
+    computed_hash = bcrypt.hashpw(password[:MAX_BCRYPT_PASSWORD], stored.encode())
+    return hmac.compare_digest(computed_hash, stored.encode())
 
 
 def equalise(stored: str, highest: int) -> None:
@@ -69,8 +69,8 @@ def equalise(stored: str, highest: int) -> None:
     2 ** c rounds, and once more those of the costs from c to `highest` - 1, are 2 ** `highest`.
     """
     cost = bcrypt_cost(stored)
-    for more in range(cost, highest) if cost else (highest,):
-        bcrypt.hashpw(b"", f"$2b${more:02}${_SALT}".encode())
+    for extra_cost in range(cost, highest) if cost else (highest,):
+        bcrypt.hashpw(b"", f"$2b${extra_cost:02}${_SALT}".encode())
 
 
 TOKEN_PREFIX: Final = "slq_"
@@ -149,20 +149,20 @@ def verify(stored: str, password: str, highest: int = 0) -> bool:
         secret, is_text = password.encode(), True
     except UnicodeEncodeError:
         secret, is_text = b"", False
-    by_bcrypt = bool(bcrypt_cost(stored))
-    right = verify_bcrypt(stored, secret) if by_bcrypt else _verify_argon2(stored, secret)
-    if right and is_text:
+    is_bcrypt = bool(bcrypt_cost(stored))
+    is_match = verify_bcrypt(stored, secret) if is_bcrypt else _verify_argon2(stored, secret)
+    if is_match and is_text:
         return True
     if highest:
         equalise(stored, highest)
-        if by_bcrypt:
+        if is_bcrypt:
             _verify_argon2(UNKNOWN, secret)
     return False
 
 
-def _verify_argon2(stored: str, password: bytes) -> bool:
+def _verify_argon2(password_hash: str, password: bytes) -> bool:
     try:
-        return _hasher.verify(stored, password)
+        return _hasher.verify(password_hash, password)
     except (VerificationError, InvalidHashError):
         return False
 

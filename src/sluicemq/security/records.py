@@ -107,7 +107,9 @@ class Database(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         user = self.users.get(name)
         if user is None:
             return ()
-        return user.permissions + tuple(p for role in user.roles for p in self.roles[role])
+        return user.permissions + tuple(
+            permission for role in user.roles for permission in self.roles[role]
+        )
 
     def user(self, name: str) -> UserRecord:
         """Return a user. Raises UserNotFound."""
@@ -157,12 +159,12 @@ def decode(content: bytes, where: str) -> Database:
 
 
 def _problems(database: Database) -> Iterator[str]:
-    wrong = [name for name in database.users if not is_user_name(name)]
-    for name in wrong + [name for name in database.roles if not is_role_name(name)]:
+    invalid_names = [name for name in database.users if not is_user_name(name)]
+    for name in invalid_names + [name for name in database.roles if not is_role_name(name)]:
         yield f"{name[:100]!r} cannot be the name of a user or role"
-    listed = [*database.roles.items()]
+    permission_lists = [*database.roles.items()]
     for name, user in database.users.items():
-        listed.append((name, user.permissions))
+        permission_lists.append((name, user.permissions))
         if not _PASSWORD.match(user.password) and not bcrypt_cost(user.password):
             yield (
                 f"users.{name}.password is neither an argon2id hash nor one of bcrypt with a cost "
@@ -174,7 +176,7 @@ def _problems(database: Database) -> Iterator[str]:
             yield f"users.{name}: there is no role {missing[0]!r}"
         if not all(_SHA256.match(token.sha256) for token in user.tokens):
             yield f"users.{name}.tokens: a sha256 has 64 hexadecimal digits"
-    for name, permissions in listed:
+    for name, permissions in permission_lists:
         if not all(is_pattern(permission.pattern) for permission in permissions):
             yield f"{name}: a pattern has 1 to 256 characters"
 
@@ -233,14 +235,14 @@ class UserSnapshot:
 
     def identity(self, name: str) -> Identity:
         """Return the identity of a user, with its rights; ANONYMOUS if there is no such user."""
-        known = self._identities.get(name)
-        if known is None:
+        identity = self._identities.get(name)
+        if identity is None:
             user = self.database.users.get(name)
             if user is None:
                 return ANONYMOUS
-            known = Identity(name, self.database.rights(name), user.superuser)
-            self._identities[name] = known
-        return known
+            identity = Identity(name, self.database.rights(name), user.superuser)
+            self._identities[name] = identity
+        return identity
 
     def hash_of(self, name: str) -> str:
         """Return the password hash of a user; one that no password matches if there is none."""
@@ -340,7 +342,14 @@ def remove_user(database: Database, name: str, force: bool = False) -> Database:
         )
     if user.superuser and _superusers(database) == 1 and not force:
         raise AccessDenied(f"{name} is the last superuser and cannot be removed")
-    return replace(database, users={n: u for n, u in database.users.items() if n != name})
+    return replace(
+        database,
+        users={
+            other_name: other_user
+            for other_name, other_user in database.users.items()
+            if other_name != name
+        },
+    )
 
 
 def change_user(
@@ -355,13 +364,13 @@ def change_user(
     """
     user = database.user(name)
     has_digest = bool(user.digest)
-    allowed = has_digest if requested.allow_digest is UNSET else requested.allow_digest
+    allows_digest = has_digest if requested.allow_digest is UNSET else requested.allow_digest
     fields: dict[str, object] = {}
     if requested.password is not UNSET:
-        fields = {"password": hashed, "digest": digest if allowed else ""}
-    elif allowed and not has_digest:
+        fields = {"password": hashed, "digest": digest if allows_digest else ""}
+    elif allows_digest and not has_digest:
         raise AccessError("digest logins require the password: set a password, too")
-    elif has_digest and not allowed:
+    elif has_digest and not allows_digest:
         fields = {"digest": ""}
     if requested.superuser not in (UNSET, user.superuser):
         if user.superuser and _superusers(database) == 1:
@@ -417,7 +426,14 @@ def remove_role(database: Database, role: str) -> Database:
         raise AccessError(
             f"the role {role} is assigned to {', '.join(holders[:5])}; withdraw it first"
         )
-    return replace(database, roles={n: p for n, p in database.roles.items() if n != role})
+    return replace(
+        database,
+        roles={
+            other_role: permissions
+            for other_role, permissions in database.roles.items()
+            if other_role != role
+        },
+    )
 
 
 def grant_role(database: Database, role: str, permission: Permission) -> Database:
@@ -448,7 +464,9 @@ def assign(database: Database, role: str, name: str, now: int) -> Database:
 def withdraw(database: Database, role: str, name: str, now: int) -> Database:
     """Withdraw a role from a user, if it is assigned. Raises UserNotFound, AccessError."""
     database.role(role)
-    roles = tuple(each for each in database.user(name).roles if each != role)
+    roles = tuple(
+        assigned_role for assigned_role in database.user(name).roles if assigned_role != role
+    )
     return _with(database, name, now, roles=roles)
 
 
@@ -460,10 +478,10 @@ def add_token(database: Database, name: str, token: TokenRecord, now: int) -> Da
 def remove_token(database: Database, name: str, token_id: str, now: int) -> Database:
     """Remove a token. Raises UserNotFound, TokenNotFound."""
     tokens = database.user(name).tokens
-    left = tuple(token for token in tokens if token.id != token_id)
-    if len(left) == len(tokens):
+    remaining = tuple(token for token in tokens if token.id != token_id)
+    if len(remaining) == len(tokens):
         raise TokenNotFound(f"{name} has no token {token_id[:100]!r}")
-    return _with(database, name, now, tokens=left)
+    return _with(database, name, now, tokens=remaining)
 
 
 def _with(database: Database, name: str, now: int, **fields: object) -> Database:
@@ -478,14 +496,14 @@ def _superusers(database: Database) -> int:
 def _granted(permissions: tuple[Permission, ...], permission: Permission) -> tuple[Permission, ...]:
     if not is_pattern(permission.pattern):
         raise AccessError(f"a pattern has 1 to {MAX_PATTERN} characters")
-    others = _revoked(permissions, permission.pattern)
-    if len(others) >= MOST_PERMISSIONS:
+    other_permissions = _revoked(permissions, permission.pattern)
+    if len(other_permissions) >= MOST_PERMISSIONS:
         raise AccessError(f"there cannot be more than {MOST_PERMISSIONS} permissions")
-    return (*others, permission)
+    return (*other_permissions, permission)
 
 
 def _revoked(permissions: tuple[Permission, ...], pattern: str) -> tuple[Permission, ...]:
-    return tuple(each for each in permissions if each.pattern != pattern)
+    return tuple(permission for permission in permissions if permission.pattern != pattern)
 
 
 # --- The file -------------------------------------------------------------------------------------

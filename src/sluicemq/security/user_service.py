@@ -100,8 +100,8 @@ class UserService:
         """Return a page of the users."""
         database = self.database
         names = _chosen(database.users, query)
-        found = [user_view(database, name) for name in names[query.part]]
-        return query.page_with(found, len(names))
+        views = [user_view(database, name) for name in names[query.part]]
+        return query.page_with(views, len(names))
 
     @implements(GET_USER)
     async def get_user(self, call: UserCall, parameters: NamePath) -> UserView:
@@ -113,10 +113,10 @@ class UserService:
         """Add a user or change its settings."""
         name, expect = parameters.name, parameters.expect
         change = parameters.body
-        there = name in self.database.users
-        if there and expect == "new":
+        exists = name in self.database.users
+        if exists and expect == "new":
             raise UserExists(f"the user {name} exists already")
-        new = not there and expect != "existing"
+        new = not exists and expect != "existing"
         await self.alter(call, name, change, new=new)
         call.status = 201 if new else 200
         warnings = password_warnings(change.password) if change.password else []
@@ -231,8 +231,8 @@ class UserService:
 
 def _chosen(names: Iterable[str], query: AccountQuery) -> list[str]:
     """Return the names that match the filter, in order."""
-    found = (name for name in names if query.filter in name)
-    return sorted(found, reverse=query.order == "desc")
+    matches = (name for name in names if query.filter in name)
+    return sorted(matches, reverse=query.order == "desc")
 
 
 def user_view(database: Database, name: str) -> UserView:
@@ -247,8 +247,8 @@ def user_view(database: Database, name: str) -> UserView:
         roles=list(user.roles),
         permissions=permission_views(user.permissions),
         tokens=[
-            TokenView(id=each.id, label=each.label, created=each.created, expires=each.expires)
-            for each in user.tokens
+            TokenView(id=token.id, label=token.label, created=token.created, expires=token.expires)
+            for token in user.tokens
         ],
         created=user.created,
         updated=user.updated,
@@ -272,9 +272,9 @@ def permission_views(permissions: Iterable[Permission]) -> list[PermissionView]:
     """Return permissions with their operations in the order of `Operation`."""
     return [
         PermissionView(
-            each.pattern,
-            [one for one in Operation if one in each.operations],
-            each.ignore_case,
+            permission.pattern,
+            [operation for operation in Operation if operation in permission.operations],
+            permission.ignore_case,
         )
-        for each in permissions
+        for permission in permissions
     ]

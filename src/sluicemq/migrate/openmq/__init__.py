@@ -111,9 +111,13 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
         )
     plan = Plan(kind=KIND, place=instance)
     file = instance / PROPERTIES
-    found = read_properties(file, plan) if file.exists() else {}
+    properties = read_properties(file, plan) if file.exists() else {}
     settings = SourceSettings(
-        plan, {key: each._replace(value=each.value.strip() or None) for key, each in found.items()}
+        plan,
+        {
+            key: setting._replace(value=setting.value.strip() or None)
+            for key, setting in properties.items()
+        },
     )
 
     def faults(fault: Damage) -> None:
@@ -139,24 +143,24 @@ def inspect_source(source: Path, ignore_lock: bool, skip_damaged: bool) -> Plan:
 def locate(source: Path) -> Path:
     """Return the instance's directory: `source` itself, the only instance in the directory of all
     instances, or the one of its config.properties. Raises SourceError."""
-    place = source.resolve()
-    if place.is_file():
-        if place.parts[-2:] != PROPERTIES.parts:
+    directory = source.resolve()
+    if directory.is_file():
+        if directory.parts[-2:] != PROPERTIES.parts:
             raise SourceError(
                 f"{source}: give the directory of the instance, or its {PROPERTIES}: the store and "
                 "the users lie beside that"
             )
-        return place.parent.parent
-    if not place.is_dir():
+        return directory.parent.parent
+    if not directory.is_dir():
         raise SourceError(f"{source}: there is no such file or directory")
-    if (place / PROPERTIES).exists() or any(place.glob("fs3?0")):
-        return place
-    above = place / INSTANCES if (place / INSTANCES).is_dir() else place
-    found = sorted(each.parent.parent for each in above.glob(f"*/{PROPERTIES}"))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        names = ", ".join(each.name for each in found)
+    if (directory / PROPERTIES).exists() or any(directory.glob("fs3?0")):
+        return directory
+    parent = directory / INSTANCES if (directory / INSTANCES).is_dir() else directory
+    instances = sorted(file.parent.parent for file in parent.glob(f"*/{PROPERTIES}"))
+    if len(instances) == 1:
+        return instances[0]
+    if instances:
+        names = ", ".join(instance.name for instance in instances)
         raise SourceError(f"{source}: there are several instances ({names}); name one of them")
     raise SourceError(
         f"{source}: the directory is not an instance of Open MQ: it has no {PROPERTIES}"
@@ -212,13 +216,15 @@ def _behaviour(value: str) -> Overflow:
 
 _COMMON: Final = "imq.autocreate.destination."
 _RULES: Final = {
-    "imq.message.max_size": SettingRule("limits.max_frame_bytes", lambda v: _size(v) or None),
+    "imq.message.max_size": SettingRule(
+        "limits.max_frame_bytes", lambda value: _size(value) or None
+    ),
     "imq.autocreate.queue": SettingRule("broker.auto_create_queues", _off),
     "imq.autocreate.topic": SettingRule("broker.auto_create_topics", _off),
     "imq.autocreate.reaptime": SettingRule("broker.destination_idle_timeout", _milliseconds),
     "imq.metrics.topic.interval": SettingRule("jmq.metrics_interval", positive),
     "imq.metrics.topic.enabled": SettingRule(
-        "jmq.metrics_interval", lambda v: None if is_true(v) else 0
+        "jmq.metrics_interval", lambda value: None if is_true(value) else 0
     ),
     "imq.log.level": SettingRule("logging.level", log_level),
     f"{_COMMON}maxNumMsgs": SettingRule("default.max_messages", _limit),
@@ -280,8 +286,8 @@ def migrate_settings(settings: SourceSettings, instance: str, guarded: bool) -> 
         plan.settings["jmq.instance"] = name[:64], "the instance's name"
     settings.apply(_RULES)
     active = settings.take("imq.autocreate.queue.maxNumActiveConsumers", number, -1)
-    standing_by = settings.take("imq.autocreate.queue.maxNumBackupConsumers", number, 0)
-    active_consumers, max_consumers = consumer_limits(active, standing_by)
+    backup_consumers = settings.take("imq.autocreate.queue.maxNumBackupConsumers", number, 0)
+    active_consumers, max_consumers = consumer_limits(active, backup_consumers)
     plan.defaults = replace(
         DEFAULTS,
         **settings.defaults,
@@ -297,9 +303,9 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
     plan = settings.plan
     port = settings.take("imq.portmapper.port", number, PORT)
     service = settings.take("imq.jms.tcp.port", number, 0)
-    everywhere = settings.take("imq.hostname", str, "")
-    mapper_host = settings.take("imq.portmapper.hostname", str, everywhere)
-    service_host = settings.take("imq.jms.tcp.hostname", str, everywhere)
+    default_host = settings.take("imq.hostname", str, "")
+    mapper_host = settings.take("imq.portmapper.hostname", str, default_host)
+    service_host = settings.take("imq.jms.tcp.hostname", str, default_host)
     options = settings.options
     mapper = f"jmq://{settings.host(mapper_host, f'port {port}', guarded)}:{port}"
     if service > 0:
@@ -308,14 +314,16 @@ def _listen(settings: SourceSettings, guarded: bool) -> None:
         plan.listen(f"jmq://{host}:{service}", "imq.jms.tcp.port", **options, services="jms")
     else:
         plan.listen(mapper, "imq.portmapper.port", **options)
-    active = [n.strip() for n in settings.take("imq.service.activelist", str, "jms").split(",")]
+    active = [
+        name.strip() for name in settings.take("imq.service.activelist", str, "jms").split(",")
+    ]
     if "jms" not in active:
         plan.notes.append("jms is not in imq.service.activelist; clients can connect here")
     if "ssljms" in active:
         plan.leave("listener", "ssljms", _KEYSTORE)
-    for each in active:
-        if each not in ("jms", "ssljms", "admin", "ssladmin", ""):
-            plan.leave("listener", each, "this service is not offered here")
+    for service_name in active:
+        if service_name not in ("jms", "ssljms", "admin", "ssladmin", ""):
+            plan.leave("listener", service_name, "this service is not offered here")
 
 
 # --- property files ----------------------------------------------------------------------------
@@ -336,26 +344,28 @@ def read_properties(file: Path, plan: Plan) -> dict[str, SourceSetting]:
 
 def parse(content: bytes, where: str) -> dict[str, SourceSetting]:
     """Parse values by key; of a repeated key the last one counts. Raises Damage with the line."""
-    found: dict[str, SourceSetting] = {}
+    settings: dict[str, SourceSetting] = {}
     line = 1
     for match in _LINE.finditer(_LINE_END.sub("\n", content.decode("latin-1"))):
-        logical = _CONTINUATION.sub(lambda part: part[1] or "", match[1])
-        pair = _PAIR.fullmatch(logical)
-        if pair is not None and logical and match[1][0] not in "#!":
-            place = f"{where}, line {line}"
-            key, value = _unescaped(pair[1], place), _unescaped(pair[2], place)
-            visible = "" if "password" in key.lower() else f"={value}"
-            found[key] = SourceSetting(key, value, place, f"{key}{visible} (line {line})")
+        logical_line = _CONTINUATION.sub(lambda continuation: continuation[1] or "", match[1])
+        pair = _PAIR.fullmatch(logical_line)
+        if pair is not None and logical_line and match[1][0] not in "#!":
+            location = f"{where}, line {line}"
+            key, value = _unescaped(pair[1], location), _unescaped(pair[2], location)
+            visible_value = "" if "password" in key.lower() else f"={value}"
+            settings[key] = SourceSetting(
+                key, value, location, f"{key}{visible_value} (line {line})"
+            )
         line += match[0].count("\n")
-    return found
+    return settings
 
 
-def _unescaped(raw: str, place: str) -> str:
+def _unescaped(raw: str, location: str) -> str:
     def plain(match: re.Match[str]) -> str:
-        sign = match[1]
-        if sign == "u":
-            raise Damage(f"{place}: \\u is followed by four hexadecimal digits")
-        return chr(int(sign[1:], 16)) if len(sign) == 5 else _SIGNS.get(sign, sign)
+        escape = match[1]
+        if escape == "u":
+            raise Damage(f"{location}: \\u is followed by four hexadecimal digits")
+        return chr(int(escape[1:], 16)) if len(escape) == 5 else _SIGNS.get(escape, escape)
 
     units = _ESCAPE.sub(plain, raw)
     # Java encodes one character as a surrogate pair of two units
@@ -410,7 +420,7 @@ def _read_access(settings: SourceSettings, instance: Path) -> None:
     add_accounts(plan, read_accounts(passwd, plan), rules)
 
 
-def _file(settings: SourceSettings, instance: Path, prefix: str, usual: str) -> Path | None:
+def _file(settings: SourceSettings, instance: Path, prefix: str, default_name: str) -> Path | None:
     """Return a file of the instance's own directory, or of the configured one."""
     plan = settings.plan
     configured = settings.take(f"{prefix}.dirpath", str, "")
@@ -419,7 +429,7 @@ def _file(settings: SourceSettings, instance: Path, prefix: str, usual: str) -> 
         directory = Path(configured)
     elif configured:
         plan.leave("setting", f"the directory {configured}", f"{directory} is used instead")
-    file = directory / settings.take(f"{prefix}.filename", str, usual)
+    file = directory / settings.take(f"{prefix}.filename", str, default_name)
     if file.exists():
         return file
     plan.leave("users", str(file), "there is no such file; add users with `sluicemq users add`")
@@ -461,7 +471,8 @@ class AccessRules:
 
     def __init__(self, values: dict[str, SourceSetting]) -> None:
         self._names = {
-            key: {part.strip() for part in given.value.split(",")} for key, given in values.items()
+            key: {part.strip() for part in setting.value.split(",")}
+            for key, setting in values.items()
         }
         self.named: set[Address] = set()
         self.wildcards: list[str] = []
@@ -479,9 +490,9 @@ class AccessRules:
         verdict = False
         subjects = (("group", ALL), ("group", account.group), ("user", ALL), ("user", account.name))
         for rule in rules:
-            for sort, name in subjects:
-                allowed = name in self._names.get(f"{rule}.allow.{sort}", ())
-                denied = name in self._names.get(f"{rule}.deny.{sort}", ())
+            for subject_type, name in subjects:
+                allowed = name in self._names.get(f"{rule}.allow.{subject_type}", ())
+                denied = name in self._names.get(f"{rule}.deny.{subject_type}", ())
                 if name and allowed != denied:
                     verdict = allowed
         return verdict
@@ -489,8 +500,8 @@ class AccessRules:
     def may(self, account: OpenmqAccount, kind: Kind, name: str, operation: str) -> bool:
         """Return whether the user may perform the operation on a destination; ALL = one that no
         rule names."""
-        sort = kind.name.lower()
-        return self.allows(account, f"{sort}.*.{operation}", f"{sort}.{name}.{operation}")
+        kind_name = kind.name.lower()
+        return self.allows(account, f"{kind_name}.*.{operation}", f"{kind_name}.{name}.{operation}")
 
 
 def read_rules(file: Path, plan: Plan) -> AccessRules:
@@ -505,7 +516,7 @@ def read_rules(file: Path, plan: Plan) -> AccessRules:
 def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) -> None:
     """Add users to the plan."""
     now = int(time.time())
-    known = {*plan.destinations, *plan.counts, *rules.named}
+    addresses = {*plan.destinations, *plan.counts, *rules.named}
     for rule in rules.wildcards:
         plan.leave("permission", rule, "a rule for topics by wildcard; see `sluicemq permissions`")
     for account in accounts:
@@ -517,7 +528,7 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) 
             record = UserRecord(
                 digest=account.digest,
                 superuser=rules.allows(account, "connection.*", "connection.ADMIN"),
-                permissions=tuple(_permissions(plan, account, rules, known)),
+                permissions=tuple(_permissions(plan, account, rules, addresses)),
                 created=now,
                 updated=now,
             )
@@ -525,7 +536,7 @@ def add_accounts(plan: Plan, accounts: list[OpenmqAccount], rules: AccessRules) 
 
 
 def _permissions(
-    plan: Plan, account: OpenmqAccount, rules: AccessRules, known: set[Address]
+    plan: Plan, account: OpenmqAccount, rules: AccessRules, addresses: set[Address]
 ) -> list[Permission]:
     if not rules.allows(account, "connection.*", "connection.NORMAL"):
         plan.leave(
@@ -534,31 +545,43 @@ def _permissions(
             "this user may not connect as a client; here it has no permission instead",
         )
         return []
-    everywhere = set()
-    if all(rules.allows(account, f"{sort}.create") for sort in ("queue", "topic")):
-        everywhere.add(Operation.CREATE)
-    named: dict[str, set[Operation]] = {}
-    for word, operation in _OPERATIONS.items():
-        denied = {each for each in known if not rules.may(account, each.kind, each.name, word)}
+    general_operations = set()
+    if all(rules.allows(account, f"{kind_name}.create") for kind_name in ("queue", "topic")):
+        general_operations.add(Operation.CREATE)
+    operations_by_name: dict[str, set[Operation]] = {}
+    for operation_name, operation in _OPERATIONS.items():
+        denied_addresses = {
+            address
+            for address in addresses
+            if not rules.may(account, address.kind, address.name, operation_name)
+        }
         # topics are never browsed, so browsing depends on queues only
-        kinds = [Kind.QUEUE] if word == "browse" else list(Kind)
+        kinds = [Kind.QUEUE] if operation_name == "browse" else list(Kind)
         if (
-            all(rules.may(account, kind, ALL, word) for kind in kinds)
-            and not any(each.kind in kinds for each in denied)
-            and not any(f".{word}.deny." in rule for rule in rules.wildcards)
+            all(rules.may(account, kind, ALL, operation_name) for kind in kinds)
+            and not any(address.kind in kinds for address in denied_addresses)
+            and not any(f".{operation_name}.deny." in rule for rule in rules.wildcards)
         ):
-            everywhere.add(operation)
+            general_operations.add(operation)
             continue
-        for name in sorted({each.name for each in known} - {each.name for each in denied}):
+        for name in sorted(
+            {address.name for address in addresses} - {address.name for address in denied_addresses}
+        ):
             if is_pattern(name):
-                named.setdefault(name, set()).add(operation)
-    if named:
+                operations_by_name.setdefault(name, set()).add(operation)
+    if operations_by_name:
         plan.notes.append(
             f"{account.name} may not do everything everywhere: each destination known by now is "
             "permitted by itself, and one that comes later is not (`sluicemq permissions grant`)"
         )
-    for name in list(named)[MOST_NAMED:]:
+    for name in list(operations_by_name)[MOST_NAMED:]:
         plan.leave("permission", f"{account.name} on {name}", "there are too many")
-        del named[name]
-    found = [Permission(name, frozenset(operations)) for name, operations in named.items()]
-    return [Permission(ALL, frozenset(everywhere)), *found] if everywhere else found
+        del operations_by_name[name]
+    permissions = [
+        Permission(name, frozenset(operations)) for name, operations in operations_by_name.items()
+    ]
+    return (
+        [Permission(ALL, frozenset(general_operations)), *permissions]
+        if general_operations
+        else permissions
+    )

@@ -100,8 +100,8 @@ def records(data: SourceFile, faults: Faults) -> Iterator[DataRange]:
     last = _LAST[version]
     while position < data.size:
         try:
-            sign, size, state, cookie = data.unpack(">Iihh", position)
-            if sign != RECORD_MAGIC:
+            record_magic, size, state, cookie = data.unpack(">Iihh", position)
+            if record_magic != RECORD_MAGIC:
                 raise data.damage(position, "a record should begin here")
             if state == last and not size:
                 return
@@ -125,9 +125,9 @@ def _next_sign(data: SourceFile, position: int) -> int:
     """Return the position of the next possible record; the end if there is none."""
     window = _SEARCHED + len(_RECORD_SIGN) - 1  # a sign may begin in one part and end in the next
     while position < data.size:
-        found = data.read(position, min(window, data.size - position)).find(_RECORD_SIGN)
-        if found >= 0:
-            return position + found
+        offset = data.read(position, min(window, data.size - position)).find(_RECORD_SIGN)
+        if offset >= 0:
+            return position + offset
         position += _SEARCHED
     return data.size
 
@@ -144,8 +144,8 @@ class StoredItem(NamedTuple):
 
     def content(self) -> ByteReader:
         """Return the data."""
-        where = f"{self.file.path}, byte {self.data.position}"
-        return ByteReader(self.file.read(self.data.position, self.data.size), where)
+        location = f"{self.file.path}, byte {self.data.position}"
+        return ByteReader(self.file.read(self.data.position, self.data.size), location)
 
 
 def stored_items(
@@ -154,8 +154,8 @@ def stored_items(
     """Read the items of a directory; there are none in a missing one."""
     if not directory.is_dir():
         return
-    large = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
-    for path in (directory / VRFILE, *sorted(large, key=lambda path: int(path.name))):
+    large_files = [path for path in directory.iterdir() if _NUMERIC.match(path.name)]
+    for path in (directory / VRFILE, *sorted(large_files, key=lambda path: int(path.name))):
         if path.exists():
             change_detector.look(path)
             with SourceFile.open(path) as file:
@@ -163,14 +163,14 @@ def stored_items(
 
 
 def _items(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
-    for span in records(file, faults):
+    for record in records(file, faults):
         with tolerating(faults):
-            (size,) = file.unpack(">i", span.position)
-            start = span.position + 4
-            rest = span.size - 4 - size
-            if size < 0 or rest < 0:
-                raise file.damage(span.position, f"{size} bytes of data are announced")
-            yield StoredItem(file, DataRange(start, size), DataRange(start + size, rest))
+            (size,) = file.unpack(">i", record.position)
+            start = record.position + 4
+            attachment_size = record.size - 4 - size
+            if size < 0 or attachment_size < 0:
+                raise file.damage(record.position, f"{size} bytes of data are announced")
+            yield StoredItem(file, DataRange(start, size), DataRange(start + size, attachment_size))
 
 
 def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
@@ -186,12 +186,12 @@ def _large(file: SourceFile, faults: Faults) -> Iterator[StoredItem]:
             raise file.damage(0, _INTERRUPTED)
         if not 0 <= size <= min(LARGEST, file.size - _TAG_SIZE):
             raise file.damage(6, f"{size} bytes of data are announced, and the file ends before")
-        behind = _TAG_SIZE + size
-        attached = file.unpack(">q", behind)[0] if file.size - behind >= 8 else 0
-        behind += 8
-        if attached and not 0 <= attached <= file.size - behind:
-            raise file.damage(behind, f"{attached} bytes of attachment are announced")
-        yield StoredItem(file, DataRange(_TAG_SIZE, size), DataRange(behind, attached))
+        position = _TAG_SIZE + size
+        attachment_size = file.unpack(">q", position)[0] if file.size - position >= 8 else 0
+        position += 8
+        if attachment_size and not 0 <= attachment_size <= file.size - position:
+            raise file.damage(position, f"{attachment_size} bytes of attachment are announced")
+        yield StoredItem(file, DataRange(_TAG_SIZE, size), DataRange(position, attachment_size))
 
 
 # --- maps of objects ---------------------------------------------------------------------------
@@ -236,12 +236,12 @@ def entries(path: Path, faults: Faults) -> Iterator[MapEntry]:
     if not path.exists():
         return
     with SourceFile.open(path) as data:
-        for span in records(data, faults):
-            where = f"{path}, record at byte {span.position}"
+        for record in records(data, faults):
+            location = f"{path}, record at byte {record.position}"
             with tolerating(faults):
-                raw = data.read(span.position, span.size)
-                (key, value), end = read_objects(raw, 2, where)
-                yield MapEntry(key, value, raw[end:], where)
+                raw = data.read(record.position, record.size)
+                (key, value), end = read_objects(raw, 2, location)
+                yield MapEntry(key, value, raw[end:], location)
 
 
 @dataclass(slots=True)
@@ -275,7 +275,7 @@ class ParsedObject(dict[str, Any]):
 
     def inner(self) -> list[ParsedObject]:
         """Return the objects of `more`."""
-        return [each for each in self.more if isinstance(each, ParsedObject)]
+        return [item for item in self.more if isinstance(item, ParsedObject)]
 
 
 def uid_number(value: object, where: str) -> int:
@@ -334,10 +334,10 @@ class _ObjectReader:
         return value
 
     def _referred(self) -> Any:
-        place = self._cursor.number(">I") - _FIRST_HANDLE
-        if not 0 <= place < len(self._handles):
+        index = self._cursor.number(">I") - _FIRST_HANDLE
+        if not 0 <= index < len(self._handles):
             raise self._cursor.damage("a reference leads nowhere")
-        return self._handles[place]
+        return self._handles[index]
 
     def _text(self, size: str) -> str:
         raw = self._cursor.take(self._cursor.number(size))
@@ -348,26 +348,26 @@ class _ObjectReader:
 
     def _class(self, depth: int) -> JavaClass:
         cursor = self._cursor
-        described = JavaClass(self._text(">H"))
-        _, described.flags = cursor.unpack(">QB")
-        self._keep(described)
+        java_class = JavaClass(self._text(">H"))
+        _, java_class.flags = cursor.unpack(">QB")
+        self._keep(java_class)
         for _ in range(cursor.number(">H")):
-            sort = chr(cursor.number(">B"))
+            type_code = chr(cursor.number(">B"))
             name = self._text(">H")
-            if sort in "L[":
+            if type_code in "L[":
                 self.content(depth + 1)  # class name, as text
-            elif sort not in _PRIMITIVES:
+            elif type_code not in _PRIMITIVES:
                 raise cursor.damage(f"the field {name!r} has no known type")
-            described.fields.append((sort, name))
+            java_class.fields.append((type_code, name))
         while self.content(depth + 1) is not _END:
             pass
         parent = self.content(depth + 1)
         if parent is not None:
-            described.lineage += self._expect_class(parent).lineage
-        described.lineage.append(described)
-        if len(described.lineage) > MAX_DEPTH:
+            java_class.lineage += self._expect_class(parent).lineage
+        java_class.lineage.append(java_class)
+        if len(java_class.lineage) > MAX_DEPTH:
             raise cursor.damage("classes are nested too deep")
-        return described
+        return java_class
 
     def _expect_class(self, value: Any) -> JavaClass:
         if not isinstance(value, JavaClass):
@@ -375,27 +375,27 @@ class _ObjectReader:
         return value
 
     def _object(self, depth: int) -> ParsedObject:
-        described = self._expect_class(self.content(depth + 1))
-        made: ParsedObject = self._keep(ParsedObject(described.name))
-        if described.flags & _EXTERNALIZABLE:
-            if not described.flags & _BLOCK_DATA:
-                raise self._cursor.damage(f"an object of {described.name} cannot be read")
-            self._more(made, depth)
-            return made
-        for each in described.lineage:
-            if each.flags & _SERIALIZABLE:
-                for sort, name in each.fields:
-                    made[name] = self._value(sort, depth)
-                if each.flags & _WRITE_METHOD:
-                    self._more(made, depth)
-        return made
+        java_class = self._expect_class(self.content(depth + 1))
+        parsed_object: ParsedObject = self._keep(ParsedObject(java_class.name))
+        if java_class.flags & _EXTERNALIZABLE:
+            if not java_class.flags & _BLOCK_DATA:
+                raise self._cursor.damage(f"an object of {java_class.name} cannot be read")
+            self._more(parsed_object, depth)
+            return parsed_object
+        for ancestor in java_class.lineage:
+            if ancestor.flags & _SERIALIZABLE:
+                for type_code, name in ancestor.fields:
+                    parsed_object[name] = self._value(type_code, depth)
+                if ancestor.flags & _WRITE_METHOD:
+                    self._more(parsed_object, depth)
+        return parsed_object
 
-    def _more(self, made: ParsedObject, depth: int) -> None:
+    def _more(self, parsed_object: ParsedObject, depth: int) -> None:
         while (value := self.content(depth + 1)) is not _END:
-            made.more.append(value)
+            parsed_object.more.append(value)
 
-    def _value(self, sort: str, depth: int) -> Any:
-        layout = _PRIMITIVES.get(sort)
+    def _value(self, type_code: str, depth: int) -> Any:
+        layout = _PRIMITIVES.get(type_code)
         if layout is not None:
             return self._cursor.unpack(layout)[0]
         value = self.content(depth + 1)
@@ -404,22 +404,22 @@ class _ObjectReader:
         return value
 
     def _array(self, depth: int) -> list[Any]:
-        described = self._expect_class(self.content(depth + 1))
+        java_class = self._expect_class(self.content(depth + 1))
         values: list[Any] = self._keep([])
         size = self._cursor.number(">i")
         if not 0 <= size <= self._cursor.left:  # each takes at least one byte
             raise self._cursor.damage(f"an array announces {size} values")
         self._left -= size
         for _ in range(size):
-            values.append(self._value(described.name[1:2] or "L", depth))
+            values.append(self._value(java_class.name[1:2] or "L", depth))
         return values
 
     def _enum(self, depth: int) -> str:
-        described = self._expect_class(self.content(depth + 1))
-        place = len(self._handles)
+        java_class = self._expect_class(self.content(depth + 1))
+        index = len(self._handles)
         self._keep("")
         constant = self.content(depth + 1)
         if not isinstance(constant, str):
-            raise self._cursor.damage(f"a constant of {described.name} has no name")
-        self._handles[place] = constant
+            raise self._cursor.damage(f"a constant of {java_class.name} has no name")
+        self._handles[index] = constant
         return constant

@@ -191,11 +191,11 @@ class StoredSubscription(msgspec.Struct, rename="camel"):
     jmsshared: bool = False
 
 
-def _stored(entry: MapEntry, expected: type[StoredT], what: str) -> StoredT:
+def _stored(entry: MapEntry, record_class: type[StoredT], record_name: str) -> StoredT:
     try:
-        return msgspec.convert(entry.value, expected)
+        return msgspec.convert(entry.value, record_class)
     except msgspec.ValidationError:
-        raise Damage(f"{entry.where}: the record is not a {what}") from None
+        raise Damage(f"{entry.where}: the record is not a {record_name}") from None
 
 
 # --- destinations ------------------------------------------------------------------------------
@@ -215,26 +215,28 @@ def consumer_limits(active: int, standing_by: int) -> tuple[int, int]:
 def read_destination(plan: Plan, entry: MapEntry) -> Address | None:
     """Read an entry of the list of destinations, and add it to the plan if an administrator created
     it. Returns None for a temporary destination, whose messages are not migrated. Raises Damage."""
-    stored = _stored(entry, StoredDestination, "destination")
-    if not stored.uid.name:
+    record = _stored(entry, StoredDestination, "destination")
+    if not record.uid.name:
         raise Damage(f"{entry.where}: a destination has no name")
-    address = Address(Kind.QUEUE if stored.uid.is_queue else Kind.TOPIC, stored.uid.name)
-    if stored.type & TEMPORARY:
+    address = Address(Kind.QUEUE if record.uid.is_queue else Kind.TOPIC, record.uid.name)
+    if record.type & TEMPORARY:
         plan.leave("destination", str(address), "it is temporary, and its connection has gone")
         return None
-    if not stored.type & INTERNAL:
-        _report_unsupported(plan, address, stored)
-    if not stored.type & (AUTOMATIC | INTERNAL):
-        active, most = consumer_limits(stored.max_active_count, stored.max_failover_count)
+    if not record.type & INTERNAL:
+        _report_unsupported(plan, address, record)
+    if not record.type & (AUTOMATIC | INTERNAL):
+        active_consumers, max_consumers = consumer_limits(
+            record.max_active_count, record.max_failover_count
+        )
         plan.destinations[address] = DestinationSettings(
-            max_messages=max(0, stored.count_limit),
-            max_bytes=_bytes(stored.memory_limit),
-            max_message_bytes=_bytes(stored.msg_size_limit),
-            overflow=OVERFLOW.get(stored.limit, Overflow.REJECT),
-            active_consumers=active,
-            max_consumers=most,
-            dead_letter=stored.use_dmq,
-            dead_letter_queue=DEAD_MESSAGES.name if stored.use_dmq else "",
+            max_messages=max(0, record.count_limit),
+            max_bytes=_bytes(record.memory_limit),
+            max_message_bytes=_bytes(record.msg_size_limit),
+            overflow=OVERFLOW.get(record.limit, Overflow.REJECT),
+            active_consumers=active_consumers,
+            max_consumers=max_consumers,
+            dead_letter=record.use_dmq,
+            dead_letter_queue=DEAD_MESSAGES.name if record.use_dmq else "",
         )
     return address
 
@@ -243,11 +245,11 @@ def _bytes(limit: SizeString | None) -> int:
     return max(0, limit.bytes) if limit is not None else 0
 
 
-def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination) -> None:
+def _report_unsupported(plan: Plan, address: Address, record: StoredDestination) -> None:
     """Report the settings of a destination that have no equivalent."""
-    producers, prefetch = stored.max_producer_limit, stored.max_prefetch
-    overriding = stored.override_ttl or stored.override_priority
-    for applies, setting, reason in (
+    producers, prefetch = record.max_producer_limit, record.max_prefetch
+    overriding = record.override_ttl or record.override_priority
+    for is_unsupported, setting, reason in (
         (
             producers not in USUAL_PRODUCERS,
             f"maxNumProducers={producers}",
@@ -258,10 +260,10 @@ def _report_unsupported(plan: Plan, address: Address, stored: StoredDestination)
             f"consumerFlowLimit={prefetch}",
             "see `prefetch` of a listener",
         ),
-        (stored.validate_xml_schema, "validateXMLSchemaEnabled", "bodies are not validated"),
+        (record.validate_xml_schema, "validateXMLSchemaEnabled", "bodies are not validated"),
         (overriding, "overriding of headers", "see message_ttl"),
     ):
-        if applies:
+        if is_unsupported:
             plan.leave("setting", f"{address}: {setting}", reason)
 
 
@@ -273,28 +275,33 @@ def read_subscription(
 ) -> tuple[int, list[PlannedSubscription]]:
     """Read an entry of the list of interests. Returns the number by which messages refer to it, and
     its equivalents: one for each topic that a wildcard matches. Raises Damage."""
-    stored = _stored(entry, StoredSubscription, "durable subscription")
+    record = _stored(entry, StoredSubscription, "durable subscription")
     number = uid_number(entry.key, entry.where)
-    if stored.dest.is_queue or not stored.dest.name or not stored.durable_name:
+    if record.dest.is_queue or not record.dest.name or not record.durable_name:
         raise Damage(f"{entry.where}: the record is not a durable subscription")
-    client_id = stored.client_id or ""
-    topic = stored.dest.name
+    client_id = record.client_id or ""
+    topic = record.dest.name
     name = subscription_name(
-        SHARED_DURABLE if stored.jmsshared else DURABLE, client_id, stored.durable_name
+        SHARED_DURABLE if record.jmsshared else DURABLE, client_id, record.durable_name
     )
-    exclude = client_id if stored.no_local else ""
+    exclude = client_id if record.no_local else ""
     names = {topic: name}
     if is_wildcard(topic):
         reason = "the wildcard stands for no topic that there is; its client subscribes again"
         try:
             matches = Pattern(topic).matches
-            names = {each: pattern_name(name, topic) for each in topics if matches(each)}
+            names = {
+                topic_name: pattern_name(name, topic)
+                for topic_name in topics
+                if matches(topic_name)
+            }
         except ValueError as fault:
             names, reason = {}, str(fault)
         if not names:
             plan.leave("subscription", f"{name} of topic {topic}", reason)
     return number, [
-        PlannedSubscription(each, own, stored.selstr or "", exclude) for each, own in names.items()
+        PlannedSubscription(topic_name, own_name, record.selstr or "", exclude)
+        for topic_name, own_name in names.items()
     ]
 
 
@@ -327,8 +334,8 @@ class StoredMessage:
 
     def message(self) -> tuple[Message, Packet]:
         """Decode the packet. Raises SourceError."""
-        where = _LOG if self.raw else f"{self.path}, byte {self.position}"
-        return message_of_packet(self.packet(), where, self.address)
+        location = _LOG if self.raw else f"{self.path}, byte {self.position}"
+        return message_of_packet(self.packet(), location, self.address)
 
 
 def read_store(plan: Plan, instance: Path, faults: Faults) -> None:
@@ -366,16 +373,16 @@ class _Store:
             plan.change_detector.look(self._directory / name)
         self._read_destinations()
         self._read_subscriptions()
-        known = {_directory_name(unique) for unique in self._addresses}
+        directory_names = {_directory_name(key) for key in self._addresses}
         for directory in sorted((self._directory / MESSAGES).glob("*/")):
-            if directory.name not in known and directory.is_dir():
+            if directory.name not in directory_names and directory.is_dir():
                 plan.leave(
                     "messages",
                     f"in {directory}",
                     "no destination of the store has them: Open MQ would not deliver them either",
                 )
-        prepared = [*self._replay(), *self._apply_states()]
-        self._take_branches(prepared)
+        transactions = [*self._replay(), *self._apply_states()]
+        self._take_branches(transactions)
         self._fill_plan()
 
     # --- destinations and subscriptions --------------------------------------------------------
@@ -387,8 +394,8 @@ class _Store:
                 address = read_destination(plan, entry)
                 if address is not None:
                     self._addresses[unique_name(address)] = address
-        for unique, address in self._addresses.items():
-            items = self._directory / MESSAGES / _directory_name(unique)
+        for key, address in self._addresses.items():
+            items = self._directory / MESSAGES / _directory_name(key)
             for item in stored_items(items, self._faults, plan.change_detector):
                 with tolerating(self._faults):
                     self._take(address, item)
@@ -404,56 +411,60 @@ class _Store:
         if version == _OLDEST:
             sysid = file.read(position + _OLDEST_SYSID, SYSID_SIZE)
         states: dict[int, int] = {}
-        attached = item.attachment
-        if attached.size:
-            (count,) = file.unpack(">i", attached.position)
+        attachment = item.attachment
+        if attachment.size:
+            (count,) = file.unpack(">i", attachment.position)
             length = count * 12
-            if not (0 <= count <= _MOST_INTERESTS and length <= attached.size - 4):
-                raise file.damage(attached.position, f"{count} consumers are announced")
-            states.update(iter_unpack(">qi", file.read(attached.position + 4, length)))
+            if not (0 <= count <= _MOST_INTERESTS and length <= attachment.size - 4):
+                raise file.damage(attachment.position, f"{count} consumers are announced")
+            states.update(iter_unpack(">qi", file.read(attachment.position + 4, length)))
         self._messages[unique_name(address), sysid] = StoredMessage(
             address, sysid, states, None, file.path, position, size
         )
 
     def _read_subscriptions(self) -> None:
-        topics = [a.name for a in self._addresses.values() if a.kind is Kind.TOPIC]
+        topics = [
+            address.name for address in self._addresses.values() if address.kind is Kind.TOPIC
+        ]
         for entry in entries(self._directory / "interest", self._faults):
             with tolerating(self._faults):
-                number, found = read_subscription(self._plan, entry, topics)
-                self._plan.subscriptions += found
-                self._names[number] = {each.topic: each.name for each in found}
+                number, subscriptions = read_subscription(self._plan, entry, topics)
+                self._plan.subscriptions += subscriptions
+                self._names[number] = {
+                    subscription.topic: subscription.name for subscription in subscriptions
+                }
 
     # --- transactions --------------------------------------------------------------------------
 
     def _replay(self) -> list[LoggedTransaction]:
         """Apply the log. Returns the transactions that are prepared."""
-        unfinished: dict[int, LoggedTransaction] = {}
+        open_transactions: dict[int, LoggedTransaction] = {}
         change_detector = self._plan.change_detector
         for transaction in read_incomplete(self._directory, self._faults, change_detector):
             if transaction.kind != LOCAL:
                 self._plan.leave("transaction", str(transaction.number), _FOREIGN)
             elif transaction.state == PREPARED:
-                unfinished[transaction.number] = transaction
+                open_transactions[transaction.number] = transaction
         with tolerating(self._faults):
-            events, foreign = read_log(self._directory)
-            if foreign:
-                self._plan.leave("transaction", f"{foreign} records of the log", _FOREIGN)
+            events, foreign_count = read_log(self._directory)
+            if foreign_count:
+                self._plan.leave("transaction", f"{foreign_count} records of the log", _FOREIGN)
             for event in events:
                 with tolerating(self._faults):
-                    self._apply(event, unfinished)
-        return list(unfinished.values())
+                    self._apply(event, open_transactions)
+        return list(open_transactions.values())
 
-    def _apply(self, event: Event, unfinished: dict[int, LoggedTransaction]) -> None:
+    def _apply(self, event: Event, open_transactions: dict[int, LoggedTransaction]) -> None:
         match event:
             case MessageRemoved(destination, sysid):
                 self._messages.pop((destination, sysid), None)
             case LoggedTransaction(number=number, state=state) if state == PREPARED:
-                unfinished.setdefault(number, event)
+                open_transactions.setdefault(number, event)
             case LoggedTransaction(number=number, state=state):
-                transaction = unfinished.pop(number, event)
+                transaction = open_transactions.pop(number, event)
                 if state == COMMITTED:
-                    for sent in transaction.sends:
-                        self._sent(sent)
+                    for raw in transaction.sends:
+                        self._sent(raw)
                     for ack in transaction.acks:
                         self._acknowledged(ack)
 
@@ -462,78 +473,78 @@ class _Store:
         Returns the transactions that are prepared."""
         transactions = read_states(self._directory, self._faults)
         messages = self._messages
-        dropped: Counter[str] = Counter()
-        for identity, stored in list(messages.items()) if transactions else ():
+        dropped_counts: Counter[str] = Counter()
+        for identity, stored_message in list(messages.items()) if transactions else ():
             with tolerating(self._faults):
-                transaction = transactions.get(stored.message()[1].transaction_id)
+                transaction = transactions.get(stored_message.message()[1].transaction_id)
                 if transaction is None or transaction.state == COMMITTED:
                     continue
                 del messages[identity]
                 if transaction.state == PREPARED:
-                    transaction.sends.append(stored.packet())
+                    transaction.sends.append(stored_message.packet())
                 else:
-                    dropped[str(stored.address)] += 1
-        for name, count in dropped.items():
+                    dropped_counts[str(stored_message.address)] += 1
+        for name, count in dropped_counts.items():
             self._plan.leave("messages", f"{count} of {name}", _UNCOMMITTED)
-        places = {sysid: unique for unique, sysid in messages}
+        destinations = {sysid: destination for destination, sysid in messages}
         for transaction in transactions.values():
             acks = transaction.acks
-            acks[:] = [ack._replace(destination=places.get(ack.sysid, "")) for ack in acks]
+            acks[:] = [ack._replace(destination=destinations.get(ack.sysid, "")) for ack in acks]
             if transaction.state == COMMITTED:
                 for ack in acks:
                     self._acknowledged(ack)
-        return [each for each in transactions.values() if each.state == PREPARED]
+        return [branch for branch in transactions.values() if branch.state == PREPARED]
 
     def _sent(self, raw: bytes) -> None:
         """Add a message that the store may or may not contain yet. Raises Damage."""
         message, packet = message_of_packet(raw, _LOG)
-        unique = unique_name(message.destination)
-        address = self._addresses.setdefault(unique, message.destination)
+        key = unique_name(message.destination)
+        address = self._addresses.setdefault(key, message.destination)
         # routed again, as Open MQ does
-        stored = StoredMessage(address, packet.sysid, {}, raw)
-        self._messages.setdefault((unique, packet.sysid), stored)
+        stored_message = StoredMessage(address, packet.sysid, {}, raw)
+        self._messages.setdefault((key, packet.sysid), stored_message)
 
     def _acknowledged(self, ack: LoggedAck) -> None:
         """Apply a consumer's acknowledgement; the message may have been removed already."""
-        stored = self._messages.get((ack.destination, ack.sysid))
-        if stored is not None:
+        stored_message = self._messages.get((ack.destination, ack.sysid))
+        if stored_message is not None:
             consumer = QUEUE if ack.destination.startswith("Q:") else ack.consumer
-            stored.states[consumer] = ACKNOWLEDGED
+            stored_message.states[consumer] = ACKNOWLEDGED
 
     # --- the plan ------------------------------------------------------------------------------
 
     def _fill_plan(self) -> None:
         plan = self._plan
-        waiting: list[tuple[StoredMessage, dict[str, int] | None]] = []
-        left: Counter[tuple[str, str]] = Counter()
-        for stored in self._messages.values():
+        messages: list[tuple[StoredMessage, dict[str, int] | None]] = []
+        left_counts: Counter[tuple[str, str]] = Counter()
+        for stored_message in self._messages.values():
             with tolerating(self._faults):
-                takers, reason = self._judge(stored)
+                takers, reason = self._judge(stored_message)
                 if takers is None or takers:
-                    waiting.append((stored, takers))
-                    plan.counts[stored.address] += 1
+                    messages.append((stored_message, takers))
+                    plan.counts[stored_message.address] += 1
                 elif reason:
-                    left[str(stored.address), reason] += 1
-        waiting.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
-        plan.waiting = lambda: self._imports(waiting)
-        for (name, reason), count in left.items():
+                    left_counts[str(stored_message.address), reason] += 1
+        messages.sort(key=lambda pair: (unique_name(pair[0].address), _age(pair[0].sysid)))
+        plan.waiting = lambda: self._imports(messages)
+        for (name, reason), count in left_counts.items():
             plan.leave("messages", f"{count} of {name}", reason)
 
     def _imports(
-        self, waiting: list[tuple[StoredMessage, dict[str, int] | None]]
+        self, messages: list[tuple[StoredMessage, dict[str, int] | None]]
     ) -> Iterator[SourceMessage]:
-        for stored, takers in waiting:
+        for stored_message, takers in messages:
             with tolerating(self._faults):
-                yield _waiting(stored, takers)
+                yield _waiting(stored_message, takers)
 
-    def _judge(self, stored: StoredMessage) -> tuple[dict[str, int] | None, str]:
+    def _judge(self, stored_message: StoredMessage) -> tuple[dict[str, int] | None, str]:
         """Decide how a message is delivered. Returns its takers, as in SourceMessage; {} if it is
         not imported, and then the reason, "" if it has none for the report. Raises Damage."""
-        states = stored.states
-        address = stored.address
+        states = stored_message.states
+        address = stored_message.address
         if not states:
             # the broker ended before the message was routed
-            if stored.raw is None and not stored.message()[0].deliver_at:
+            if stored_message.raw is None and not stored_message.message()[0].deliver_at:
                 return {}, _UNROUTED
             return ({"": 0} if address.kind is Kind.QUEUE else None), ""
         if all(state == ACKNOWLEDGED for state in states.values()):
@@ -550,11 +561,11 @@ class _Store:
 
     # --- prepared transactions -----------------------------------------------------------------
 
-    def _take_branches(self, prepared: list[LoggedTransaction]) -> None:
+    def _take_branches(self, transactions: list[LoggedTransaction]) -> None:
         """Add the transactions, and remove the messages they have acknowledged from the others."""
         plan = self._plan
-        held: dict[Id, SourceMessage] = {}
-        for transaction in prepared:
+        acked_messages: dict[Id, SourceMessage] = {}
+        for transaction in transactions:
             if len(transaction.xid) != XID_SIZE:
                 plan.leave(
                     "transaction",
@@ -564,41 +575,45 @@ class _Store:
                 continue
             with tolerating(self._faults):
                 sends = [message_of_packet(raw, _LOG)[0] for raw in transaction.sends]
-                acknowledged = dict(held)
-                acks = [self._hold(ack, acknowledged) for ack in transaction.acks]
+                updated_messages = dict(acked_messages)
+                acks = [self._hold(ack, updated_messages) for ack in transaction.acks]
                 existing = [ack for ack in acks if ack is not None]
                 plan.branches.append(PreparedTransaction(transaction.xid, sends, existing))
-                held = acknowledged
-        plan.counts.update(waiting.message.destination for waiting in held.values())
-        for identity in held:
+                acked_messages = updated_messages
+        plan.counts.update(
+            source_message.message.destination for source_message in acked_messages.values()
+        )
+        for identity in acked_messages:
             del self._messages[identity]
 
     def _hold(
-        self, ack: LoggedAck, held: dict[Id, SourceMessage]
+        self, ack: LoggedAck, acked_messages: dict[Id, SourceMessage]
     ) -> tuple[SourceMessage, str] | None:
         identity = (ack.destination, ack.sysid)
-        stored = self._messages.get(identity)
-        if stored is None:
+        stored_message = self._messages.get(identity)
+        if stored_message is None:
             return None
-        address = stored.address
+        address = stored_message.address
         name: str | None = ""
         if address.kind is Kind.TOPIC:
             name = self._names.get(ack.consumer, {}).get(address.name)
-        takers, _ = self._judge(stored)
+        takers, _ = self._judge(stored_message)
         if name is None or not takers or name not in takers:
             return None
-        if identity not in held:
-            held[identity] = _waiting(stored, takers)
-        return held[identity], name
+        if identity not in acked_messages:
+            acked_messages[identity] = _waiting(stored_message, takers)
+        return acked_messages[identity], name
 
 
-def _directory_name(unique: str) -> str:
-    return unique.replace(":", "")
+def _directory_name(key: str) -> str:
+    return key.replace(":", "")
 
 
-def _waiting(stored: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
-    message, _ = stored.message()
-    return SourceMessage(message, key_of(KIND, stored.address, stored.sysid), takers)
+def _waiting(stored_message: StoredMessage, takers: dict[str, int] | None) -> SourceMessage:
+    message, _ = stored_message.message()
+    return SourceMessage(
+        message, key_of(KIND, stored_message.address, stored_message.sysid), takers
+    )
 
 
 def _age(sysid: bytes) -> tuple[int, int, bytes]:

@@ -112,11 +112,11 @@ def read_log(directory: Path) -> tuple[list[Event], int]:
     after the last intact record, as for Open MQ.
     """
     path = directory / LOG
-    found: list[Event | None] = []
+    events: list[Event | None] = []
     if path.exists():
         with SourceFile.open(path) as data:
-            found += (_event(ByteReader(body, where)) for where, body in _bodies(data))
-    return [event for event in found if event is not None], found.count(None)
+            events += (_event(ByteReader(body, location)) for location, body in _bodies(data))
+    return [event for event in events if event is not None], events.count(None)
 
 
 def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
@@ -127,29 +127,31 @@ def _bodies(data: SourceFile) -> Iterator[tuple[str, bytes]]:
         raise data.damage(0, "the file is not a transaction log of Open MQ, or has another version")
     number = 0
     while 0 <= position <= data.size - _RECORD_SIZE:
-        sign, sort, size, _, count, since, checksum, _ = data.unpack(">IiiqqqQi", position)
+        record_magic, record_type, size, _, count, record_checkpoint, checksum, _ = data.unpack(
+            ">IiiqqqQi", position
+        )
         start = position + _RECORD_SIZE
-        if sign != RECORD_MAGIC or not 0 <= size <= data.size - start:
+        if record_magic != RECORD_MAGIC or not 0 <= size <= data.size - start:
             return
         body = data.read(start, size)
-        if adler32(body) != checksum or since != checkpoint or count != number:
+        if adler32(body) != checksum or record_checkpoint != checkpoint or count != number:
             return
-        where = f"{data.path}, record at byte {position}"
-        if sort == _COMPOUND:
-            cursor = ByteReader(body, where)
+        location = f"{data.path}, record at byte {position}"
+        if record_type == _COMPOUND:
+            cursor = ByteReader(body, location)
             for _ in range(_count(cursor)):
-                _, inner = cursor.unpack(">ii")
-                yield where, cursor.take(inner)
+                _, inner_size = cursor.unpack(">ii")
+                yield location, cursor.take(inner_size)
         else:
-            yield where, body
+            yield location, body
         number += 1
         position = start + size
 
 
 def _event(cursor: ByteReader) -> Event | None:
     """Read an event; None for transactions that span several brokers."""
-    kind, sort = cursor.unpack(">BB")
-    match kind, sort:
+    kind, subtype = cursor.unpack(">BB")
+    match kind, subtype:
         case (1, 0):
             return _transaction(cursor)._replace(state=COMMITTED)
         case (1, 1):
@@ -164,7 +166,7 @@ def _event(cursor: ByteReader) -> Event | None:
             return LoggedTransaction(LOCAL, 0, COMMITTED, b"", [], [_ack(cursor)])
         case (6, _):
             return MessageRemoved(_text(cursor), cursor.take(SYSID_SIZE))
-    raise cursor.damage(f"there is no event {kind}.{sort}")
+    raise cursor.damage(f"there is no event {kind}.{subtype}")
 
 
 def read_incomplete(
@@ -186,11 +188,11 @@ def _described(cursor: ByteReader) -> LoggedTransaction:
 
 
 def _transaction(cursor: ByteReader) -> LoggedTransaction:
-    described = _described(cursor)
-    if described.kind == LOCAL:
-        described.sends.extend(_message(cursor) for _ in range(_count(cursor)))
-        described.acks.extend(_ack(cursor) for _ in range(_count(cursor)))
-    return described
+    transaction = _described(cursor)
+    if transaction.kind == LOCAL:
+        transaction.sends.extend(_message(cursor) for _ in range(_count(cursor)))
+        transaction.acks.extend(_ack(cursor) for _ in range(_count(cursor)))
+    return transaction
 
 
 def _count(cursor: ByteReader) -> int:
@@ -229,17 +231,17 @@ _NO_XID: Final = b"\xff" * 4
 def read_states(directory: Path, faults: Faults) -> dict[int, LoggedTransaction]:
     """Read the two files; missing files are empty. The transactions have no messages yet, and their
     acknowledgements no destinations, which are in the store of messages."""
-    found: dict[int, LoggedTransaction] = {}
+    transactions: dict[int, LoggedTransaction] = {}
     for entry in entries(directory / "txn", faults):
         with tolerating(faults):
             transaction = _state(entry)
-            found[transaction.number] = transaction
+            transactions[transaction.number] = transaction
     for entry in entries(directory / "txnack", faults):
         with tolerating(faults):
             acks = _acks(entry)
-            if (number := uid_number(entry.key, entry.where)) in found:
-                found[number].acks.extend(acks)
-    return found
+            if (number := uid_number(entry.key, entry.where)) in transactions:
+                transactions[number].acks.extend(acks)
+    return transactions
 
 
 def _state(entry: MapEntry) -> LoggedTransaction:
@@ -258,11 +260,11 @@ def _state(entry: MapEntry) -> LoggedTransaction:
 
 
 def _acks(entry: MapEntry) -> list[LoggedAck]:
-    found = []
-    for each in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
-        consumers = [uid_number(one, entry.where) for one in each.inner()]
-        if len(each.written) < SYSID_SIZE or not consumers:
+    acks = []
+    for item in entry.value.inner() if isinstance(entry.value, ParsedObject) else ():
+        consumers = [uid_number(uid, entry.where) for uid in item.inner()]
+        if len(item.written) < SYSID_SIZE or not consumers:
             raise Damage(f"{entry.where}: the record is not an acknowledgement")
         # the store uses the last number
-        found.append(LoggedAck("", each.written[:SYSID_SIZE], consumers[-1]))
-    return found
+        acks.append(LoggedAck("", item.written[:SYSID_SIZE], consumers[-1]))
+    return acks

@@ -113,18 +113,18 @@ def inspect_source(
         if settings is not None:
             raise SourceError(f"{source} and {settings}: name one settings file only")
         settings = source
-    usual = source / STORE if (source / STORE).exists() else None
+    default_store = source / STORE if (source / STORE).exists() else None
     if settings is None and (directory / SETTINGS).exists():
         settings = directory / SETTINGS
     values = read_layers(plan, directory, settings, environment, alone=alone)
-    if values is None and store is None and usual is None:
+    if values is None and store is None and default_store is None:
         raise SourceError(f"{source}: there is neither {SETTINGS} nor {STORE}")
-    found = SourceSettings(plan, values or {})
-    store = store_of(found, directory, store, usual)
-    nearby = [directory, *(file.parent for file in (store, settings) if file is not None)]
-    take_users(plan, users, nearby, found.values, without_users)
+    source_settings = SourceSettings(plan, values or {})
+    store = store_of(source_settings, directory, store, default_store)
+    directories = [directory, *(file.parent for file in (store, settings) if file is not None)]
+    take_users(plan, users, directories, source_settings.values, without_users)
     if values is not None:
-        migrate_settings(found, directory)
+        migrate_settings(source_settings, directory)
     elif not plan.users and not without_users:
         plan.leave("users", "all, if there were any", _UNKNOWN)
     if store is None:
@@ -159,44 +159,44 @@ def read_layers(
     """
     variables = _read_variables(plan, environment) if environment is not None else {}
     name = variables.pop(_ENVIRONMENT, None)
-    staged = directory / f"appsettings.{name.value if name else 'Production'}.json"
-    lowest = [_read_file(plan, staged)] if staged.exists() else []
+    staged_file = directory / f"appsettings.{name.value if name else 'Production'}.json"
+    base_layers = [_read_file(plan, staged_file)] if staged_file.exists() else []
     path = variables.pop(_CONFIG_PATH, None)
     files: list[Values] = []
     if path is not None and not alone:
-        named = beside(directory, path.value)
-        if not named.exists():
+        named_file = beside(directory, path.value)
+        if not named_file.exists():
             raise SourceError(
                 f"{path.where}: VIBEMQ_CONFIG_PATH names {path.value} as the settings, and there "
                 "is no such file here; copy it, and name it with --settings FILE"
             )
-        files.append(_read_file(plan, named))
+        files.append(_read_file(plan, named_file))
     if settings is not None:
         files.append(_read_file(plan, settings))
-    if environment is None and not lowest and not files:
+    if environment is None and not base_layers and not files:
         return None
     by_environment = {key: value for key, value in variables.items() if _is_setting(key)}
-    overruled = sorted(
+    names = sorted(
         value.name
         for key, value in by_environment.items()
         if any(
             key in file and str(file[key].value).lower() != value.value.lower() for file in files
         )
     )
-    if overruled:
+    if names:
         plan.notes.append(
-            f"the settings file has other values than the environment for {', '.join(overruled)}; "
+            f"the settings file has other values than the environment for {', '.join(names)}; "
             "its own are taken, as by VibeMQ's server"
         )
-    return _merged([*lowest, by_environment, *files])
+    return _merged([*base_layers, by_environment, *files])
 
 
 def beside(directory: Path, path: str) -> Path:
     """Return the file that a server started in `directory` calls `path`. If it does not exist, the
     function searches for its name alone, because paths within a container are invalid outside."""
-    place = directory / path
-    by_name = directory / place.name
-    return by_name if not place.exists() and by_name.exists() else place
+    file = directory / path
+    by_name = directory / file.name
+    return by_name if not file.exists() and by_name.exists() else file
 
 
 def _read_file(plan: Plan, file: Path) -> Values:
@@ -206,13 +206,13 @@ def _read_file(plan: Plan, file: Path) -> Values:
     return {name.lower(): SourceSetting(name, value, str(file)) for name, value in _flat(tree)}
 
 
-def _flat(tree: dict[str, Any] | list[Any], before: str = "") -> Iterator[tuple[str, Any]]:
+def _flat(tree: dict[str, Any] | list[Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Return the values by dotted name. Lists and objects without items are values."""
     for key, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
         if isinstance(value, (dict, list)) and value:
-            yield from _flat(value, f"{before}{key}.")
+            yield from _flat(value, f"{prefix}{key}.")
         else:
-            yield f"{before}{key}", value
+            yield f"{prefix}{key}", value
 
 
 def _read_variables(plan: Plan, file: Path) -> Values:
@@ -222,20 +222,20 @@ def _read_variables(plan: Plan, file: Path) -> Values:
         lines = plan.change_detector.read_settings(file).decode("utf-8-sig").splitlines()
     except UnicodeDecodeError as fault:
         raise Damage(f"{file}, byte {fault.start}: the file is not UTF-8") from None
-    found = {}
+    variables = {}
     for line_number, line in enumerate(lines, 1):
         raw = line.strip()
-        name, equals, value = raw.partition("=")
+        name, separator, value = raw.partition("=")
         name = name.strip().replace("__", ".").replace(":", ".")
         if not raw or raw.startswith("#"):
             continue
-        if equals:
+        if separator:
             value = re.sub(r"""^(["'])(.*)\1$""", r"\2", value.strip())
-            found[name.lower()] = SourceSetting(name, value, str(file))
+            variables[name.lower()] = SourceSetting(name, value, str(file))
         elif _is_setting(name.lower()) or name.lower() in (_CONFIG_PATH, _ENVIRONMENT):
             # other lines belong to the multi-line value of another variable
             raise Damage(f"{file}, line {line_number}: {raw} has no value; write NAME=VALUE")
-    return found
+    return variables
 
 
 def _is_setting(name: str) -> bool:
@@ -271,19 +271,19 @@ def decode(content: bytes, where: str) -> Any:
     """Return the value of JSON in the dialect of .NET's configuration: with comments, and commas
     before a closing bracket. Raises Damage with the line."""
     content = content.removeprefix(_BOM)
-    plain = _STRING_OR_COMMA.sub(_blanked, _STRING_OR_COMMENT.sub(_blanked, content))
+    plain_json = _STRING_OR_COMMA.sub(_blanked, _STRING_OR_COMMENT.sub(_blanked, content))
     try:
-        return msgspec.json.decode(plain)
+        return msgspec.json.decode(plain_json)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
-        found = _OFFSET.search(str(fault))
-        line = content.count(b"\n", 0, int(found[1])) + 1 if found else 1
+        match = _OFFSET.search(str(fault))
+        line = content.count(b"\n", 0, int(match[1])) + 1 if match else 1
         raise Damage(f"{where}, line {line}: not JSON: {fault}") from None
 
 
 def _blanked(match: re.Match[bytes]) -> bytes:
     """Replace what is no string by blanks, so that errors keep their position."""
-    part: bytes = match[0]
-    return part if part.startswith(b'"') else _NOT_A_LINE_END.sub(b" ", part)
+    token: bytes = match[0]
+    return token if token.startswith(b'"') else _NOT_A_LINE_END.sub(b" ", token)
 
 
 # --- conversions -------------------------------------------------------------------------------
@@ -301,7 +301,7 @@ _MODES: Final = {
 
 def _words(value: object) -> list[str]:
     values = value if isinstance(value, list) else [value]
-    return [str(each).strip().lower() for each in values]
+    return [str(item).strip().lower() for item in values]
 
 
 def _compression(value: object) -> bool | PartlyMigrated | None:
@@ -331,11 +331,17 @@ def _queue_size(value: object) -> int | PartlyMigrated:
 def _tls_versions(value: object) -> str | PartlyMigrated | None:
     """Convert names separated by commas, or one number."""
     names = [name.strip() for word in _words(value) for name in word.split(",")]
-    lowest = min((_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS), default=None)
-    others = [name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE]
-    if others:
-        return PartlyMigrated(lowest, f"TLS 1.2 and 1.3 are offered here, not {', '.join(others)}")
-    return lowest
+    lowest_version = min(
+        (_TLS_VERSIONS[name] for name in names if name in _TLS_VERSIONS), default=None
+    )
+    other_versions = [
+        name for name in names if name not in _TLS_VERSIONS and name not in _SYSTEMS_CHOICE
+    ]
+    if other_versions:
+        return PartlyMigrated(
+            lowest_version, f"TLS 1.2 and 1.3 are offered here, not {', '.join(other_versions)}"
+        )
+    return lowest_version
 
 
 def _off(value: object) -> bool | None:
@@ -410,13 +416,13 @@ def migrate_settings(settings: SourceSettings, directory: Path) -> None:
     _take_token(settings)
     tls = settings.take("vibemq.tls.enabled", truth, False)
     certificate = settings.take("vibemq.tls.certificatepath", text, "")
-    required = settings.take("vibemq.tls.requireclientcertificate", truth, False)
+    requires_certificate = settings.take("vibemq.tls.requireclientcertificate", truth, False)
     if tls:
         settings.apply(_TLS_RULES)
         # absolute, because the broker may be started in another directory; links are not followed,
         # because a certificate may be replaced by changing one
         settings.options["certificate"] = os.path.abspath(directory / certificate)
-        if required:
+        if requires_certificate:
             plan.leave(
                 "setting",
                 "Tls.RequireClientCertificate",
@@ -434,10 +440,10 @@ def _take_token(settings: SourceSettings) -> None:
     authorized = any(name.startswith(AUTHORIZATION) for name in settings.values)
     settings.take(f"{AUTHORIZATION}databasepath", text, "")
     token = settings.take("vibemq.authtoken", text, "")
-    asked = settings.take("vibemq.enableauthentication", truth, False)
+    is_required = settings.take("vibemq.enableauthentication", truth, False)
     if token and (authorized or plan.users):
         plan.leave("token", "AuthToken", "VibeMQ ignores it where there is Authorization")
-    elif token and asked:
+    elif token and is_required:
         now = int(time.time())
         digest = sha256(token.encode()).hexdigest()
         record = TokenRecord(id=digest[:8], sha256=digest, label="AuthToken", created=now)
@@ -476,8 +482,8 @@ def take_users(
     authorized = any(name.startswith(AUTHORIZATION) for name in values)
     configured = values.get(f"{AUTHORIZATION}databasepath")
     names = [str(configured.value)] if configured is not None and configured.value else []
-    places = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
-    file = database or next((place for place in places if place.exists()), None)
+    candidates = [beside(directory, name) for name in [*names, USERS] for directory in nearby]
+    file = database or next((candidate for candidate in candidates if candidate.exists()), None)
     if without:
         if authorized or file is not None:
             plan.leave("users", "all", "--without-users was given; `sluicemq users add` adds some")
@@ -491,11 +497,11 @@ def take_users(
                 "cp takes it and what is beside it out). --without-users moves in without them"
             )
         return
-    found = _read_users(plan, file)
-    if not plan.users and (found or authorized):
-        reasons = [f"; {left.name!r}: {left.reason}" for left in plan.left if left.what == "user"]
+    count = _read_users(plan, file)
+    if not plan.users and (count or authorized):
+        reasons = [f"; {item.name!r}: {item.reason}" for item in plan.left if item.what == "user"]
         raise SourceError(
-            f"{file}: none of its {found} users can be taken over{''.join(reasons[:3])}. Correct a "
+            f"{file}: none of its {count} users can be taken over{''.join(reasons[:3])}. Correct a "
             "copy of it and name that with --auth-db FILE; --without-users moves in without them"
         )
     if plan.users:
@@ -505,7 +511,7 @@ def take_users(
 def _read_users(plan: Plan, file: Path) -> int:
     """Add the users to the plan. Returns their number, including those that cannot be added."""
     now = int(time.time())
-    found = 0
+    count = 0
     with opened(file, plan.change_detector) as connection:
         if not columns(connection, "users") >= _COLUMNS:
             raise Damage(
@@ -525,26 +531,26 @@ def _read_users(plan: Plan, file: Path) -> int:
             "SELECT CAST(username AS BLOB), CAST(password_hash AS BLOB), is_superuser, created_at"
             " FROM users ORDER BY 1"
         )
-        for name, stored, superuser, created in rows:
-            found += 1
+        for name, password_hash, superuser, created in rows:
+            count += 1
             user = column_text(name)
             if not is_user_name(user):
                 plan.leave("user", user, "a name has 1 to 64 letters, digits and - _ . @")
                 continue
             plan.users[user] = UserRecord(
-                password=_password(plan, user, column_text(stored)),
+                password=_password(plan, user, column_text(password_hash)),
                 superuser=bool(superuser),
                 permissions=tuple(permissions.get(user, ())),
                 created=created if isinstance(created, int) and 0 <= created <= now else now,
                 updated=now,
             )
-    return found
+    return count
 
 
-def _password(plan: Plan, user: str, stored: str) -> str:
+def _password(plan: Plan, user: str, password_hash: str) -> str:
     """Return the hash to keep; "" if it can never be verified, which is reported."""
-    if bcrypt_cost(stored):
-        return stored
+    if bcrypt_cost(password_hash):
+        return password_hash
     plan.leave(
         "password",
         user,
@@ -561,16 +567,16 @@ def _permission(
         operations: Any = msgspec.json.decode(raw or b"[]")
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as fault:
         raise Damage(f"{file}: permission of {user} on {pattern}: not JSON: {fault}") from None
-    granted = set()
-    for each in operations if isinstance(operations, list) else [operations]:
-        spelling = each.lower() if isinstance(each, str) else each
+    granted_operations = set()
+    for name in operations if isinstance(operations, list) else [operations]:
+        spelling = name.lower() if isinstance(name, str) else name
         if type(spelling) not in (str, int) or spelling not in _OPERATIONS:
             plan.leave(
-                "permission", f"{each!r} of {user} on {pattern}", "no operation has that name"
+                "permission", f"{name!r} of {user} on {pattern}", "no operation has that name"
             )
         else:
-            granted.add(_OPERATIONS[spelling])
+            granted_operations.add(_OPERATIONS[spelling])
     if not is_pattern(pattern):
         plan.leave("permission", f"{user} on {pattern}", "a pattern has 1 to 256 characters")
         return None
-    return Permission(pattern, frozenset(granted), ignore_case=True)
+    return Permission(pattern, frozenset(granted_operations), ignore_case=True)

@@ -131,23 +131,23 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
     Raises SourceError.
     """
     with opened(file, plan.change_detector) as connection:
-        there = required(connection, file, "VibeMQ", "messages", MESSAGES)
+        column_names = required(connection, file, "VibeMQ", "messages", MESSAGES)
         required(connection, file, "VibeMQ", "queues", ())
         store = _Store(
             file,
             plan.change_detector,
             dict(_queues(connection)),
-            "delivery_attempts" if "delivery_attempts" in there else "0",
+            "delivery_attempts" if "delivery_attempts" in column_names else "0",
             bool(columns(connection, "dead_letters")),
             fan_out_rows,
         )
         for name, queue in store.queues.items():
             if queue.options is not None:
-                where = Address(queue.options.kind, name)
-                plan.destinations[where] = queue.options.settings
-                given, created = queue.row["options_json"] or b"", queue.row["created_at"]
+                address = Address(queue.options.kind, name)
+                plan.destinations[address] = queue.options.settings
+                options_json, created_at = queue.row["options_json"] or b"", queue.row["created_at"]
                 with suppress(ProtocolError):
-                    plan.origins[where] = origin_of(given, column_text(created))
+                    plan.origins[address] = origin_of(options_json, column_text(created_at))
         _scan(plan, store, connection, strict)
     plan.one_name = True
     plan.waiting = partial(store.select, SourceMessage)
@@ -156,38 +156,40 @@ def read_store(plan: Plan, file: Path, *, strict: bool = False, fan_out_rows: bo
 
 def _scan(plan: Plan, store: _Store, connection: sqlite3.Connection, strict: bool) -> None:
     """Read the store to the end, and add its rows to the plan. Raises Damage."""
-    by_design: Counter[tuple[str, str]] = Counter()
-    renewed: dict[str, int] = {}
+    expected_counts: Counter[tuple[str, str]] = Counter()
+    lifetimes: dict[str, int] = {}
     """Lifetime of queues' messages from the import on, ms."""
-    named = 0
+    reported = 0
     now = _now()
-    for found in store.rows(connection):
-        if isinstance(found, SourceMessage):
-            message = found.message
+    for entry in store.rows(connection):
+        if isinstance(entry, SourceMessage):
+            message = entry.message
             plan.counts[message.destination] += 1
             if message.expiration:
                 name = message.destination.name
-                life = store.options(name).settings.message_ttl
-                plan.late += message.timestamp + life <= now
-                if len(renewed) < MOST_NAMED:
-                    renewed[name] = life
+                lifetime = store.options(name).settings.message_ttl
+                plan.late += message.timestamp + lifetime <= now
+                if len(lifetimes) < MOST_NAMED:
+                    lifetimes[name] = lifetime
             continue
-        plan.set_aside[found.sort] += 1
-        if found.sort in _AS_A_MATTER_OF_COURSE:
-            by_design[found.sort, column_text(found.row["queue_name"])] += 1
+        plan.set_aside[entry.sort] += 1
+        if entry.sort in _AS_A_MATTER_OF_COURSE:
+            expected_counts[entry.sort, column_text(entry.row["queue_name"])] += 1
             continue
-        what, name = _name_of(found.row)
+        kind, name = _name_of(entry.row)
         if strict:
-            raise Damage(f"{store.file}: {what} {name}: {found.reason}")
-        named += 1
-        if named <= MOST_NAMED:
-            plan.leave(what, name, f"{found.reason}; its row is set aside")
-    for (sort, name), count in by_design.items():
+            raise Damage(f"{store.file}: {kind} {name}: {entry.reason}")
+        reported += 1
+        if reported <= MOST_NAMED:
+            plan.leave(kind, name, f"{entry.reason}; its row is set aside")
+    for (sort, name), count in expected_counts.items():
         plan.leave("messages", f"{count} of {name}", _AS_A_MATTER_OF_COURSE[sort])
-    if named > MOST_NAMED:
-        plan.leave("rows", f"{named - MOST_NAMED} more", "see the file of rows that are set aside")
-    if renewed:
-        names = ", ".join(f"{name} ({ms / 1000:g} s)" for name, ms in renewed.items())
+    if reported > MOST_NAMED:
+        plan.leave(
+            "rows", f"{reported - MOST_NAMED} more", "see the file of rows that are set aside"
+        )
+    if lifetimes:
+        names = ", ".join(f"{name} ({ttl / 1000:g} s)" for name, ttl in lifetimes.items())
         plan.notes.append(
             "VibeMQ never acts on messageTtl, this broker does: imported messages live for "
             f"that time from the import on: {names}"
@@ -216,7 +218,7 @@ def _queues(connection: sqlite3.Connection) -> Iterator[tuple[str, StoredQueue]]
         yield name, StoredQueue(options, reason, {"table": "queues", **row})
 
 
-def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
+def _options(name: str, options_json: bytes) -> tuple[QueueOptions | None, str]:
     """Return the options as far as they can be read, and what is wrong with the rest.
 
     Options that cannot be read are as if they had not been given. If none can, it is not known
@@ -225,21 +227,21 @@ def _options(name: str, given: bytes) -> tuple[QueueOptions | None, str]:
     if not name or is_temporary(name):
         return None, "the name is not valid for a queue, which is not created"
     try:
-        return read_written(given, NO_HEADERS).options(), ""
+        return read_written(options_json, NO_HEADERS).options(), ""
     except ProtocolError as fault:
         reason = str(fault)
     values = None
     with suppress(*_NOT_JSON):
-        values = msgspec.json.decode(given)
+        values = msgspec.json.decode(options_json)
     if not isinstance(values, dict):
         return None, f"{reason}; the queue is not created"
-    readable: dict[str, object] = {}
+    readable_values: dict[str, object] = {}
     options = QueueOptions()
     for key in _OPTIONS:
-        given = msgspec.json.encode({**readable, key: values.get(key)})
+        option_json = msgspec.json.encode({**readable_values, key: values.get(key)})
         with suppress(ProtocolError):
-            options = read_written(given, NO_HEADERS).options()
-            readable[key] = values.get(key)
+            options = read_written(option_json, NO_HEADERS).options()
+            readable_values[key] = values.get(key)
     return options, f"{reason}; the queue has the default instead"
 
 
@@ -285,7 +287,7 @@ class _Store:
         """Read the messages to import, or the rows that are not imported, in the order of `rows`.
         Opens the file."""
         with opened(self.file, self.change_detector) as connection:
-            yield from (found for found in self.rows(connection) if isinstance(found, kind))
+            yield from (entry for entry in self.rows(connection) if isinstance(entry, kind))
 
     def rows(self, connection: sqlite3.Connection) -> Iterator[SourceMessage | SetAsideRow]:
         """Read invalid queues, messages in the order of each queue, and dead letters, oldest
@@ -347,34 +349,34 @@ class _Store:
 
     def _dead_letter(self, row: dict[str, Any]) -> SourceMessage:
         """Convert a row. Raises UnimportableRow."""
-        stored = _decoded(_dead_row, row["message_json"] or b"", "not a message in JSON")
-        name = stored.queue_name
+        record = _decoded(_dead_row, row["message_json"] or b"", "not a message in JSON")
+        name = record.queue_name
         options = self.options(name)
         queue = Address(Kind.QUEUE, options.dead_letter_queue or f"{name}.dlq")
         if self.options(queue.name).kind is Kind.TOPIC:
             raise UnimportableRow(
                 "unreadable", f"its dead-letter queue {queue.name} is a fan-out queue"
             )
-        payload = bytes(stored.payload)
+        payload = bytes(record.payload)
         message = _made(
             Address(options.kind, name),
-            stored.id,
+            record.id,
             payload if payload != b"null" else b"",
-            stored.headers or {},
-            stored.priority,
+            record.headers or {},
+            record.priority,
         )
-        message.timestamp = _instant(stored.timestamp.encode("utf-8", "replace"))
+        message.timestamp = _instant(record.timestamp.encode("utf-8", "replace"))
         reason = row["reason"]
-        dead = dead_letter_of(
+        dead_letter = dead_letter_of(
             message,
             name,
             _REASONS.get(reason, column_text(reason) or str(reason)),
-            _number(stored.delivery_attempts),
+            _number(record.delivery_attempts),
             _instant(row["failed_at"]),
         )
-        dead.destination = queue
-        identity = f"dead {row['id']} {stored.id}".encode("utf-8", "surrogatepass")
-        return SourceMessage(dead, key_of(KIND, queue, identity), {"": 0})
+        dead_letter.destination = queue
+        identity = f"dead {row['id']} {record.id}".encode("utf-8", "surrogatepass")
+        return SourceMessage(dead_letter, key_of(KIND, queue, identity), {"": 0})
 
 
 def _decoded(decoder: msgspec.json.Decoder[DecodedT], raw: bytes, problem: str) -> DecodedT:
@@ -388,13 +390,13 @@ def _made(
     destination: Address,
     identity: str,
     payload: bytes,
-    given: Mapping[str, HeaderValue],
+    header_values: Mapping[str, HeaderValue],
     priority: object,
 ) -> Message:
     """Return the message that a PUBLISH of the row would have been. Raises UnimportableRow."""
     headers = {
         key: str(value).lower() if isinstance(value, bool) else str(value)
-        for key, value in given.items()
+        for key, value in header_values.items()
         if value is not None
     }
     # VibeMQ delivers a number above the last one before Critical
@@ -419,7 +421,8 @@ def _check_size(frame: Frame) -> None:
     size that a .NET client reads."""
     body = encode(frame, trailer=False, limit=1 << 40)
     if len(body) > MAX_UNPACKED or (
-        len(body) > MAX_BODY and not any(compress(body, how, MAX_BODY) for how in SUPPORTED)
+        len(body) > MAX_BODY
+        and not any(compress(body, algorithm, MAX_BODY) for algorithm in SUPPORTED)
     ):
         raise UnimportableRow("undeliverable", _too_large(len(body)))
 
@@ -437,10 +440,10 @@ def _instant(raw: bytes | None) -> int:
     Raises UnimportableRow.
     """
     try:
-        found = datetime.fromisoformat((raw or b"").decode())
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        return max(0, round(found.timestamp() * 1000))
+        instant = datetime.fromisoformat((raw or b"").decode())
+        if instant.tzinfo is None:
+            instant = instant.replace(tzinfo=UTC)
+        return max(0, round(instant.timestamp() * 1000))
     except (ValueError, OverflowError):
         raise UnimportableRow("unreadable", f"{raw!r} is not a time") from None
 

@@ -295,8 +295,8 @@ def answer_hello(connection: JmqConnection, packet: Packet, broker_session: int)
     `broker_session` identifies this run of the broker (JMQBrokerSessionID).
     """
     options = connection.options
-    given = packet.properties.get("JMQProtocolLevel")
-    level = given if isinstance(given, int) and not isinstance(given, bool) else 0
+    value = packet.properties.get("JMQProtocolLevel")
+    level = value if isinstance(value, int) and not isinstance(value, bool) else 0
     connection.level = max(Level.LOWEST, min(level, Level.HIGHEST))
     properties: dict[str, object] = {
         "JMQVersion": __version__,
@@ -359,15 +359,15 @@ def encode_challenge(options: SessionOptions, hello: Packet, nonce: str) -> byte
 
 def read_credentials(options: SessionOptions, packet: Packet, nonce: str) -> Credentials:
     """Return the credentials in AUTHENTICATE. Raises RejectedRequest: INVALID_LOGIN."""
-    requested = options.authentication
+    required_type = options.authentication
     try:
-        given = text(packet, "JMQAuthType") or requested
-        if fields.PAGE_SPELLINGS.get(given, given) != requested:
+        auth_type = text(packet, "JMQAuthType") or required_type
+        if fields.PAGE_SPELLINGS.get(auth_type, auth_type) != required_type:
             raise RejectedRequest(
-                Status.INVALID_LOGIN, f"the broker requires the authentication type {requested}"
+                Status.INVALID_LOGIN, f"the broker requires the authentication type {required_type}"
             )
         user, secret = fields.read_login(packet.body)
-        if requested == fields.DIGEST:
+        if required_type == fields.DIGEST:
             return Credentials(user, digest=secret, nonce=nonce)
         return Credentials(user, fields.login_password(secret))
     except ProtocolError as error:

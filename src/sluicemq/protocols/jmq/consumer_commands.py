@@ -104,11 +104,11 @@ class ConsumerCommands:
 
     def create_session(self, packet: Packet) -> None:
         """Handle CREATE_SESSION."""
-        given = number(packet, "JMQAckMode", AckMode.NONE)
+        mode_number = number(packet, "JMQAckMode", AckMode.NONE)
         try:
-            mode = AckMode(given)
+            mode = AckMode(mode_number)
         except ValueError:
-            raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {given}") from None
+            raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckMode {mode_number}") from None
         connection = self._connection
         if len(connection.sessions) >= connection.options.most:
             raise RejectedRequest(
@@ -125,22 +125,24 @@ class ConsumerCommands:
         A request without a session belongs to the connection: connection consumers have none.
         """
         connection = self._connection
-        chosen = number(packet, "JMQSessionID", connection.number)
-        session = connection.sessions.get(chosen)
+        session_id = number(packet, "JMQSessionID", connection.number)
+        session = connection.sessions.get(session_id)
         if session is None:
-            if chosen != connection.number:
-                raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {chosen}")
-            session = connection.sessions[chosen] = JmsSession(chosen, AckMode.NONE)
+            if session_id != connection.number:
+                raise RejectedRequest(
+                    Status.NOT_FOUND, f"the connection has no session {session_id}"
+                )
+            session = connection.sessions[session_id] = JmsSession(session_id, AckMode.NONE)
         return session
 
     def destroy_session(self, packet: Packet) -> None:
         """Handle DESTROY_SESSION. Requeues unacked and uncommitted messages."""
-        chosen = number(packet, "JMQSessionID")
-        session = self._connection.sessions.pop(chosen, None)
+        session_id = number(packet, "JMQSessionID")
+        session = self._connection.sessions.pop(session_id, None)
         if session is None:
-            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {chosen}")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no session {session_id}")
         connection = self._connection
-        self._branches.leave_session(connection, chosen)
+        self._branches.leave_session(connection, session_id)
         self.end_session(session)
         connection.reply(packet)
 
@@ -226,8 +228,10 @@ class ConsumerCommands:
         if len(self._known) > MOST_KNOWN:
             self._known.popitem(last=False)
         if text(packet, "JMQDurableName"):
-            changed = self._broker.last_ack_record
-            self._broker.when_durable(changed, partial(self._added, packet, properties, consumer))
+            ack_record = self._broker.last_ack_record
+            self._broker.when_durable(
+                ack_record, partial(self._added, packet, properties, consumer)
+            )
         else:
             self._added(packet, properties, consumer)
 
@@ -259,32 +263,32 @@ class ConsumerCommands:
         Raises RejectedRequest: PRECONDITION_FAILED, BAD_REQUEST; ERROR for those of topics.
         """
         client_id = self._connection.sender.client_id
-        durable = text(packet, "JMQDurableName")
+        durable_name = text(packet, "JMQDurableName")
         if address.kind is Kind.QUEUE:
             if truth(packet, "JMQNoLocal"):
                 raise RejectedRequest(Status.ERROR, "JMQNoLocal requires a topic")
-            if durable:
+            if durable_name:
                 raise RejectedRequest(Status.ERROR, "a durable subscription requires a topic")
             return Terms(address.name, OF_QUEUE, True, selector, None)
-        shared = text(packet, "JMQSharedSubscriptionName")
+        shared_name = text(packet, "JMQSharedSubscriptionName")
         share = truth(packet, "JMQShare")
         jms_share = truth(packet, "JMQJMSShare")
-        if durable and is_temporary(address.name):
+        if durable_name and is_temporary(address.name):
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a subscription of a temporary topic cannot be durable"
             )
-        if durable and not client_id and not jms_share:
+        if durable_name and not client_id and not jms_share:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED, "a durable subscription requires a client id"
             )
         sort, name, sharing = ALONE, str(consumer_id), False
         if jms_share:
-            name, sharing = durable or shared, True
-            sort = SHARED_DURABLE if durable else SHARED
+            name, sharing = durable_name or shared_name, True
+            sort = SHARED_DURABLE if durable_name else SHARED
             if not name:
                 raise RejectedRequest(Status.BAD_REQUEST, "JMQSharedSubscriptionName is missing")
-        elif durable:
-            sort, name, sharing = DURABLE, durable, share
+        elif durable_name:
+            sort, name, sharing = DURABLE, durable_name, share
         elif share and client_id:
             sort, name, sharing = GROUP, selector.text if selector else "", True
         exclude: object = None
@@ -297,9 +301,9 @@ class ConsumerCommands:
                 )
         if sort == ALONE:
             return Terms(subscription_name(sort, "", name), sort, sharing, selector, exclude)
-        full = subscription_name(sort, client_id, name)
-        owner = self._durables.owner_for(client_id, full, self._connection.identity)
-        return Terms(full, sort, sharing, selector, exclude, owner)
+        qualified_name = subscription_name(sort, client_id, name)
+        owner = self._durables.owner_for(client_id, qualified_name, self._connection.identity)
+        return Terms(qualified_name, sort, sharing, selector, exclude, owner)
 
     # --- DELETE_CONSUMER ---------------------------------------------------------------------
 
@@ -309,29 +313,29 @@ class ConsumerCommands:
         if "JMQConsumerID" not in packet.properties:
             self._unsubscribe(packet, self._durable(packet, ()), {})
             return
-        chosen = number(packet, "JMQConsumerID")
+        consumer_id = number(packet, "JMQConsumerID")
         connection = self._connection
-        consumer = connection.consumers.get(chosen)
+        consumer = connection.consumers.get(consumer_id)
         if consumer is None or consumer.closed:
-            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {chosen}")
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no consumer {consumer_id}")
         last = packet.body or None
         if last is not None and len(last) != SYSID_SIZE:
             raise RejectedRequest(Status.BAD_REQUEST, "the body is not a SysMessageID")
-        nothing = truth(packet, "JMQRedeliverAll")
-        durable = ""
+        redeliver_all = truth(packet, "JMQRedeliverAll")
+        durable_name = ""
         if text(packet, "JMQDurableName"):
-            durable = self._durable(packet, consumer.pauses.engines)
-        consumer.retire(last, none=nothing)
+            durable_name = self._durable(packet, consumer.pauses.engines)
+        consumer.retire(last, none=redeliver_all)
         self._forget(consumer)
-        properties: dict[str, object] = {"JMQConsumerID": Long(chosen)}
+        properties: dict[str, object] = {"JMQConsumerID": Long(consumer_id)}
         if not consumer.has_destination:
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
                 "the consumer is closed, but its destination no longer exists",
                 properties,
             )
-        if durable:
-            self._unsubscribe(packet, durable, properties)
+        if durable_name:
+            self._unsubscribe(packet, durable_name, properties)
         else:
             connection.reply(packet, properties=properties)
 
@@ -352,30 +356,36 @@ class ConsumerCommands:
         for sort in (DURABLE, SHARED_DURABLE):
             if sort == DURABLE and not client_id:
                 continue
-            full = subscription_name(sort, client_id, name)
-            if not durables.may_use(full, connection.identity):
-                connection.channel.deny(f"unsubscribe {full}")
+            qualified_name = subscription_name(sort, client_id, name)
+            if not durables.may_use(qualified_name, connection.identity):
+                connection.channel.deny(f"unsubscribe {qualified_name}")
                 raise AccessDenied(f"{name} belongs to another user")
-            for subscription in durables.find(full):
+            for subscription in durables.find(qualified_name):
                 connection.channel.demand(Operation.CONSUME, subscription.destination.name)
-            if durables.is_known(full):
-                expect_unused(full, durables.find(full), leaving)
-                return full
+            if durables.is_known(qualified_name):
+                expect_unused(qualified_name, durables.find(qualified_name), leaving)
+                return qualified_name
         raise RejectedRequest(Status.NOT_FOUND, f"the durable subscription {name} does not exist")
 
-    def _unsubscribe(self, packet: Packet, durable: str, properties: dict[str, object]) -> None:
+    def _unsubscribe(
+        self, packet: Packet, durable_name: str, properties: dict[str, object]
+    ) -> None:
         """Remove a durable subscription; the reply follows when that is on disk."""
         connection = self._connection
-        self._durables.remove(durable)
-        changed = self._broker.last_ack_record
-        self._broker.when_durable(changed, partial(connection.reply, packet, properties=properties))
+        self._durables.remove(durable_name)
+        ack_record = self._broker.last_ack_record
+        self._broker.when_durable(
+            ack_record, partial(connection.reply, packet, properties=properties)
+        )
 
     # --- RESUME_FLOW -------------------------------------------------------------------------
 
     def resume_flow(self, packet: Packet) -> None:
         """Handle RESUME_FLOW of one consumer, or of the connection. Raises RejectedRequest."""
-        given = [name for name in ("JMQSize", "JMQRBufferSize") if name in packet.properties]
-        size = number(packet, given[0]) if given else None
+        size_properties = [
+            name for name in ("JMQSize", "JMQRBufferSize") if name in packet.properties
+        ]
+        size = number(packet, size_properties[0]) if size_properties else None
         limit = byte_limit(packet)
         connection = self._connection
         outbound = connection.outbound
@@ -420,17 +430,17 @@ class ConsumerCommands:
     def _consume(self, blocks: list[tuple[int, bytes]]) -> bool:
         """Acknowledge messages; return whether the journal records it. Raises RejectedRequest."""
         consumers = self._connection.consumers
-        recorded = False
+        is_recorded = False
         for consumer_id, sysid in blocks:
             consumer = consumers.get(consumer_id)
             if consumer is None or not consumer.holds:
                 self._find(consumer_id)
                 continue
             if consumer.acknowledge(sysid):
-                recorded = True
+                is_recorded = True
             if consumer.closed:
                 self._forget(consumer)
-        return recorded
+        return is_recorded
 
     def confirm(self) -> None:
         """Send the pending replies, after all packets of one read are processed."""
@@ -519,12 +529,12 @@ class ConsumerCommands:
         """
         if kind not in (AckType.UNDELIVERABLE, AckType.DEAD):
             raise RejectedRequest(Status.BAD_REQUEST, f"unknown JMQAckType {kind}")
-        expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
+        is_expired = number(packet, "JMQDeadReason", DeadReason.UNDELIVERABLE) == DeadReason.EXPIRED
         for _, _, holder, delivery in self._taken(blocks):
             if kind == AckType.UNDELIVERABLE:
                 reroute(self._broker, holder, delivery)
             else:
-                reason = "expired" if expired else GIVEN_UP
+                reason = "expired" if is_expired else GIVEN_UP
                 self._broker.dead_letter(delivery.subscription, delivery.sequence, reason)
 
     # --- REDELIVER ---------------------------------------------------------------------------
@@ -540,9 +550,9 @@ class ConsumerCommands:
             if branch is not None and self._connection.number in branch.joined:
                 messages = self._branches.take_back(branch, blocks)
         for consumer_id, sysid in blocks:
-            found = self._connection.consumers.get(consumer_id)
-            if found is not None and found.holds:
-                messages.append((found, sysid))
+            jms_consumer = self._connection.consumers.get(consumer_id)
+            if jms_consumer is not None and jms_consumer.holds:
+                messages.append((jms_consumer, sysid))
         redeliver(messages, attempted)
         for consumer, _ in messages:
             self._forget(consumer)

@@ -320,14 +320,14 @@ class JmsConsumer:
 
     def _join(self, destination: Destination) -> None:
         """Receive messages from one more destination. Raises BrokerError."""
-        of_queue = self.terms.sort == OF_QUEUE
-        subscription = destination.queue if of_queue else self._subscribe(destination)
+        is_queue = self.terms.sort == OF_QUEUE
+        subscription = destination.queue if is_queue else self._subscribe(destination)
         # JMS knows no time in which a message has to be acknowledged
         engine = self._broker.attach(
             subscription,
             self,
             self.window,
-            selector=self.terms.selector if of_queue else None,
+            selector=self.terms.selector if is_queue else None,
             ack_timeout=0,
             owner=self._outbound.channel,
         )
@@ -343,8 +343,8 @@ class JmsConsumer:
         subscription = subscribe(self._broker, topic, terms, self._pattern, identity.creator)
         if terms.sort != ALONE:
             claim_subscription(self._broker, identity, subscription)
-        for other in subscription.consumers:
-            sink = other.sink
+        for consumer in subscription.consumers:
+            sink = consumer.sink
             if not (terms.sharing and isinstance(sink, JmsConsumer) and sink.terms.sharing):
                 raise SubscriptionInUse(f"{terms.name} of {topic.address} has a consumer already")
         if terms.durable:
@@ -372,12 +372,12 @@ class JmsConsumer:
             if not self._drain():
                 return
         window = self.window
-        more = self.credit - window.credit
-        if more < 0:
+        additional_credit = self.credit - window.credit
+        if additional_credit < 0:
             window.credit = self.credit
         self.pauses.resume(_PAUSED)
-        if more > 0:
-            self._broker.grant(window, more)
+        if additional_credit > 0:
+            self._broker.grant(window, additional_credit)
 
     def resume(self, size: int, byte_limit: int | None) -> None:
         """Handle RESUME_FLOW: the client accepts `size` more messages, < 0 = the prefetch limit,
@@ -428,10 +428,10 @@ class JmsConsumer:
             capacity = min(outbound.capacity, self.credit, len(pending))
             if outbound.counts_bytes or byte_credit.limited:
                 capacity = 1
-            taken = [pending.popleft() for _ in range(capacity)]
-            ready = [delivery for delivery in taken if self._has(delivery)]
-            if ready:
-                self._write(ready)
+            candidates = [pending.popleft() for _ in range(capacity)]
+            deliveries = [delivery for delivery in candidates if self._has(delivery)]
+            if deliveries:
+                self._write(deliveries)
         return False
 
     def _write(self, deliveries: list[Delivery]) -> None:
@@ -439,9 +439,9 @@ class JmsConsumer:
         outbound = self._outbound
         number = self.number
         identity = self._broker.identity
-        held = self.held.first
+        unacked_entries = self.held.first
         credit = self.credit
-        written = self._written
+        written_count = self._written
         chunks: list[bytes] = []
         undeliverable: list[Delivery] = []
         too_large = False
@@ -469,26 +469,26 @@ class JmsConsumer:
                     too_large = True
                     size = 0
                     continue
-                reached = C if self.byte_credit.left <= size else 0
+                limit_flags = C if self.byte_credit.left <= size else 0
                 if outbound.byte_credit.left <= size:
-                    reached |= F
-                if reached:
-                    parts = deliver_chunks(message, number, flags | reached, attempts, identity)
+                    limit_flags |= F
+                if limit_flags:
+                    parts = deliver_chunks(message, number, flags | limit_flags, attempts, identity)
             chunks += parts
-            written += 1
+            written_count += 1
             credit -= 1
             if self.holds:
                 sysid = parts[0][20:52]
-                entry = (written, delivery)
-                existing = held.setdefault(sysid, entry)
+                entry = (written_count, delivery)
+                existing = unacked_entries.setdefault(sysid, entry)
                 if existing[1] is not delivery:
                     self.held.add_again(sysid, entry)
                 elif existing is not entry:
-                    held[sysid] = entry
+                    unacked_entries[sysid] = entry
             elif delivery.consumer is not None:
                 outbound.sent.unsent.append((delivery.consumer, delivery))
         self.credit = credit
-        count, self._written = written - self._written, written
+        count, self._written = written_count - self._written, written_count
         transport = outbound.channel.transport
         outbound.channel.traffic.delivered += count
         transport.write(chunks)
@@ -496,7 +496,7 @@ class JmsConsumer:
         if undeliverable:
             transport.call_later(0, partial(self._pass_on, undeliverable, too_large))
         self.held.trim(self._holds)
-        self._full = len(held) >= self._most_held
+        self._full = len(unacked_entries) >= self._most_held
         self.byte_credit.left -= size
         if self._full or self.byte_credit.left <= 0:
             self.pauses.pause(_PAUSED)
@@ -542,9 +542,9 @@ class JmsConsumer:
         entry = self.held.take(sysid)
         if entry is None:
             return None
-        written, delivery = entry
-        if written > self.passed:
-            self.passed = written
+        index, delivery = entry
+        if index > self.passed:
+            self.passed = index
         if self._outbound.safe:
             self._outbound.acknowledged()
         if self._full:
@@ -596,23 +596,23 @@ class JmsConsumer:
             boundary = 0 if none else _EVERYTHING
         self.held.keep(lambda entry: entry[0] <= boundary and self._has(entry[1]))
         engines = self._close()
-        kept: dict[Consumer, list[int]] = {engine: [] for engine in engines}
+        sequences: dict[Consumer, list[int]] = {engine: [] for engine in engines}
         for _, (_, delivery) in self.held.entries():
             holder = delivery.consumer
-            if holder in kept:
-                kept[holder].append(delivery.sequence)
+            if holder in sequences:
+                sequences[holder].append(delivery.sequence)
         self.pending.clear()
         for engine in engines:
-            self._broker.retire(engine, kept[engine])
+            self._broker.retire(engine, sequences[engine])
         self._leave(engines)
 
     def end(self) -> None:
         """Requeue all held messages at the end of the session or of the connection."""
         pending = {delivery.sequence for delivery in self.pending}
-        held = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
-        first = [delivery.sequence for _, delivery in islice(held, 1)]
+        entries = sorted((entry for _, entry in self.held.entries()), key=itemgetter(0))
+        first = [delivery.sequence for _, delivery in islice(entries, 1)]
         holders = dict.fromkeys(self.pauses.engines)
-        for _, delivery in held:
+        for _, delivery in entries:
             holder = delivery.consumer
             if holder is not None and holder.sink is self:
                 holders[holder] = None
@@ -684,8 +684,8 @@ def reroute(broker: Broker, holder: Consumer, delivery: Delivery, *, force: bool
     Without another consumer it would return at once, endlessly: then it becomes a dead letter, with
     `force` even if its destination keeps none.
     """
-    others = len(delivery.subscription.consumers) > 1
-    if others and delivery.attempts < MOST_REROUTED:
+    has_others = len(delivery.subscription.consumers) > 1
+    if has_others and delivery.attempts < MOST_REROUTED:
         broker.release(holder, [delivery.sequence])
     else:
         broker.dead_letter(delivery.subscription, delivery.sequence, GIVEN_UP, force=force)

@@ -105,8 +105,8 @@ def _flavoured(settings: DestinationSettings, address: Address, bits: int) -> De
         return settings
     if flavour not in _FLAVOURS:
         raise RejectedRequest(Status.BAD_REQUEST, f"JMQDestType {bits} has more than one flavour")
-    most, active = _FLAVOURS[flavour]
-    return replace(settings, max_consumers=most, active_consumers=active)
+    max_consumers, active_consumers = _FLAVOURS[flavour]
+    return replace(settings, max_consumers=max_consumers, active_consumers=active_consumers)
 
 
 def _flavour_bits(destination: Destination) -> int:
@@ -243,13 +243,13 @@ def verify_destination(connection: JmqConnection, packet: Packet) -> None:
 def missing(broker: Broker, address: Address) -> RejectedRequest:
     """Return the error for a destination that does not exist or is not visible."""
     settings, queue = broker.settings, address.kind is Kind.QUEUE
-    creatable = (
+    can_create = (
         broker.destinations.find(address) is None
         and not is_temporary(address.name)
         and not is_reserved(address)
         and (settings.auto_create_queues if queue else settings.auto_create_topics)
     )
-    properties = {"JMQCanCreate": creatable}
+    properties = {"JMQCanCreate": can_create}
     return RejectedRequest(Status.NOT_FOUND, f"{address} does not exist", properties)
 
 
@@ -281,16 +281,16 @@ class View:
 
     def find(self, broker: Broker, sysid: bytes) -> Message | None:
         """Return the message if it still exists, or None. Fast for ids in order."""
-        at = self.cursor * SYSID_SIZE
-        if self.ids[at : at + SYSID_SIZE] != sysid:
-            at = self.ids.find(sysid)
-            while at >= 0 and at % SYSID_SIZE:  # these bytes belong to two ids
-                at = self.ids.find(sysid, at + 1)
-            if at < 0:
+        offset = self.cursor * SYSID_SIZE
+        if self.ids[offset : offset + SYSID_SIZE] != sysid:
+            offset = self.ids.find(sysid)
+            while offset >= 0 and offset % SYSID_SIZE:  # these bytes belong to two ids
+                offset = self.ids.find(sysid, offset + 1)
+            if offset < 0:
                 return None
-        place = at // SYSID_SIZE
-        self.cursor = place + 1
-        sequence = self.sequences[place]
+        index = offset // SYSID_SIZE
+        self.cursor = index + 1
+        sequence = self.sequences[index]
         delivery = self.deliveries.get(sequence)
         if delivery is not None:
             return delivery.message
@@ -421,16 +421,16 @@ class Browsing:
         view = View()
         # it may have been deleted meanwhile, and created again by another connection
         if destination is not None and destination.owner in (None, self._connection.channel):
-            most = self._connection.options.browsed
+            limit = self._connection.options.browsed
             identity = broker.identity
             over = self._scans.over
-            for listed in scan(destination.queue):
-                if listed is not None:
-                    sequence, delivery = listed
+            for entry in scan(destination.queue):
+                if entry is not None:
+                    sequence, delivery = entry
                     message = delivery.message if delivery else read(broker, sequence)
                     if message is not None and (selector is None or selector(message)):
                         view.add(sysid_of(message, identity), sequence, delivery)
-                        if len(view.sequences) >= most:
+                        if len(view.sequences) >= limit:
                             break
                 if over():
                     yield
@@ -448,38 +448,38 @@ class Browsing:
 
         The last one has the L bit.
         """
-        found: Message | None = None
-        answered = False
+        previous: Message | None = None
+        is_answered = False
         size = 0
         over = self._scans.over
         body = packet.body
-        for at in range(0, len(body), SYSID_SIZE):
-            message = self._find(consumer_id, body[at : at + SYSID_SIZE])
+        for offset in range(0, len(body), SYSID_SIZE):
+            message = self._find(consumer_id, body[offset : offset + SYSID_SIZE])
             if message is not None:
-                if found is not None:
-                    if not answered:
-                        answered = True
+                if previous is not None:
+                    if not is_answered:
+                        is_answered = True
                         self._connection.reply(packet)
-                    size += self._write(found, consumer_id, 0)
-                found = message
+                    size += self._write(previous, consumer_id, 0)
+                previous = message
             if over() or size > SLICE_BYTES:
                 size = 0
                 yield
-        if found is None:
+        if previous is None:
             self._connection.refuse(
                 packet, RejectedRequest(Status.NOT_FOUND, "none of these messages exists any more")
             )
             return
-        if not answered:
+        if not is_answered:
             self._connection.reply(packet)
-        self._write(found, consumer_id, L)
+        self._write(previous, consumer_id, L)
 
     def _find(self, consumer_id: int, sysid: bytes) -> Message | None:
         """Find a message in the view of the request; without such a view, in any view."""
         view = self._views.get(consumer_id)
         message = None
-        for each in [view] if view is not None else reversed(self._views.values()):
-            message = each.find(self._broker, sysid)
+        for candidate in [view] if view is not None else reversed(self._views.values()):
+            message = candidate.find(self._broker, sysid)
             if message is not None:
                 break
         if message is not None and message.origin is not Origin.JMQ:

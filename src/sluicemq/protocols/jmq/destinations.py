@@ -75,40 +75,40 @@ class Pattern:
 
     def __init__(self, text: str) -> None:
         self.text = text
-        signs: list[str] = []
+        elements: list[str] = []
         """Elements of the pattern; `*` matches one element, `>` zero or more."""
         open_ended = text.endswith(">")
         for element in text.removesuffix(">").removesuffix("." if open_ended else "").split("."):
             if element == "**":
-                signs += ("*", ">")
+                elements += ("*", ">")
             elif element == "*" or (element and not is_wildcard(element)):
-                signs.append(element)
+                elements.append(element)
             elif text != ">":
                 raise ValueError(
                     f"{text[:80]!r} is not a valid wildcard: {element!r} is not a valid element"
                 )
         if text.endswith("*>"):
-            signs += ("*", ">")
-        elif open_ended and signs[-1:] != [">"]:  # `**.>` is `**`; `matches` expects one `>`
-            signs.append(">")
-        # States of `matches`, in the bits of a number: bit n stands for the first n signs.
-        self._end = 1 << len(signs)
-        self._any = sum(1 << at for at, sign in enumerate(signs) if sign == "*")
-        self._many = sum(1 << at for at, sign in enumerate(signs) if sign == ">")
+            elements += ("*", ">")
+        elif open_ended and elements[-1:] != [">"]:  # `**.>` is `**`; `matches` expects one `>`
+            elements.append(">")
+        # States of `matches`, in the bits of a number: bit n stands for the first n elements.
+        self._end = 1 << len(elements)
+        self._any = sum(1 << index for index, part in enumerate(elements) if part == "*")
+        self._many = sum(1 << index for index, part in enumerate(elements) if part == ">")
         self._masks = {"": 0}
         """States in which an element matches; others match in the states `_any`."""
-        for at, sign in enumerate(signs):
-            self._masks[sign] = self._masks.get(sign, self._any) | 1 << at
+        for index, part in enumerate(elements):
+            self._masks[part] = self._masks.get(part, self._any) | 1 << index
 
     def matches(self, name: str) -> bool:
         """Return whether the pattern matches a topic name. The name must not be a wildcard."""
-        many = self._many
-        states = 1 | (1 & many) << 1
+        many_mask = self._many
+        states = 1 | (1 & many_mask) << 1
         for element in name.split("."):
-            states = (states & self._masks.get(element, self._any)) << 1 | states & many
+            states = (states & self._masks.get(element, self._any)) << 1 | states & many_mask
             if not states:
                 return False
-            states |= (states & many) << 1  # `>` may match nothing
+            states |= (states & many_mask) << 1  # `>` may match nothing
         return states & self._end != 0
 
 
@@ -212,8 +212,8 @@ def accepts_replies(destination: Destination | None) -> bool:
 def gauges(destination: Destination) -> dict[str, int]:
     """Return the current values of a destination's gauges."""
     consumers = destination.consumers
-    served = destination.settings.active_consumers
-    active = min(consumers, served) if served and not destination.topic else consumers
+    active_limit = destination.settings.active_consumers
+    active = min(consumers, active_limit) if active_limit and not destination.topic else consumers
     return {
         "numConsumers": consumers,
         "numActiveConsumers": active,
@@ -383,15 +383,15 @@ class Metrics:
         return longs({**values, "numConnections": self._process.clients()})
 
     def _of_destinations(self) -> Values:
-        listed: dict[str, Value] = {}
+        values: dict[str, Value] = {}
         for destination in self._destinations():
             kind, prefix = ("topic", _TOPIC) if destination.topic else ("queue", _QUEUE)
-            listed[f"{PREFIX}{prefix}{destination.name}"] = {
+            values[f"{PREFIX}{prefix}{destination.name}"] = {
                 "name": destination.name,
                 "type": kind,
                 "isTemporary": destination.temporary,
             }
-        return listed
+        return values
 
     def _send(self, topic: Destination, values: Values) -> None:
         host, port = self._address()

@@ -304,9 +304,9 @@ def _other(stream: bytes) -> Property:
         return stream
     if isinstance(value, dict):
         return stream
-    for plain in (bool, int, float, str):
-        if isinstance(value, plain):
-            return plain(value)  # the journal's encoder accepts no subclasses
+    for plain_type in (bool, int, float, str):
+        if isinstance(value, plain_type):
+            return plain_type(value)  # the journal's encoder accepts no subclasses
     return value
 
 
@@ -478,7 +478,7 @@ def decode_header(raw: bytes) -> VariableHeader:
 def _decode(raw: bytes) -> VariableHeader:
     texts: list[str | None] = [None] * TRANSACTION_ID
     numbers = [0] * (DELIVERY_COUNT + 1)
-    kept: list[bytes] = [_COUNT]
+    records: list[bytes] = [_COUNT]
     size = len(raw)
     position = 0
     while position + 2 <= size:
@@ -502,10 +502,10 @@ def _decode(raw: bytes) -> VariableHeader:
                 )
             numbers[number] = code.unpack_from(raw, position)[0]
         if number not in (TRANSACTION_ID, DELIVERY_COUNT):
-            kept.append(raw[start:end])
+            records.append(raw[start:end])
         position = end
-    kept.append(_ending(sum(map(len, kept))))
-    return VariableHeader(texts, numbers, b"".join(kept))
+    records.append(_ending(sum(map(len, records))))
+    return VariableHeader(texts, numbers, b"".join(records))
 
 
 _remembered = lru_cache(maxsize=2048)(_decode)
@@ -592,8 +592,8 @@ def basic_login(user: str, password: str) -> bytes:
 
 def digest_login(user: str, password: str, nonce: bytes) -> bytes:
     """Encode a `digest` login, valid for this nonce. Raises ConfigurationError if too long."""
-    form = _md5(f"{user}:{password}".encode())
-    return _login_string(user) + _login_string(_md5(f"{form}:".encode() + nonce))
+    login_digest = _md5(f"{user}:{password}".encode())
+    return _login_string(user) + _login_string(_md5(f"{login_digest}:".encode() + nonce))
 
 
 def _md5(data: bytes) -> str:

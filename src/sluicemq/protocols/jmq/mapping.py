@@ -146,10 +146,10 @@ def message_of(
     head = packet.head
     timestamp = packet.timestamp
     expiration = packet.expiration
-    stored = variable.stored
+    stored_header = variable.stored
     if packet.version == VERSION:
         sysid = head[20:52]
-        offset = FIXED_SIZE + len(stored)
+        offset = FIXED_SIZE + len(stored_header)
         size = len(block)
         native = (
             _pack(
@@ -165,7 +165,7 @@ def message_of(
                 flags,
                 packet.consumer_id,
             )
-            + stored
+            + stored_header
         )
         if size:
             native += block
@@ -175,7 +175,7 @@ def message_of(
             packet.type,
             flags,
             packet.consumer_id,
-            stored,
+            stored_header,
             packet.renewed_block(),
             len(body),
             packet.priority,
@@ -337,16 +337,16 @@ def _dead_letter_properties(properties: Mapping[str, Property]) -> dict[str, Pro
 def _dead_letter(message: Message) -> bytes:
     """Return the head of a dead letter of a JMQ message: that of its sender, with the properties of
     a dead letter and with flag Q. The expiration stays, without effect."""
-    given = decode_properties(_block(message.native))
+    sender_properties = decode_properties(_block(message.native))
     properties = message.properties or {}
     # NaN is unchanged, although it differs from itself
-    new = {
+    new_properties = {
         name: value
         for name, value in properties.items()
-        if value != given.get(name) and value == value
+        if value != sender_properties.get(name) and value == value
     }
     native = with_properties(
-        message, {**_dead_letter_properties(properties), **transcoded_properties(new)}
+        message, {**_dead_letter_properties(properties), **transcoded_properties(new_properties)}
     )
     flags = bytes((native[_FLAGS_AT], native[_FLAGS_AT + 1] | Q))
     return b"".join((native[:_FLAGS_AT], flags, native[_FLAGS_AT + 2 :]))
@@ -397,8 +397,8 @@ class JmqDeadLetterPolicy:
 
     def keep(self, message: Message, destination: Destination) -> bool | None:
         """Return the decision of the message's properties, None if there is none."""
-        wish = (message.properties or {}).get(PRESERVE)
-        return wish if isinstance(wish, bool) else None
+        value = (message.properties or {}).get(PRESERVE)
+        return value if isinstance(value, bool) else None
 
     def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int

@@ -421,15 +421,15 @@ def after(
         raise RejectedRequest(
             Status.BAD_REQUEST, f"JMQXAFlags {flags:#x} are not valid for this request"
         )
-    reached, before = step
+    next_state, prior_states = step
     if state is ReportedTransactionState.TIMED_OUT:
         raise RejectedRequest(
             Status.TIMEOUT, "the transaction has taken too long and was rolled back"
         )
-    if again and state is reached and (request, state) in _REPEATED:
+    if again and state is next_state and (request, state) in _REPEATED:
         raise RejectedRequest(Status.NOT_MODIFIED, f"the transaction is {state.name} already")
-    if state in before:
-        return reached
+    if state in prior_states:
+        return next_state
     if request is PacketType.END_TRANSACTION and state is ReportedTransactionState.FAILED:
         status = Status.NOT_MODIFIED
     else:

@@ -152,9 +152,9 @@ class Producers:
 
     def delete(self, packet: Packet) -> None:
         """Handle DELETE_PRODUCER."""
-        chosen = number(packet, "JMQProducerID")
-        if self._producers.pop(chosen, None) is None:
-            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no producer {chosen}")
+        producer_id = number(packet, "JMQProducerID")
+        if self._producers.pop(producer_id, None) is None:
+            raise RejectedRequest(Status.NOT_FOUND, f"the connection has no producer {producer_id}")
         self._connection.reply(packet)
 
     def _check(self, address: Address) -> None:
@@ -181,14 +181,14 @@ class Producers:
         header = packet.variable
         destination = (self._queues if flags & Q else self._topics).get(header)
         if destination is not None and not destination.removed:
-            taken = self._take(packet, header, destination, message)
+            is_accepted = self._take(packet, header, destination, message)
         elif is_wildcard(message.destination.name):
-            taken = self._copy(packet, header, message.destination)
+            is_accepted = self._copy(packet, header, message.destination)
         else:
             destination = self._find(header, message.destination)
-            taken = self._take(packet, header, destination, message)
+            is_accepted = self._take(packet, header, destination, message)
         self._traffic.published += 1
-        if taken and flags & (A | C | F):
+        if is_accepted and flags & (A | C | F):
             self.publisher.accepted.append(packet)
         return destination is None
 
@@ -236,16 +236,16 @@ class Producers:
         """
         self._check(address)
         problem: BrokerError | None = None
-        parked = 0
+        parked_count = 0
         for topic in matching(self._broker, Pattern(address.name)):
             copy = self._addressed(packet, header, topic.name)
             message = message_of(copy, self._connection.sender, self._persistent, self._transient)
             try:
-                parked += not self._take(packet, header, topic, message, True)
+                parked_count += not self._take(packet, header, topic, message, True)
             except BrokerError as error:
                 problem = error
-        if parked:
-            self._copies[packet] = (parked, problem)
+        if parked_count:
+            self._copies[packet] = (parked_count, problem)
             return False
         if problem is not None:
             raise problem
@@ -287,8 +287,8 @@ class Producers:
             if self._searches > _MOST_SEARCHES:
                 return False
             self._search = (packet, islice(self._examine(destination, message), _MOST_SEARCHED))
-        for found in self._search[1]:
-            if found:
+        for is_match in self._search[1]:
+            if is_match:
                 self._search = None
                 return True
             if self._broker.scans.over():
@@ -304,14 +304,14 @@ class Producers:
         priority = destination.priority(message.priority)
         for subscription in (destination.queue, *destination.subscriptions.values()):
             for delivery in _latest_first(broker, subscription, priority):
-                found = None
+                candidate = None
                 if delivery is not None:
                     with suppress(RecordNotFound, JournalDamaged):
-                        found = broker.read(delivery)
+                        candidate = broker.read(delivery)
                 yield (
-                    found is not None
-                    and found.origin is Origin.JMQ
-                    and sysid_of(found, identity) == sysid
+                    candidate is not None
+                    and candidate.origin is Origin.JMQ
+                    and sysid_of(candidate, identity) == sysid
                 )
 
     # --- flow --------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class Producers:
 
     def _resuming(self, packet: Packet) -> list[bytes]:
         """Return RESUME_FLOW for a client that paused after this packet, else nothing."""
-        answers: list[bytes] = []
+        encoded_packets: list[bytes] = []
         if packet.flags & C:
             try:
                 producer = packet.variable.producer_id
@@ -333,23 +333,25 @@ class Producers:
                 "JMQSize": self._connection.options.producer_flow or -1,
                 "JMQBytes": Long(-1),
             }
-            answers.append(encode_packet(PacketType.RESUME_FLOW, properties=properties))
+            encoded_packets.append(encode_packet(PacketType.RESUME_FLOW, properties=properties))
         if packet.flags & F:
-            answers.append(encode_packet(PacketType.RESUME_FLOW, properties={"JMQSize": -1}))
-        return answers
+            encoded_packets.append(
+                encode_packet(PacketType.RESUME_FLOW, properties={"JMQSize": -1})
+            )
+        return encoded_packets
 
     # --- for the publisher -------------------------------------------------------------------
 
     def encode_confirms(self, batch: list[Packet]) -> list[bytes]:
         """Return the SEND_REPLYs and RESUME_FLOWs of durable messages."""
-        answers: list[bytes] = []
+        encoded_packets: list[bytes] = []
         for packet in batch:
             flags = packet.flags
             if flags & A:
-                answers.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
+                encoded_packets.append(encode_reply(_SEND_REPLY, packet.consumer_id, _OK))
             if flags & (C | F):
-                answers += self._resuming(packet)
-        return answers
+                encoded_packets += self._resuming(packet)
+        return encoded_packets
 
     def may_park(self, destination: Destination) -> bool:
         """Return whether one more message may wait for capacity."""
@@ -358,10 +360,10 @@ class Producers:
     def finish_parked(self, request: Packet, error: BrokerError | None) -> None:
         """Reply to a message that has waited for capacity."""
         if request in self._copies:
-            left, problem = self._copies.pop(request)
+            remaining, problem = self._copies.pop(request)
             error = error or problem
-            if left > 1:
-                self._copies[request] = (left - 1, error)
+            if remaining > 1:
+                self._copies[request] = (remaining - 1, error)
                 return
         if error is None:
             self.publisher.confirm_parked(request)

@@ -198,8 +198,10 @@ class JmqSession:
         options = options or SessionOptions()
         self._transport = transport
         self._coordinator = coordinator
-        few = min(options.packet, options.login_bytes)
-        self._decoder = Decoder(Limits(few, min(few, MAX_HEADER), min(few, MAX_PROPERTIES)))
+        login_limit = min(options.packet, options.login_bytes)
+        self._decoder = Decoder(
+            Limits(login_limit, min(login_limit, MAX_HEADER), min(login_limit, MAX_PROPERTIES))
+        )
         self._channel: Channel[Packet] = Channel(transport, broker, access, "jmq", ANONYMOUS)
         connection = JmqConnection(
             self._channel,
@@ -369,7 +371,9 @@ class JmqSession:
     def consumers(self) -> list[Consumer]:
         """Return the current consumers; for a wildcard consumer, one per matching topic."""
         return [
-            e for consumer in self._connection.consumers.values() for e in consumer.pauses.engines
+            engine
+            for consumer in self._connection.consumers.values()
+            for engine in consumer.pauses.engines
         ]
 
     # --- packets -----------------------------------------------------------------------------
@@ -380,7 +384,7 @@ class JmqSession:
         channel = self._channel
         login = self._login
         send = self._producers.send
-        for place, packet in enumerate(packets):
+        for index, packet in enumerate(packets):
             kind = packet.type
             limited = False
             try:
@@ -394,18 +398,18 @@ class JmqSession:
             except ANSWERED as error:
                 self._refuse(packet, error)
             except SelectorPending as pending:
-                self._compile(str(pending), packets[place:], size)
+                self._compile(str(pending), packets[index:], size)
                 break
             except SearchPending:
-                self._interrupt(packets[place:], size)
+                self._interrupt(packets[index:], size)
                 break
             if channel.ended:
                 break
             if limited and self._connection.broker.scans.over():
                 self._interrupt((), 0)
             if channel.held is not None:  # the login takes time, or an interruption
-                if behind := packets[place + 1 :]:
-                    channel.hold(list(behind), size)
+                if remaining := packets[index + 1 :]:
+                    channel.hold(list(remaining), size)
                 break
         self._producers.publisher.confirm(size)
         self._consumer_commands.confirm()
@@ -457,11 +461,11 @@ class JmqSession:
         """Process the packets that wait for the selector, the first of which has it."""
         self._compilation = None
         size = self._channel.held_bytes
-        held = self._channel.release()
+        packets = self._channel.release()
         self._connection.broker.wake()
-        if held and isinstance(compiled, SelectorError):
-            self._connection.refuse(held.pop(0), compiled)
-        self._handle(held, size)
+        if packets and isinstance(compiled, SelectorError):
+            self._connection.refuse(packets.pop(0), compiled)
+        self._handle(packets, size)
 
     def _too_large(self, packet: Oversized) -> RejectedRequest:
         """Return the error for a packet above the limits."""
@@ -599,34 +603,34 @@ class JmqSession:
         RejectedRequest.
         """
         connection = self._connection
-        requested = number(packet, "JMQRequestType")
-        properties: dict[str, object] = {"JMQRequestType": requested}
+        request_type = number(packet, "JMQRequestType")
+        properties: dict[str, object] = {"JMQRequestType": request_type}
         broker_list = connection.options.broker_list
         if broker_list:
             properties["JMQBrokerList"] = broker_list
         name = connection.broker.identity.hex()
-        about: dict[str, object] = {
+        info: dict[str, object] = {
             "BrokerID": name,
             "brokerURL": broker_list.partition(",")[0],
             "State": _OPERATING,
             "StateString": "OPERATING",
             "isLocal": True,
         }
-        if requested == _INFO_CLUSTER:
-            about = {name: about, "BrokerIDs": name}
-        elif requested == _INFO_CONSUMERS:
+        if request_type == _INFO_CLUSTER:
+            info = {name: info, "BrokerIDs": name}
+        elif request_type == _INFO_CONSUMERS:
             raise RejectedRequest(
                 Status.NOT_IMPLEMENTED,
                 "notifications of consumers (JMQRequestType 3) are not supported",
                 properties,
             )
-        elif requested != _INFO_STATUS:
+        elif request_type != _INFO_STATUS:
             raise RejectedRequest(
                 Status.BAD_REQUEST,
-                f"JMQRequestType {requested} is unknown; use 1 (this broker) or 2 (cluster)",
+                f"JMQRequestType {request_type} is unknown; use 1 (this broker) or 2 (cluster)",
                 properties,
             )
-        connection.reply(packet, properties=properties, body=dumps_map(about, hashtable=True))
+        connection.reply(packet, properties=properties, body=dumps_map(info, hashtable=True))
 
     def _ring(self) -> None:
         """Send PING to an idle client. Any received packet proves that it is alive."""
@@ -637,9 +641,9 @@ class JmqSession:
             self._close("the client does not answer")
             return
         if self._silent and self._login.logged_in:
-            answers = connection.level >= Level.MQ_3_6_SP4
-            connection.write(encode_packet(PacketType.PING, A if answers else 0))
-            if not answers:
+            expects_reply = connection.level >= Level.MQ_3_6_SP4
+            connection.write(encode_packet(PacketType.PING, A if expects_reply else 0))
+            if not expects_reply:
                 self._silent = 0  # the bytes let the operating system detect a lost peer
         self._silent += 1
         self._timer.set(connection.options.ping_interval, self._ring)

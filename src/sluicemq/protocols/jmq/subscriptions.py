@@ -182,7 +182,7 @@ class Durables:
         """Return the open subscriptions of that name."""
         client = _client_part(name)
         names = self._names.get(client, {})
-        alive = [each for each in names.get(name, ()) if not each.closed]
+        alive = [subscription for subscription in names.get(name, ()) if not subscription.closed]
         if alive or name in self._expected:
             names[name] = dict.fromkeys(alive)
         elif names.pop(name, None) is not None and not names:
@@ -204,9 +204,9 @@ class Durables:
 
         Raises SubscriptionInUse if the name has consumers of another topic (JMS 2.0 section 8.3.2).
         """
-        present, consumers = self._shared.get(name, (topic, 0))
-        if present != topic:
-            raise SubscriptionInUse(f"{name} is a subscription of the topic {present}")
+        current_topic, consumers = self._shared.get(name, (topic, 0))
+        if current_topic != topic:
+            raise SubscriptionInUse(f"{name} is a subscription of the topic {current_topic}")
         self._shared[name] = (topic, consumers + 1)
 
     def unshare(self, name: str) -> None:
@@ -264,7 +264,9 @@ class Durables:
 
     def may_use(self, name: str, identity: Identity) -> bool:
         """Return whether the user may use, replace or delete all subscriptions of that name."""
-        if not all(may_use_subscription(identity, each) for each in self.find(name)):
+        if not all(
+            may_use_subscription(identity, subscription) for subscription in self.find(name)
+        ):
             return False
         terms, pattern = self._expected.get(name, (None, None))
         if terms is None or pattern is None:
@@ -288,15 +290,17 @@ class Durables:
         """
         if not self.may_use(terms.name, identity):
             raise foreign(terms.name)
-        sort, _, rest = terms.name.partition(":")
-        if self.find(f"{_OTHER_SORT[sort]}:{rest}"):
-            raise SubscriptionInUse(f"{rest} exists as a subscription with another kind of sharing")
-        old = [
-            each
-            for each in self.find(terms.name)
-            if (wildcard_of(each) or each.destination.name) != topic
+        sort, _, suffix = terms.name.partition(":")
+        if self.find(f"{_OTHER_SORT[sort]}:{suffix}"):
+            raise SubscriptionInUse(
+                f"{suffix} exists as a subscription with another kind of sharing"
+            )
+        existing = [
+            subscription
+            for subscription in self.find(terms.name)
+            if (wildcard_of(subscription) or subscription.destination.name) != topic
         ]
-        self._drop(terms.name, old)
+        self._drop(terms.name, existing)
 
     def is_known(self, name: str) -> bool:
         """Return whether there is a subscription of that name, or a wildcard without topics."""
@@ -370,16 +374,16 @@ class ClientIds:
         """
         if not shared:
             namespace = ""
-        for other, holder in self._holders.get(client_id, {}).items():
-            if other == connection:
+        for other_connection, holder in self._holders.get(client_id, {}).items():
+            if other_connection == connection:
                 continue
-            of_another = holder.user != identity.name and not identity.superuser
-            if not shared or not holder.shared or of_another:
+            is_other_user = holder.user != identity.name and not identity.superuser
+            if not shared or not holder.shared or is_other_user:
                 raise in_use(client_id)
             if namespace and holder.namespace in ("", namespace):
-                where = f"the namespace {namespace}" if holder.namespace else "no namespace"
+                scope = f"the namespace {namespace}" if holder.namespace else "no namespace"
                 raise RejectedRequest(
-                    Status.CONFLICT, f"the client id {client_id} is in use in {where}"
+                    Status.CONFLICT, f"the client id {client_id} is in use in {scope}"
                 )
         self.release(connection)
         self._holders.setdefault(client_id, {})[connection] = Holder(
@@ -406,12 +410,12 @@ def expanded(client_id: str, user: str) -> str:
     """Return the client id with `${u}` replaced. Raises RejectedRequest: BAD_REQUEST."""
     if client_id.startswith(_USER):
         client_id = user + client_id.removeprefix(_USER)
-    unusable = (
+    is_invalid = (
         not client_id.strip()
         or len(client_id) > MAX_CLIENT_ID
         or client_id.startswith(_NO_ID)
         or _NO_PART in client_id
     )
-    if unusable:
+    if is_invalid:
         raise RejectedRequest(Status.BAD_REQUEST, f"{client_id[:80]!r} is not a valid client id")
     return client_id

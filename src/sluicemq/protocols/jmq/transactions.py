@@ -117,8 +117,8 @@ class Branch:
         """Steady ms at which the broker rolls it back, or NEVER."""
         if not self.can_roll_back:
             return NEVER
-        used = self.used + self.timeout if self.used and self.timeout else NEVER
-        return min(used, self.expires)
+        idle_deadline = self.used + self.timeout if self.used and self.timeout else NEVER
+        return min(idle_deadline, self.expires)
 
     @property
     def over(self) -> bool:
@@ -162,8 +162,8 @@ class Branches:
         """
         branch = self._open.get(number)
         if branch is None or not self.usable(branch, connection):
-            ended = self._ended.get(number)
-            if ended is not None and ended.state is State.TIMED_OUT:
+            ended_branch = self._ended.get(number)
+            if ended_branch is not None and ended_branch.state is State.TIMED_OUT:
                 raise RejectedRequest(Status.TIMEOUT, f"transaction {number} has taken too long")
             raise RejectedRequest(Status.GONE, f"transaction {number} does not exist or has ended")
         if branch.state is not State.STARTED:
@@ -213,22 +213,22 @@ class Branches:
         """Return the branch, also a remembered ended one, or None."""
         branch = self._by_xid.get(xid)
         if branch is None or branch.over:
-            prepared = self._broker.transactions.prepared.get(xid)
-            if prepared is not None:
-                branch = Branch(self._uid(), prepared, State.PREPARED, xid)
+            transaction = self._broker.transactions.prepared.get(xid)
+            if transaction is not None:
+                branch = Branch(self._uid(), transaction, State.PREPARED, xid)
                 self._expect(branch, State.ROLLEDBACK)
                 self._open[branch.number] = self._by_xid[xid] = branch
         return branch
 
     def prepared(self, identity: Identity) -> list[Branch]:
         """Return the prepared branches that the user may end, oldest first."""
-        found = []
+        branches = []
         for xid, transaction in list(self._broker.transactions.prepared.items()):
             if len(xid) == XID_SIZE and may_use_transaction(identity, transaction):
                 branch = self.by_xid(xid)
                 if branch is not None:
-                    found.append(branch)
-        return found
+                    branches.append(branch)
+        return branches
 
     # --- beginning ---------------------------------------------------------------------------
 
@@ -280,27 +280,30 @@ class Branches:
         if when != self._look_at:
             return  # there was an earlier look, which has set the time of the next one
         now = self._broker.clock.steady
-        following = NEVER
+        next_deadline = NEVER
         for branch in list(self._open.values()):
             deadline = branch.deadline
             if deadline <= now:
                 self.roll_back(branch, State.TIMED_OUT)
             else:
-                following = min(following, deadline)
+                next_deadline = min(next_deadline, deadline)
         self._look_at = NEVER
-        if following < NEVER:
-            self._expect_look(max(following, now + LOOK_INTERVAL))
+        if next_deadline < NEVER:
+            self._expect_look(max(next_deadline, now + LOOK_INTERVAL))
 
-    def _detach(self, branch: Branch, timeout: int, most: int) -> None:
+    def _detach(self, branch: Branch, timeout: int, limit: int) -> None:
         """Roll the branch back in `timeout` ms unless a connection joins it by then; 0 = never.
-        At most `most` are kept for its owner; the oldest goes first."""
+        At most `limit` are kept for its owner; the oldest goes first."""
         if not branch.can_roll_back:
             return
         branch.kept_for = branch.transaction.owner
-        kept = self._kept.setdefault(branch.kept_for, {})
-        kept[branch.number] = branch
-        if len(kept) > most:
-            oldest = next((each for each in kept.values() if each.can_roll_back), branch)
+        branches = self._kept.setdefault(branch.kept_for, {})
+        branches[branch.number] = branch
+        if len(branches) > limit:
+            oldest = next(
+                (kept_branch for kept_branch in branches.values() if kept_branch.can_roll_back),
+                branch,
+            )
             self.roll_back(oldest, State.TIMED_OUT)
         if timeout:
             branch.expires = self._broker.clock.steady + timeout
@@ -309,9 +312,9 @@ class Branches:
     def _keep_no_longer(self, branch: Branch) -> None:
         """Remove a branch from those without a connection: it is joined, prepared or ended."""
         if branch.kept_for is not None:
-            kept = self._kept[branch.kept_for]
-            del kept[branch.number]
-            if not kept:
+            branches = self._kept[branch.kept_for]
+            del branches[branch.number]
+            if not branches:
                 del self._kept[branch.kept_for]
             branch.kept_for = None
             branch.expires = NEVER
@@ -323,10 +326,10 @@ class Branches:
 
         Raises BrokerError; RejectedRequest if its owner has `most` prepared branches already.
         """
-        prepared = self._broker.transactions.prepared
-        if branch.state is not State.PREPARED and len(prepared) >= most:
+        transactions = self._broker.transactions.prepared
+        if branch.state is not State.PREPARED and len(transactions) >= most:
             owner = branch.transaction.owner
-            if sum(each.owner == owner for each in prepared.values()) >= most:
+            if sum(transaction.owner == owner for transaction in transactions.values()) >= most:
                 raise RejectedRequest(
                     Status.RESOURCE_FULL, f"{most} branches of this user are prepared already"
                 )
@@ -356,26 +359,26 @@ class Branches:
 
         The messages are unacked on these consumers again. The consumers may be closed.
         """
-        held: list[tuple[JmsConsumer, bytes]] = []
+        messages: list[tuple[JmsConsumer, bytes]] = []
         if not branch.can_roll_back:
-            return held
+            return messages
         unsettle = self._broker.transactions.unsettle
         for block in blocks:
-            acked = branch.acked.pop(block, None)
-            if acked is None:
+            acknowledgement = branch.acked.pop(block, None)
+            if acknowledgement is None:
                 continue
-            consumer, holder, delivery = acked
+            consumer, holder, delivery = acknowledgement
             if unsettle(branch.transaction, delivery) and delivery.sequence in holder.unacked:
                 consumer.put_back(block[1], delivery)
-                held.append((consumer, block[1]))
-        return held
+                messages.append((consumer, block[1]))
+        return messages
 
-    def _expect(self, branch: Branch, undone: State) -> None:
-        """Set the state after a rollback to `undone`; after a commit it is COMMITTED."""
-        branch.transaction.on_end = partial(self._end, branch, undone)
+    def _expect(self, branch: Branch, rollback_state: State) -> None:
+        """Set the state after a rollback to `rollback_state`; after a commit it is COMMITTED."""
+        branch.transaction.on_end = partial(self._end, branch, rollback_state)
 
-    def _end(self, branch: Branch, undone: State, committed: bool) -> None:
-        branch.state = State.COMMITTED if committed else undone
+    def _end(self, branch: Branch, rollback_state: State, committed: bool) -> None:
+        branch.state = State.COMMITTED if committed else rollback_state
         branch.acked.clear()
         self._keep_no_longer(branch)
         del self._open[branch.number]
@@ -391,8 +394,8 @@ class Branches:
     def leave_session(self, connection: JmqConnection, session: int) -> None:
         """Roll back the local transactions of an ended JMS session."""
         for branch in list(self._by_connection.get(connection.number, {}).values()):
-            local = branch.session == session and not branch.xid and not branch.sessionless
-            if local and branch.can_roll_back:
+            is_local = branch.session == session and not branch.xid and not branch.sessionless
+            if is_local and branch.can_roll_back:
                 self.roll_back(branch)
 
     def leave(self, connection: JmqConnection) -> None:
@@ -493,27 +496,27 @@ class TransactionCommands:
         """Handle PREPARE_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, XaFlag.NOFLAGS)
-        most = self._connection.options.most
-        self._branches.prepare(branch, most, partial(self._answer, packet, branch))
+        limit = self._connection.options.most
+        self._branches.prepare(branch, limit, partial(self._answer, packet, branch))
 
     def commit(self, packet: Packet) -> None:
         """Handle COMMIT_TRANSACTION."""
         branch = self._find(packet)
         self._next(packet, branch, number(packet, "JMQXAFlags", XaFlag.NOFLAGS))
         properties: dict[str, object] = {}
-        following = None
+        next_branch = None
         if not branch.xid and truth(packet, "JMQStartNextTransaction"):
-            following = self._branches.start(self._connection, session=branch.session)
-            properties["JMQNextTransactionID"] = Long(following.number)
-        answer = partial(self._answer, packet, branch, properties)
+            next_branch = self._branches.start(self._connection, session=branch.session)
+            properties["JMQNextTransactionID"] = Long(next_branch.number)
+        reply = partial(self._answer, packet, branch, properties)
         if branch.over:
-            answer()
+            reply()
             return
         try:
-            self._branches.commit(branch, answer)
+            self._branches.commit(branch, reply)
         except BrokerError:
-            if following is not None:
-                self._branches.roll_back(following)
+            if next_branch is not None:
+                self._branches.roll_back(next_branch)
             raise
         claim_transaction(self._connection.identity, branch.transaction)
 
@@ -538,27 +541,29 @@ class TransactionCommands:
 
     def recover(self, packet: Packet) -> None:
         """Handle RECOVER_TRANSACTION: list the prepared transactions, or check one."""
-        chosen = number(packet, "JMQTransactionID", 0)
-        if chosen:
-            branch = self._visible(self._branches.by_number(chosen))
+        transaction_id = number(packet, "JMQTransactionID", 0)
+        if transaction_id:
+            branch = self._visible(self._branches.by_number(transaction_id))
             if branch is None or branch.state is not State.PREPARED:
                 raise RejectedRequest(
-                    Status.NOT_FOUND, f"transaction {chosen} is not prepared", {"JMQQuantity": 0}
+                    Status.NOT_FOUND,
+                    f"transaction {transaction_id} is not prepared",
+                    {"JMQQuantity": 0},
                 )
-            properties = {"JMQQuantity": 1, "JMQTransactionID": Long(chosen)}
+            properties = {"JMQQuantity": 1, "JMQTransactionID": Long(transaction_id)}
             self._connection.reply(packet, properties=properties, body=branch.xid)
             return
         flags = number(packet, "JMQXAFlags", XaFlag.NOFLAGS)
-        found = []
+        branches = []
         if flags & XaFlag.STARTRSCAN:
-            found = self._branches.prepared(self._connection.identity)
-        body = b"".join([branch.xid for branch in found])
-        self._connection.reply(packet, properties={"JMQQuantity": len(found)}, body=body)
+            branches = self._branches.prepared(self._connection.identity)
+        body = b"".join([branch.xid for branch in branches])
+        self._connection.reply(packet, properties={"JMQQuantity": len(branches)}, body=body)
 
     def verify(self, packet: Packet) -> None:
         """Handle VERIFY_TRANSACTION, for prepared transactions only."""
-        chosen = number(packet, "JMQTransactionID", 0)
-        branch = self._branches.by_number(chosen) if chosen else None
+        transaction_id = number(packet, "JMQTransactionID", 0)
+        branch = self._branches.by_number(transaction_id) if transaction_id else None
         xid = _xid(packet)
         if branch is None and xid:
             branch = self._branches.by_xid(xid)
@@ -609,18 +614,20 @@ class TransactionCommands:
         """
         branches = self._branches
         xid = _xid(packet)
-        chosen = number(packet, "JMQTransactionID", 0)
+        transaction_id = number(packet, "JMQTransactionID", 0)
         if xid:
             branch = self._own(branches.by_xid(xid))
-            other = chosen and chosen != branch.number
-            if other and self._visible(branches.by_number(chosen)) is not None:
-                raise RejectedRequest(Status.BAD_REQUEST, f"transaction {chosen} has another Xid")
-        elif not chosen:
+            is_other_number = transaction_id and transaction_id != branch.number
+            if is_other_number and self._visible(branches.by_number(transaction_id)) is not None:
+                raise RejectedRequest(
+                    Status.BAD_REQUEST, f"transaction {transaction_id} has another Xid"
+                )
+        elif not transaction_id:
             raise RejectedRequest(Status.BAD_REQUEST, "JMQTransactionID is missing")
         else:
-            branch = self._own(branches.by_number(chosen))
-            usable = branches.usable(branch, self._connection)
-            if not usable and branch.state is not State.TIMED_OUT:
+            branch = self._own(branches.by_number(transaction_id))
+            is_usable = branches.usable(branch, self._connection)
+            if not is_usable and branch.state is not State.TIMED_OUT:
                 raise _unknown()
         if branch.state is not State.PREPARED:
             claim_transaction(self._connection.identity, branch.transaction)
@@ -631,10 +638,10 @@ class TransactionCommands:
         request = PacketType(packet.type)
         prepares = request is PacketType.PREPARE_TRANSACTION
         if branch.state is State.FAILED and (prepares or request is PacketType.COMMIT_TRANSACTION):
-            why = branch.failure or "its client has ended it with TMFAIL"
+            reason = branch.failure or "its client has ended it with TMFAIL"
             raise RejectedRequest(
                 Status.PRECONDITION_FAILED,
-                f"the transaction has failed and can only be rolled back: {why}",
+                f"the transaction has failed and can only be rolled back: {reason}",
                 # the Java client reports XAER_RMERR instead of XAER_RMFAIL, "unavailable"
                 {"JMQPrepareStateFAILED": True} if prepares else None,
             )
@@ -649,8 +656,8 @@ class TransactionCommands:
         properties: dict[str, object] | None = None,
         body: bytes = b"",
     ) -> None:
-        about = {"JMQTransactionID": Long(branch.number), **(properties or {})}
-        self._connection.reply(packet, properties=about, body=body)
+        reply_properties = {"JMQTransactionID": Long(branch.number), **(properties or {})}
+        self._connection.reply(packet, properties=reply_properties, body=body)
 
 
 def _xid(packet: Packet) -> bytes:

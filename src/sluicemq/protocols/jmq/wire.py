@@ -367,14 +367,14 @@ def _need_of(data: bytes, position: int) -> int:
 
     Raises ProtocolError, because an invalid byte is reported as soon as it arrives.
     """
-    there = len(data) - position
-    if there >= _prefix.size:
+    available = len(data) - position
+    if available >= _prefix.size:
         magic, version, _, total = _prefix.unpack_from(data, position)
         _check_prefix(magic, version, total)
         return FIXED_SIZE
     if not _MAGIC.startswith(data[position : position + len(_MAGIC)]):
         raise ProtocolError("the bytes are not a JMQ packet")
-    return there + 1
+    return available + 1
 
 
 def _check_prefix(magic: int, version: int, total: int) -> None:
@@ -407,12 +407,12 @@ def truth(packet: Packet, name: str, usual: bool = False) -> bool:
     return _property(packet, name, bool, usual)
 
 
-def _property(packet: Packet, name: str, kind: type[ValueT], usual: ValueT | None) -> ValueT:
+def _property(packet: Packet, name: str, kind: type[ValueT], default: ValueT | None) -> ValueT:
     value = packet.properties.get(name)
     if value is None:
-        if usual is None:
+        if default is None:
             raise RejectedRequest(Status.BAD_REQUEST, f"{name} is missing")
-        return usual
+        return default
     # a Boolean is an int in Python, but no Integer in Java
     if isinstance(value, bool) is not (kind is bool) or not isinstance(value, kind):
         raise RejectedRequest(Status.BAD_REQUEST, f"{name} cannot be {str(value)[:80]!r}")
@@ -549,11 +549,11 @@ def read_services(answer: bytes) -> list[Service]:
     head, *lines = answer.splitlines()[:1000] or [b""]
     if head.split(b" ")[:1] != [b"%d" % PORT_MAPPER_VERSION]:
         raise ConnectionLost("the server's answer is not one of a port mapper")
-    found = []
+    services = []
     for line in lines:
         words = line.decode("utf-8", "replace").split(" ")
         if words[0] in ("", "."):
             break
         if len(words) >= 4 and words[3].isascii() and words[3].isdigit():
-            found.append(Service(words[0], words[1], words[2], int(words[3])))
-    return found
+            services.append(Service(words[0], words[1], words[2], int(words[3])))
+    return services
