@@ -66,13 +66,13 @@ def warn_of_secrets(given: Mapping[str, str]) -> None:
     """Log a warning if a table is created with credentials in its options (lower-case names)."""
     if not is_table(given):
         return
-    found = [f"the option {name}" for name in SECRETS if given.get(name)]
+    secrets = [f"the option {name}" for name in SECRETS if given.get(name)]
     if re.search(r"://[^?]*:[^?]+@", given.get("url", "")):
-        found.append("the option url")
-    if found:
+        secrets.append("the option url")
+    if secrets:
         _log.warning(
             "%s of the table contains credentials, which Spark's catalog stores in clear and shows "
             "to all users of the table. Create the table without them, and pass them where it "
             "is used: spark.read.option('token', ...).table(...), or a temporary view",
-            " and ".join(found).capitalize(),
+            " and ".join(secrets).capitalize(),
         )

@@ -135,8 +135,8 @@ def session(
         configured = _spark_defaults()
     effective = effective_settings(configured, settings or {})
     if not submitted:
-        found = [str(jar) for each in libraries for jar in jars.jars(each)]
-        effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *found])
+        paths = [str(jar) for library in libraries for jar in jars.jars(library)]
+        effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *paths])
         if _has_local_master(effective):
             _use_local_home(effective)
     builder = SparkSession.builder.appName(name)
@@ -176,9 +176,9 @@ def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) 
     configured  settings of spark-submit or spark-defaults.conf
     given       settings of the caller, which take precedence
     """
-    chosen = {**configured, **NEEDED, **given}
-    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(chosen) else {}), **chosen}
-    extensions = [each for each in effective.get(_EXTENSIONS, "").split(",") if each]
+    requested = {**configured, **NEEDED, **given}
+    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(requested) else {}), **requested}
+    extensions = [extension for extension in effective.get(_EXTENSIONS, "").split(",") if extension]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
     return effective
 
@@ -234,7 +234,7 @@ def _spark_defaults() -> dict[str, str]:
     except OSError:
         return {}
     entries = (line.split(maxsplit=1) for line in lines if line.strip().startswith("spark."))
-    return {key: value.strip() for key, value in (each for each in entries if len(each) == 2)}
+    return {key: value.strip() for key, value in (entry for entry in entries if len(entry) == 2)}
 
 
 def _use_local_home(effective: dict[str, str]) -> None:

@@ -60,8 +60,8 @@ def check(spark: SparkSession, definition: Definition) -> None:
         problems += (Problem(table.line, f"{title}: {text}") for text in faults)
         if columns is None:
             continue
-        whole = StructType([*columns.fields, *METADATA.fields])
-        rows = spark.createDataFrame([], whole)
+        row_type = StructType([*columns.fields, *METADATA.fields])
+        rows = spark.createDataFrame([], row_type)
         tables[f"silver.{table.name}"] = rows
         tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
         problems += (
@@ -93,11 +93,11 @@ def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
     ]
     if faults:
         return None, faults  # Spark has no rows of some of these types
-    lowered = [item.name.lower() for item in columns]
+    lower_names = [item.name.lower() for item in columns]
     for item in columns:
         if item.name.startswith("_"):
             faults.append(f"the column {item.name}: names that begin with _ are the pipeline's own")
-        if lowered.count(item.name.lower()) > 1:
+        if lower_names.count(item.name.lower()) > 1:
             faults.append(f"the column {item.name} is declared twice (case does not matter)")
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             faults.append(f"the column {item.name}: {table.format} has no nested values")
@@ -162,9 +162,9 @@ def _check_gold(
     spark: SparkSession, gold: GoldTable, tables: dict[str, DataFrame], problems: list[Problem]
 ) -> None:
     text: str | None = None
-    known = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
+    sources = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
     try:
-        result = query(spark, gold.sql, known)
+        result = query(spark, gold.sql, sources)
     except PySparkException as error:
         names = references(gold.sql)
         if "silver.messages" in names or not all(name.startswith("silver.") for name in names):
