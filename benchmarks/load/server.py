@@ -56,15 +56,15 @@ class BenchmarkBroker:
     def destination(self, name: bytes) -> dict[str, Any]:
         """Return a queue's state on a broker started here; empty if there is no such queue."""
         assert self.local is not None
-        for each in self.local.status()["destinations"]:
-            if each["name"] == name.decode():
-                return dict(each)
+        for state in self.local.status()["destinations"]:
+            if state["name"] == name.decode():
+                return dict(state)
         return {}
 
     def connections(self) -> int:
         """Return the number of connections of a broker started here."""
         assert self.local is not None
-        return sum(int(each["connections"]) for each in self.local.status()["listeners"])
+        return sum(int(listener["connections"]) for listener in self.local.status()["listeners"])
 
 
 @contextmanager
