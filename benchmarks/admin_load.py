@@ -128,11 +128,11 @@ def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
         *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
     ]
     before = used(running.pid)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    needed = used(running.pid) - before
-    [result] = json.loads(done.stdout)["results"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    cpu_seconds = used(running.pid) - before
+    [result] = json.loads(process.stdout)["results"]
     messages = result["flood"]["messages"] + result["steady"]["messages"]
-    return Flood(float(result["flood"]["rate"]), needed / messages * 1e6)
+    return Flood(float(result["flood"]["rate"]), cpu_seconds / messages * 1e6)
 
 
 def used(pid: int) -> float:

@@ -54,8 +54,8 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
         meter = Meter(rabbit.pid)
         seconds = amqp.flood(rabbit.port, messages=messages, size=size, mode=mode)
         # connecting is not measured
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender(name, run)
 
@@ -74,8 +74,8 @@ def by_rabbitmq_in_turns(rabbit: Rabbit, size: int, producers: int, consumers: i
             producers=producers,
             consumers=consumers,
         )
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender("RabbitMQ, confirms, acks of 1", run)
 
@@ -114,8 +114,8 @@ def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
         meter = Meter(rabbit.pid)
         messages -= messages % each
         seconds = amqp.transactions(rabbit.port, messages=messages, size=size, each=each)
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender(f"RabbitMQ, transactions of {each:,}", run)
 

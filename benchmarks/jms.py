@@ -123,8 +123,8 @@ def rabbit_pairs(java: list[str], case: Case) -> int:
     consumers."""
     with rabbitmq() as rabbit:
         numbers = (rabbit.port, case.pairs, case.messages, WARMUP, SIZE)
-        done = subprocess.run([*java, *map(str, numbers)], stdout=subprocess.PIPE, check=True)
-    return int(done.stdout)
+        process = subprocess.run([*java, *map(str, numbers)], stdout=subprocess.PIPE, check=True)
+    return int(process.stdout)
 
 
 def main() -> None:

@@ -164,15 +164,15 @@ def change(api: Api, probe: Probe) -> None:
         {"action": "move", "selector": "rare", "target": {"kind": "queue", "name": "rare"}},
         {"action": "move", "all": True, "limit": 100_000, "target": {"kind": "queue", "name": "t"}},
     ):
-        done = 0
+        processed = 0
         after: str | None = ""
         while after is not None:
             request = json.dumps({**body, "after": after}).encode()
             answer = api.ask("POST", f"{QUEUE}/messages/actions", request)
-            done += answer["processed"]
-            after = answer["next"] if done < body.get("limit", 1 << 60) else None
+            processed += answer["processed"]
+            after = answer["next"] if processed < body.get("limit", 1 << 60) else None
         print(
-            f"moved {done:,} in {time.perf_counter() - start:.1f} s"
+            f"moved {processed:,} in {time.perf_counter() - start:.1f} s"
             f"  loop held up {probe.take():.1f} ms",
             flush=True,
         )

@@ -85,14 +85,14 @@ def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> Non
         commit_time = datetime.fromisoformat(batch["gold_committed"])
         if since <= commit_time <= until:
             oldest, newest = (datetime.fromisoformat(batch[key]) for key in ("oldest", "newest"))
-            waited = (commit_time - oldest).total_seconds()
-            latencies.append(waited)
+            latency = (commit_time - oldest).total_seconds()
+            latencies.append(latency)
             step = (newest - oldest).total_seconds() / batch["rows"] * _SAMPLED
-            waits += [waited - step * (n + 0.5) for n in range(round(batch["rows"] / _SAMPLED))]
-            spent = " ".join(
+            waits += [latency - step * (n + 0.5) for n in range(round(batch["rows"] / _SAMPLED))]
+            durations = " ".join(
                 f"{name} {duration:.2f}" for name, duration in record["seconds"].items()
             )
-            print(f"{batch['rows']:>9,}{waited:>11.2f}{record['lag'] or 0:>10,}  {spent}")
+            print(f"{batch['rows']:>9,}{latency:>11.2f}{record['lag'] or 0:>10,}  {durations}")
     if latencies:
         print(f"all events, seconds: median {statistics.median(waits):.2f}")
         print(

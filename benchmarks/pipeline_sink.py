@@ -74,8 +74,8 @@ def measured(broker: LocalBroker, rows: int, work: Any) -> dict[str, float]:
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    spent = cpu_seconds(broker.pid) - cpu
-    return {"rate": round(rows / seconds), "broker_us": round(spent / rows * 1e6, 2)}
+    cpu_time = cpu_seconds(broker.pid) - cpu
+    return {"rate": round(rows / seconds), "broker_us": round(cpu_time / rows * 1e6, 2)}
 
 
 def main() -> None:

@@ -44,14 +44,14 @@ SINGLE_ROWS: Final = 40
 
 def bodies() -> list[bytes]:
     """JSON bodies of 1,024 bytes each."""
-    chance = random.Random(6)
+    generator = random.Random(6)
     alphabet = "abcdefghijklmnopqrstuvwxyz"
-    words = ["".join(chance.choices(alphabet, k=chance.randint(3, 9))) for _ in range(2000)]
+    words = ["".join(generator.choices(alphabet, k=generator.randint(3, 9))) for _ in range(2000)]
     texts = []
     for number in range(BODIES):
-        order: dict[str, Any] = {"order": number, "customer": chance.choice(words), "lines": []}
+        order: dict[str, Any] = {"order": number, "customer": generator.choice(words), "lines": []}
         while len(text := json.dumps(order).encode()) < 950:
-            line = {"article": chance.choice(words), "amount": chance.randint(1, 99)}
+            line = {"article": generator.choice(words), "amount": generator.randint(1, 99)}
             order["lines"].append(line)
         texts.append(text + b" " * (1024 - len(text)))
     return texts
@@ -220,8 +220,8 @@ def task_memory(directory: Path) -> float:
     """Return the peak anonymous memory in MB of a process that reads a whole journal, task after
     task. Mapped files belong to the page cache and are not counted."""
     command = [sys.executable, "-c", PROBE, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(process.stdout) / 1024
 
 
 def main() -> None:

@@ -70,13 +70,13 @@ def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
     broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
     try:
         broker.start()
-        empty, stored = resident(broker), journal_bytes(broker)
+        empty, stored_bytes = resident(broker), journal_bytes(broker)
         fill(broker, count, size, ttl)
         time.sleep(SETTLE_SECONDS)
         result = {
             "size": size,
             "ttl": ttl,
-            "disk_per_message": round((journal_bytes(broker) - stored) / count, 1),
+            "disk_per_message": round((journal_bytes(broker) - stored_bytes) / count, 1),
             "memory_full": resident(broker) - empty,
         }
         broker.stop()

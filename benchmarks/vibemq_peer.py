@@ -106,8 +106,8 @@ def load(peer: Path, port: int, case: Case, *, subscribers: int, size: int, seco
     """Run the load program for `seconds`."""
     numbers = (port, case.publishers, subscribers, seconds, size, case.window)
     command = [str(peer / "run"), "load", "127.0.0.1", *map(str, numbers)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    figures = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures = json.loads(process.stdout.splitlines()[-1])
     return Result(figures["through_s"], figures["p99_ms"])
 
 

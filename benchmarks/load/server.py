@@ -29,14 +29,14 @@ DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync
 
 def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Dialect:
     """Return the load generator of one of PROTOCOLS; `window` 0 = the protocol's default."""
-    usual = window or DEFAULT_WINDOW[protocol]
+    effective_window = window or DEFAULT_WINDOW[protocol]
     if protocol == "phpmq":
-        return Phpmq(size, queue=queue, window=usual)
+        return Phpmq(size, queue=queue, window=effective_window)
     if protocol == "vibemq":
-        return Vibemq(size, queue=queue, window=usual)
+        return Vibemq(size, queue=queue, window=effective_window)
     if protocol == "jmq":
-        return Jmq(size, queue=queue, window=usual)
-    return Msglite(size, queue=queue, window=usual)
+        return Jmq(size, queue=queue, window=effective_window)
+    return Msglite(size, queue=queue, window=effective_window)
 
 
 class BenchmarkBroker:

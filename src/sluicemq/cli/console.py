@@ -125,8 +125,8 @@ def report(error: Exception) -> Exit:
         complain(f"{error.filename}: {reason}" if error.filename else reason)
     else:
         notes = "\n".join(getattr(error, "__notes__", ()))
-        usual = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-        complain(str(error) or type(error).__name__, notes or usual)
+        default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+        complain(str(error) or type(error).__name__, notes or default_hint)
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
@@ -277,14 +277,16 @@ def age(milliseconds: float) -> str:
     if milliseconds < 59_950:
         return f"{milliseconds / 1000:.1f} s"
     seconds = round(milliseconds / 1000)
-    for unit, length, smaller, part in (
+    for unit, length, smaller_unit, part in (
         ("d", 86400, "h", 3600),
         ("h", 3600, "m", 60),
         ("m", 60, "s", 1),
     ):
         if seconds >= length:
             count, rest = divmod(seconds, length)
-            return f"{count}{unit} {rest // part}{smaller}" if rest // part else f"{count}{unit}"
+            return (
+                f"{count}{unit} {rest // part}{smaller_unit}" if rest // part else f"{count}{unit}"
+            )
     return f"{seconds}s"
 
 

@@ -114,8 +114,8 @@ def is_like(name: str, pattern: str) -> bool:
 def filter_names(pattern: str) -> str:
     """Return a text by which the broker can filter the names, or "" if the pattern has no such
     text."""
-    useless = not pattern or pattern == "*" or set("?[") & set(pattern)
-    return "" if useless or not is_utf_8(pattern) else pattern
+    is_useless = not pattern or pattern == "*" or set("?[") & set(pattern)
+    return "" if is_useless or not is_utf_8(pattern) else pattern
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:

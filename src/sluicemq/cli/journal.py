@@ -540,8 +540,8 @@ def restore(
         "last_sequence": manifest.last_sequence,
         "next_sequence": restored.next_sequence,
     }
-    done = f"{data_dir} has everything up to number {manifest.last_sequence}"
-    print_result(CommandResult(document, "\n".join(hints), output=done), as_json)
+    summary = f"{data_dir} has everything up to number {manifest.last_sequence}"
+    print_result(CommandResult(document, "\n".join(hints), output=summary), as_json)
 
 
 def _create(
@@ -552,9 +552,9 @@ def _create(
     extras = EffectiveConfiguration(config).sources()
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
         # a running broker knows the configuration it was started with
-        running = api.call(LIST_BACKUPS, PageQuery())
-        extras[CONFIGURATION_NAME] = running.configuration.encode()
-        users = Path(running.users_file)
+        backups = api.call(LIST_BACKUPS, PageQuery())
+        extras[CONFIGURATION_NAME] = backups.configuration.encode()
+        users = Path(backups.users_file)
         if users.exists():
             extras[USERS_NAME] = users.read_bytes()
     with _progress("copying") as bar:

@@ -231,10 +231,10 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
             )
         kind = kind or "string"
         try:
-            read: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+            converted: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
         except (ValueError, KeyError):
             raise UsageError(f"--property {text!r}: {value!r} is not of type {kind}") from None
-        properties[name] = {"type": kind, "value": read}
+        properties[name] = {"type": kind, "value": converted}
     return properties
 
 

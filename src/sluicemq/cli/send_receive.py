@@ -347,8 +347,8 @@ def send(
 ) -> None:
     """Send messages: the arguments, files, or standard input (one message, or --lines)."""
     target = Url.parse(url)
-    life = quantity("--ttl", ttl, Unit.SECONDS)
-    if life != int(life):
+    time_to_live = quantity("--ttl", ttl, Unit.SECONDS)
+    if time_to_live != int(time_to_live):
         raise ConfigurationError(f"--ttl: {ttl} is not a whole number of seconds")
     if (bodies or file) and lines:
         raise ConfigurationError("--lines reads standard input; give no bodies or files with it")
@@ -365,7 +365,7 @@ def send(
         given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
         for group in _lines() if lines else given_bodies:
             for batch in _batches(group, count):
-                connection.send(batch, int(life))
+                connection.send(batch, int(time_to_live))
                 sent += len(batch)
                 size += sum(map(len, batch))
                 progress.update(task, completed=sent)

@@ -85,11 +85,11 @@ def _derived(value: Mapping[str, str]) -> dict[str, str]:
 
 
 def _combined() -> dict[str, str]:
-    later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
+    is_later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
     columns = {name: added(name) for name in _SUMMED}
     columns |= {name: added_maps(name) for name in _MAPS}
     columns |= {name: f"greatest(new.{name}, old.{name})" for name in _LONGEST}
-    columns |= {name: f"if({later}, new.{name}, old.{name})" for name in _DEPTHS}
+    columns |= {name: f"if({is_later}, new.{name}, old.{name})" for name in _DEPTHS}
     return columns | _derived(columns)
 
 

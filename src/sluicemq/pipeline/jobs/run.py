@@ -293,13 +293,15 @@ class Supervisor:
 
     def _write_typed(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write a batch to the typed tables; they read it several times."""
-        done = BatchResult(last)
+        result = BatchResult(last)
         before = time.perf_counter()
         with cached(events):
-            done.typed = process(events.sparkSession, events, self._job.definition, self._job.lake)
-        done.rows = sum(counts.messages for counts in done.typed.values())
-        done.seconds["typed"] = time.perf_counter() - before
-        return done
+            result.typed = process(
+                events.sparkSession, events, self._job.definition, self._job.lake
+            )
+        result.rows = sum(counts.messages for counts in result.typed.values())
+        result.seconds["typed"] = time.perf_counter() - before
+        return result
 
     def _writer(self, query: RunningQuery, journal: str) -> LakeWriter:
         """Return the writer of a query's tables; remove the checkpoint if it is ahead of them.
@@ -348,12 +350,12 @@ class Supervisor:
         for query in self._queries:
             progress = query.handle.lastProgress if query.handle is not None else None
             while query.written:
-                batch, done = query.written[0]
+                batch, result = query.written[0]
                 if not ended and (progress is None or progress["batchId"] < batch):
                     break
                 query.written.popleft()
-                query.rows += done.rows
-                self._on_progress(BatchProgress(self._rows, self._lag(), done))
+                query.rows += result.rows
+                self._on_progress(BatchProgress(self._rows, self._lag(), result))
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""

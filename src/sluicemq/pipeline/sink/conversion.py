@@ -156,17 +156,17 @@ def read_bodies(
     column: pa.Array, kinds: pa.Array | None, faults: Faults
 ) -> tuple[list[bytes], list[int]]:
     """Return the bytes of each body (b"" for null) and its kind."""
-    read, usual, allowed = _bytes(column, faults)
-    bodies = [body or b"" for body in read]
+    values, default_kind, allowed_kinds = _bytes(column, faults)
+    bodies = [body or b"" for body in values]
     if kinds is None and not column.null_count:
-        codes = [int(usual)] * len(bodies)
+        codes = [int(default_kind)] * len(bodies)
     else:
         codes = []
         row_kinds = (
             repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
         )
-        for row, (body, kind) in enumerate(zip(read, row_kinds, strict=False)):
-            if kind > BodyKind.NONE and (body is None or kind not in allowed):
+        for row, (body, kind) in enumerate(zip(values, row_kinds, strict=False)):
+            if kind > BodyKind.NONE and (body is None or kind not in allowed_kinds):
                 name = BodyKind(kind).name.lower()
                 problem = (
                     f"there is no body of body_kind {name}"
@@ -174,7 +174,7 @@ def read_bodies(
                     else f"a body of type {column.type} cannot be of body_kind {name}"
                 )
                 faults.setdefault(row, problem)
-            actual_kind = usual if kind == _UNKNOWN else kind
+            actual_kind = default_kind if kind == _UNKNOWN else kind
             codes.append(int(BodyKind.NONE if body is None else actual_kind))
     return bodies, codes
 

@@ -182,14 +182,14 @@ def _events(text: str) -> tuple[Event, ...]:
 
 
 def _position(text: str) -> Position:
-    stripped = text.strip()
-    if stripped.lower() in _WORDS:
-        return _WORDS[stripped.lower()]
+    value = text.strip()
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
     with suppress(msgspec.MsgspecError):
-        position = msgspec.json.decode(stripped, type=_Sequence | _CheckpointOffset)
+        position = msgspec.json.decode(value, type=_Sequence | _CheckpointOffset)
         return position.sequence if isinstance(position, _CheckpointOffset) else position
     return _by_destination(
-        stripped,
+        value,
         "neither earliest, latest, a sequence number, JSON such as "
         '{"sequence": 1000}, nor JSON with destinations and offsets such as {"orders":{"0":1000}}. '
         "A destination has the partition 0 only; its offset must be a whole number, where -2 is "
@@ -198,11 +198,11 @@ def _position(text: str) -> Position:
 
 
 def _timestamp(text: str) -> int:
-    stripped = text.strip()
-    if _DIGITS.fullmatch(stripped):
-        return int(stripped) * 1000
+    value = text.strip()
+    if _DIGITS.fullmatch(value):
+        return int(value) * 1000
     try:
-        moment = datetime.fromisoformat(stripped)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z"

@@ -108,9 +108,9 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
         task_count += -task_count % processors  # no processor is idle at the end
     task_count = min(max(task_count, least), MOST_TASKS)
     tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
-    done = 0
+    weight_before = 0
     for item in weighed:
-        middles = done + np.cumsum(item.weights) - item.weights // 2
+        middles = weight_before + np.cumsum(item.weights) - item.weights // 2
         numbers = np.minimum(middles * task_count // total, task_count - 1)
         low = item.segment_range.low
         for number in np.unique(numbers).tolist():
@@ -119,7 +119,7 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
             high = item.segment_range.high if is_last else int(item.sequences[stop])
             tasks[number].append(item.segment_range._replace(low=low, high=high))
             low = high
-        done += int(item.weights.sum())
+        weight_before += int(item.weights.sum())
     return [task for task in tasks if task]
 
 

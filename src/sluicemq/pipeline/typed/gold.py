@@ -66,9 +66,11 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
     Spark rejects, and for tables that read each other.
     """
     tables = {f"gold.{gold.name}": gold for gold in definition.gold}
-    read = {name: tables.keys() & {*references(gold.sql)} - {name} for name, gold in tables.items()}
+    dependencies = {
+        name: tables.keys() & {*references(gold.sql)} - {name} for name, gold in tables.items()
+    }
     try:
-        order = tuple(TopologicalSorter(read).static_order())
+        order = tuple(TopologicalSorter(dependencies).static_order())
     except CycleError as error:
         raise ConfigurationError(
             f"{definition.path}: gold tables read each other: {', '.join(error.args[1])}"
@@ -76,7 +78,7 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
     for name in order:
         gold = tables[name]
         try:
-            _GoldWriter(spark, gold, lake, {*_PIPELINES, *read[name]}).refresh()
+            _GoldWriter(spark, gold, lake, {*_PIPELINES, *dependencies[name]}).refresh()
         except PySparkException as error:
             if not error.getCondition():
                 raise  # a conflict with another commit, after which the batch is repeated

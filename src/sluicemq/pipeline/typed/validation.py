@@ -93,11 +93,11 @@ def _columns(table: TypedTable) -> tuple[StructType | None, list[str]]:
     ]
     if faults:
         return None, faults  # Spark has no rows of some of these types
-    lower_names = [item.name.lower() for item in columns]
+    lowered = [item.name.lower() for item in columns]
     for item in columns:
         if item.name.startswith("_"):
             faults.append(f"the column {item.name}: names that begin with _ are the pipeline's own")
-        if lower_names.count(item.name.lower()) > 1:
+        if lowered.count(item.name.lower()) > 1:
             faults.append(f"the column {item.name} is declared twice (case does not matter)")
         if table.format in (Format.CSV, Format.TEXT) and isinstance(item.dataType, _NESTED):
             faults.append(f"the column {item.name}: {table.format} has no nested values")
