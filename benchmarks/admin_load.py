@@ -65,8 +65,8 @@ class Watchers:
         self.scrapes = 0
         self.polls = 0
         self._threads = [
-            threading.Thread(target=each, daemon=True)
-            for each in (self._listen, self._scrape, self._poll)
+            threading.Thread(target=target, daemon=True)
+            for target in (self._listen, self._scrape, self._poll)
         ]
 
     def __enter__(self) -> Watchers:
@@ -128,11 +128,11 @@ def flood(running: LocalBroker, seconds: float, size: int) -> Flood:
         *("--producers", "1", "--consumers", "1", "--seconds", str(seconds), "--rate", "1000"),
     ]
     before = used(running.pid)
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    needed = used(running.pid) - before
-    [result] = json.loads(done.stdout)["results"]
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    cpu_seconds = used(running.pid) - before
+    [result] = json.loads(process.stdout)["results"]
     messages = result["flood"]["messages"] + result["steady"]["messages"]
-    return Flood(float(result["flood"]["rate"]), needed / messages * 1e6)
+    return Flood(float(result["flood"]["rate"]), cpu_seconds / messages * 1e6)
 
 
 def used(pid: int) -> float:
@@ -151,43 +151,45 @@ def broker() -> Iterator[LocalBroker]:
 
 
 def watched(seconds: float, rounds: int, size: int) -> dict[str, Any]:
-    alone: list[Flood] = []
-    beside: list[Flood] = []
-    seen = {"events": 0, "scrapes": 0, "polls": 0}
+    alone_runs: list[Flood] = []
+    watched_runs: list[Flood] = []
+    counts = {"events": 0, "scrapes": 0, "polls": 0}
     with broker() as running:
         http_port = running.port("http")
         flood(running, seconds, size)  # the first request warms the caches
         for number in range(rounds):
             for with_watchers in (False, True) if number % 2 else (True, False):
                 if not with_watchers:
-                    alone.append(flood(running, seconds, size))
+                    alone_runs.append(flood(running, seconds, size))
                     continue
                 with Watchers(http_port) as watchers:
-                    beside.append(flood(running, seconds, size))
-                for name in seen:
-                    seen[name] += getattr(watchers, name)
+                    watched_runs.append(flood(running, seconds, size))
+                for name in counts:
+                    counts[name] += getattr(watchers, name)
         idle = processor(running.pid, seconds)
         with Watchers(http_port):
             busy = processor(running.pid, seconds)
-    ratios = [b.rate / a.rate for a, b in zip(alone, beside, strict=True)]
-    costs = [b.cost / a.cost for a, b in zip(alone, beside, strict=True)]
+    ratios = [b.rate / a.rate for a, b in zip(alone_runs, watched_runs, strict=True)]
+    costs = [b.cost / a.cost for a, b in zip(alone_runs, watched_runs, strict=True)]
     return {
-        "alone": round(median(each.rate for each in alone)),
-        "watched": round(median(each.rate for each in beside)),
-        "broker_us": [round(median(x.cost for x in runs), 2) for runs in (alone, beside)],
+        "alone": round(median(run.rate for run in alone_runs)),
+        "watched": round(median(run.rate for run in watched_runs)),
+        "broker_us": [
+            round(median(x.cost for x in runs), 2) for runs in (alone_runs, watched_runs)
+        ],
         "cost": round(median(costs), 3),
         "ratio": round(median(ratios), 3),
         "ratios": [round(ratio, 3) for ratio in ratios],
         "idle_cpu": round(busy - idle, 4),
-        **seen,
+        **counts,
     }
 
 
 def processor(pid: int, seconds: float) -> float:
     """Return the processor time of a process per second, in seconds."""
-    before, began = used(pid), time.monotonic()
+    before, start = used(pid), time.monotonic()
     time.sleep(seconds)
-    return (used(pid) - before) / (time.monotonic() - began)
+    return (used(pid) - before) / (time.monotonic() - start)
 
 
 def main() -> None:

@@ -199,8 +199,8 @@ class Scene:
         self._stopping.set()
         for thread in self._threads:
             thread.join()
-        for each in self.sockets:
-            each.close()
+        for connection in self.sockets:
+            connection.close()
 
 
 def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, dict[str, float]]]:
@@ -222,10 +222,10 @@ def measure(scene: Scene, pipe: Connection, rounds: int) -> Iterator[tuple[str, 
             time.sleep(0.1)
         pipe.send("")
         wall, work, _ = pipe.recv()
-        found = {"stall_ms": wall, "turn_ms": work}
+        result = {"stall_ms": wall, "turn_ms": work}
         if times:
-            found |= {"median_ms": median(times), "worst_ms": max(times)}
-        yield name, {key: round(1000 * value, 1) for key, value in found.items()}
+            result |= {"median_ms": median(times), "worst_ms": max(times)}
+        yield name, {key: round(1000 * value, 1) for key, value in result.items()}
 
 
 def main() -> None:
@@ -236,18 +236,18 @@ def main() -> None:
     arguments = parser.parse_args()
     _raise_limit()
     spawning = multiprocessing.get_context("spawn")
-    ours, theirs = spawning.Pipe()
+    parent_end, broker_end = spawning.Pipe()
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
-        broker = spawning.Process(target=run_broker, args=(directory, theirs))
+        broker = spawning.Process(target=run_broker, args=(directory, broker_end))
         broker.start()
-        theirs.close()
+        broker_end.close()
         stack.callback(broker.join)
-        stack.callback(ours.close)
-        scene = Scene(ours.recv(), arguments.destinations, arguments.connections)
+        stack.callback(parent_end.close)
+        scene = Scene(parent_end.recv(), arguments.destinations, arguments.connections)
         scene.fill()
         scene.begin()
         time.sleep(3)
-        found = dict(measure(scene, ours, arguments.rounds))
+        pages = dict(measure(scene, parent_end, arguments.rounds))
         scene.end()
     print(
         json.dumps(
@@ -255,7 +255,7 @@ def main() -> None:
                 "destinations": arguments.destinations,
                 "connections": arguments.connections,
                 "streams": STREAMS,
-                "pages": found,
+                "pages": pages,
             },
             indent=2,
         )

@@ -139,15 +139,15 @@ class Consumer:
         self.received += count
         done = self.received >= last
         if self._batch and (self.received - self._acknowledged >= self._batch or done):
-            upto = struct.pack(">Q", self.received) + b"\1"
-            self.socket.sendall(method(1, BASIC_ACK, upto))
+            arguments = struct.pack(">Q", self.received) + b"\1"
+            self.socket.sendall(method(1, BASIC_ACK, arguments))
             self._acknowledged = self.received
 
     def close(self) -> None:
         """Wait after the last message until the broker has the acknowledgements, which closing the
         channel might lose."""
-        nothing = struct.pack(">H", 200) + short(b"") + struct.pack(">HH", 0, 0)
-        self._connection.call((20, 40), nothing)
+        arguments = struct.pack(">H", 200) + short(b"") + struct.pack(">HH", 0, 0)
+        self._connection.call((20, 40), arguments)
         self.socket.close()
 
     def _learn(self, data: bytes) -> int:
@@ -182,8 +182,8 @@ def flood(port: int, *, messages: int, size: int, mode: Mode) -> float:
     while consumer.received < messages:
         while not watched:
             if not rest:
-                behind = confirmed if mode.confirms else consumer.received
-                if sent >= messages or sent - behind + step > OUTSTANDING:
+                acknowledged = confirmed if mode.confirms else consumer.received
+                if sent >= messages or sent - acknowledged + step > OUTSTANDING:
                     break
                 count = min(step, messages - sent)
                 rest = block[: count * len(command)]
@@ -223,12 +223,12 @@ def _send_some(connection: socket.socket, data: memoryview) -> memoryview:
 
 def _last_confirm(data: bytes) -> int:
     """Return the tag of the last complete confirm, 0 if there is none."""
-    at = (len(data) // ACK_BYTES - 1) * ACK_BYTES
-    if at < 0:
+    position = (len(data) // ACK_BYTES - 1) * ACK_BYTES
+    if position < 0:
         return 0
-    group, number, tag = struct.unpack_from(">HHQ", data, at + 7)
+    group, number, tag = struct.unpack_from(">HHQ", data, position + 7)
     if (group, number) != BASIC_ACK:
-        raise ConnectionError(f"this is no confirm: {data[at : at + ACK_BYTES]!r}")
+        raise ConnectionError(f"this is no confirm: {data[position : position + ACK_BYTES]!r}")
     return int(tag)
 
 

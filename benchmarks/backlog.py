@@ -107,7 +107,7 @@ def backlog(
         before = scene.resident()
         note(f"filling: {messages:,} messages")
         fill = scene.fill(b"backlog", messages)
-        grown = fill.resident_bytes - before
+        growth = fill.resident_bytes - before
         note(f"{messages:,} messages waiting")
         deep = scene.at_depth(b"backlog")
         note("draining")
@@ -132,7 +132,7 @@ def backlog(
         live=live,
         shallow=shallow,
         fill=fill,
-        bytes_per_message=round(grown / messages, 1),
+        bytes_per_message=round(growth / messages, 1),
         deep=deep,
         drain=drain,
         drain_ratio=round(drain.rate / live.rate, 3),
@@ -166,12 +166,12 @@ class _Scene:
 
     def fill(self, queue: bytes, messages: int) -> TransferResult:
         """Send messages and wait until all of them are ready."""
-        there = int(self._server.destination(queue).get("ready", 0)) + messages
+        expected = int(self._server.destination(queue).get("ready", 0)) + messages
         with self._load(queue, consumers=0) as load:
             meter = Meter(self._server.pid)
             load.flood(messages=messages)
             # the count includes messages that are not on disk yet; the fence message waits for them
-            self._until(lambda: self._server.destination(queue).get("ready", 0) >= there)
+            self._until(lambda: self._server.destination(queue).get("ready", 0) >= expected)
             with self._load(b"fence") as fence:
                 fence.flood(messages=1)
             return meter.read(messages)
@@ -225,8 +225,8 @@ class _Scene:
         )
 
     def _left(self, queue: bytes) -> int:
-        about = self._server.destination(queue)
-        return int(about.get("ready", 0)) + int(about.get("unacked", 0))
+        state = self._server.destination(queue)
+        return int(state.get("ready", 0)) + int(state.get("unacked", 0))
 
     def _until(self, holds: Callable[[], bool]) -> None:
         end = time.monotonic() + STALLED_SECONDS * 10

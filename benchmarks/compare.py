@@ -54,8 +54,8 @@ def by_rabbitmq(rabbit: Rabbit, size: int, mode: Mode) -> Contender:
         meter = Meter(rabbit.pid)
         seconds = amqp.flood(rabbit.port, messages=messages, size=size, mode=mode)
         # connecting is not measured
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender(name, run)
 
@@ -74,8 +74,8 @@ def by_rabbitmq_in_turns(rabbit: Rabbit, size: int, producers: int, consumers: i
             producers=producers,
             consumers=consumers,
         )
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender("RabbitMQ, confirms, acks of 1", run)
 
@@ -96,9 +96,13 @@ def by_sluicemq(
 
     def run(messages: int) -> TransferResult:
         with fresh(protocol, transport, durability) as server:
-            speech = dialect(protocol, size, queue=server.queue, window=window)
+            client_dialect = dialect(protocol, size, queue=server.queue, window=window)
             with Load(
-                server.target, speech, producers=producers, consumers=consumers, pid=server.pid
+                server.target,
+                client_dialect,
+                producers=producers,
+                consumers=consumers,
+                pid=server.pid,
             ) as load:
                 return load.flood(messages=messages)
 
@@ -110,8 +114,8 @@ def by_rabbitmq_transactions(rabbit: Rabbit, size: int, each: int) -> Contender:
         meter = Meter(rabbit.pid)
         messages -= messages % each
         seconds = amqp.transactions(rabbit.port, messages=messages, size=size, each=each)
-        read = meter.read(messages)
-        return msgspec.structs.replace(read, seconds=seconds, rate=round(messages / seconds))
+        result = meter.read(messages)
+        return msgspec.structs.replace(result, seconds=seconds, rate=round(messages / seconds))
 
     return Contender(f"RabbitMQ, transactions of {each:,}", run)
 
@@ -172,22 +176,27 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
         if limit is not None:
             contenders.append(by_limit(limit, size))
         cases.append(Case(name, title, contenders))
-    ours = by_sluicemq("vibemq", "tcp", 1024, window=256)
+    sluicemq_contender = by_sluicemq("vibemq", "tcp", 1024, window=256)
     title = "persistent, 1 KB, 256 PublishAcks outstanding"
-    cases.append(Case("vibemq-1k", title, [by_rabbitmq(rabbit, 1024, persistent), ours]))
-    ours = by_sluicemq("vibemq", "tcp", 128, producers=4, consumers=2, window=1)
-    theirs = by_rabbitmq_in_turns(rabbit, 128, 4, 2)
+    cases.append(
+        Case("vibemq-1k", title, [by_rabbitmq(rabbit, 1024, persistent), sluicemq_contender])
+    )
+    sluicemq_contender = by_sluicemq("vibemq", "tcp", 128, producers=4, consumers=2, window=1)
+    rabbitmq_contender = by_rabbitmq_in_turns(rabbit, 128, 4, 2)
     title = "persistent, 128 B, 4 producers with 1 outstanding, 2 consumers"
-    cases.append(Case("vibemq-turns", title, [theirs, ours]))
+    cases.append(Case("vibemq-turns", title, [rabbitmq_contender, sluicemq_contender]))
     for name, title, size in (
         ("jmq-1k", "persistent, 1 KB, 1,000 SEND_REPLYs outstanding, DUPS_OK", 1024),
         ("jmq-100", "persistent, 100 B, 1,000 SEND_REPLYs outstanding, DUPS_OK", 100),
     ):
-        ours = by_sluicemq("jmq", "tcp", size, window=1000)
-        cases.append(Case(name, title, [by_rabbitmq(rabbit, size, persistent), ours]))
-    theirs, ours = by_rabbitmq_transactions(rabbit, 1024, 1000), by_jmq_transactions(1024, 1000)
+        sluicemq_contender = by_sluicemq("jmq", "tcp", size, window=1000)
+        cases.append(Case(name, title, [by_rabbitmq(rabbit, size, persistent), sluicemq_contender]))
+    rabbitmq_contender, sluicemq_contender = (
+        by_rabbitmq_transactions(rabbit, 1024, 1000),
+        by_jmq_transactions(1024, 1000),
+    )
     title = "persistent, 1 KB, one transaction after the other"
-    contenders = [theirs, by_rabbitmq(rabbit, 1024, persistent), ours]
+    contenders = [rabbitmq_contender, by_rabbitmq(rabbit, 1024, persistent), sluicemq_contender]
     cases.append(Case("jmq-transaction", title, contenders))
     transient = [
         by_rabbitmq(rabbit, 100, Mode(persistent=False)),
@@ -197,30 +206,35 @@ def all_cases(rabbit: Rabbit, limit: Path | None) -> list[Case]:
     for transport in ("tcp", "unix"):
         for window in (1, PIPELINE):
             name = "msglite-" + transport + ("-pipelined" if window > 1 else "")
-            ours = by_sluicemq("msglite", transport, 100, consumers=RECEIVERS, window=window)
+            sluicemq_contender = by_sluicemq(
+                "msglite", transport, 100, consumers=RECEIVERS, window=window
+            )
             title = f"transient, 100 B, {RECEIVERS} receivers"
-            cases.append(Case(name, title, [*transient, ours]))
+            cases.append(Case(name, title, [*transient, sluicemq_contender]))
     return cases
 
 
 def measure(case: Case, *, runs: int, messages: int) -> dict[str, object]:
     """Run all contenders in turn, print the results, and return them for the document."""
-    found: list[list[TransferResult]] = [[] for _ in case.contenders]
+    results: list[list[TransferResult]] = [[] for _ in case.contenders]
     for _ in range(runs):
-        for contender, its in zip(case.contenders, found, strict=True):
-            its.append(contender.run(messages))
-    medians = [statistics.median(run.rate for run in its) for its in found]
-    rivals = [i for i, each in enumerate(case.contenders) if each.name.startswith("RabbitMQ")]
-    best = max(medians[i] for i in rivals)
+        for contender, contender_runs in zip(case.contenders, results, strict=True):
+            contender_runs.append(contender.run(messages))
+    medians = [statistics.median(run.rate for run in contender_runs) for contender_runs in results]
+    rivals = [
+        i for i, contender in enumerate(case.contenders) if contender.name.startswith("RabbitMQ")
+    ]
+    best_rabbitmq = max(medians[i] for i in rivals)
     print(f"\n{case.name}: {case.title}")
     heads = "".join(f"{head:>10}" for head in ("median/s", "min", "max"))
     print(f"  {'':40}{heads}{'ratio':>7}{'broker µs':>10}{'load µs':>9}")
-    for contender, its, median in zip(case.contenders, found, medians, strict=True):
-        rates = [run.rate for run in its]
+    for contender, contender_runs, median in zip(case.contenders, results, medians, strict=True):
+        rates = [run.rate for run in contender_runs]
         print(
             f"  {contender.name:40}{median:10,.0f}{min(rates):10,}{max(rates):10,}"
-            f"{median / best:7.2f}{statistics.median(run.broker_us for run in its):10.1f}"
-            f"{statistics.median(run.generator_us for run in its):9.2f}"
+            f"{median / best_rabbitmq:7.2f}"
+            f"{statistics.median(run.broker_us for run in contender_runs):10.1f}"
+            f"{statistics.median(run.generator_us for run in contender_runs):9.2f}"
         )
     return {
         "case": case.name,
@@ -229,10 +243,12 @@ def measure(case: Case, *, runs: int, messages: int) -> dict[str, object]:
             {
                 "name": contender.name,
                 "median": median,
-                "to_best_rabbitmq": round(median / best, 3),
-                "runs": msgspec.to_builtins(its),
+                "to_best_rabbitmq": round(median / best_rabbitmq, 3),
+                "runs": msgspec.to_builtins(contender_runs),
             }
-            for contender, its, median in zip(case.contenders, found, medians, strict=True)
+            for contender, contender_runs, median in zip(
+                case.contenders, results, medians, strict=True
+            )
         ],
     }
 
@@ -257,14 +273,14 @@ def main() -> None:
     limit = arguments.limit.resolve() if arguments.limit else None
     # listing the names needs no node
     names = [case.name for case in all_cases(Rabbit(0, 0), limit)]
-    chosen = arguments.only.split(",") if arguments.only else names
-    if unknown := [name for name in chosen if name not in names]:
+    selected_names = arguments.only.split(",") if arguments.only else names
+    if unknown := [name for name in selected_names if name not in names]:
         parser.error(f"--only: there is no {', '.join(unknown)}; there are {', '.join(names)}")
     with rabbitmq() as rabbit:
         results = [
             measure(case, runs=arguments.runs, messages=arguments.messages)
             for case in all_cases(rabbit, limit)
-            if case.name in chosen
+            if case.name in selected_names
         ]
     if arguments.json:
         document = {

@@ -61,15 +61,15 @@ def idle(
     _allow_open_files(connections + SPARE)
     with fresh(protocol, transport, durability, connections=connections) as server:
         assert server.pid is not None
-        speech = dialect(protocol, size, queue=server.queue)
-        with Load(server.target, speech, pid=server.pid) as pair:
+        client_dialect = dialect(protocol, size, queue=server.queue)
+        with Load(server.target, client_dialect, pid=server.pid) as pair:
             before = pair.steady(rate, seconds)
             resident = memory_bytes(server.pid)[0]
             started = time.perf_counter()
             waiting = _connect(server, protocol, connections)
             connecting = time.perf_counter() - started
             try:
-                grown = memory_bytes(server.pid)[0] - resident
+                growth = memory_bytes(server.pid)[0] - resident
                 beside = pair.steady(rate, seconds)
             finally:
                 for connection in waiting:
@@ -83,7 +83,7 @@ def idle(
         size=size,
         connections=connections,
         connect_rate=round(connections / connecting),
-        bytes_per_connection=round(grown / connections, 1),
+        bytes_per_connection=round(growth / connections, 1),
         before=before,
         beside=beside,
         after=after,
@@ -92,12 +92,12 @@ def idle(
 
 def _connect(server: BenchmarkBroker, protocol: str, connections: int) -> list[socket.socket]:
     """Open idle connections and wait until the broker has accepted them all."""
-    speech = dialect(protocol, 8, queue=QUEUE)
+    client_dialect = dialect(protocol, 8, queue=QUEUE)
     waiting: list[socket.socket] = []
     try:
         for _ in range(connections):
             waiting.append(server.target.connect())
-            speech.attend(waiting[-1])
+            client_dialect.attend(waiting[-1])
         _until_connections(server, connections + 2, consumers=connections)
     except BaseException:
         for connection in waiting:
@@ -137,10 +137,10 @@ def idle_table(idles: Sequence[Idle]) -> Table:
         ("Memory each", "Rate", *COST[1:], *LATENCY),
     )
     for result in idles:
-        grown = bytes_text(result.bytes_per_connection)
+        growth = bytes_text(result.bytes_per_connection)
         for title, memory, run in (
             ("0, before", "", result.before),
-            (f"{result.connections:,}", grown, result.beside),
+            (f"{result.connections:,}", growth, result.beside),
             ("0, after", "", result.after),
         ):
             grid.add_row(name(result), title, memory, *cost(run), *latency(run))

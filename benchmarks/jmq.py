@@ -22,15 +22,17 @@ TRANSACTION_AT = 76
 def transactions(server: BenchmarkBroker, *, messages: int, size: int, each: int) -> TransferResult:
     """Measure consecutive transactions of `each` messages; committed messages are received."""
     messages -= messages % each
-    speech = Jmq(size, queue=server.queue)
+    client_dialect = Jmq(size, queue=server.queue)
     with server.target.connect() as producer, server.target.connect() as receiving:
-        consumer = speech.receiver(receiving)
+        consumer = client_dialect.receiver(receiving)
         consumer.greet()
         channel = GuestChannel(producer)
         session = channel.ask(PacketType.CREATE_SESSION).properties["JMQSessionID"]
         reply = channel.ask(PacketType.START_TRANSACTION, {"JMQSessionID": Long(int(session or 0))})
         transaction = int(reply.properties["JMQTransactionID"] or 0)
-        sample = [speech.message(number, bytes(size), transaction=1) for number in range(each)]
+        sample = [
+            client_dialect.message(number, bytes(size), transaction=1) for number in range(each)
+        ]
         block, stride = bytearray(b"".join(sample)), len(sample[0])
         consumer.start()
         poll = select.epoll()
@@ -43,9 +45,9 @@ def transactions(server: BenchmarkBroker, *, messages: int, size: int, each: int
         while received < messages:
             if not under_way and sent < messages:
                 number, name = sent.to_bytes(8), transaction.to_bytes(8)
-                for at in range(0, len(block), stride):
-                    block[at + TIMESTAMP_AT : at + TIMESTAMP_AT + 8] = number
-                    block[at + TRANSACTION_AT : at + TRANSACTION_AT + 8] = name
+                for position in range(0, len(block), stride):
+                    block[position + TIMESTAMP_AT : position + TIMESTAMP_AT + 8] = number
+                    block[position + TRANSACTION_AT : position + TRANSACTION_AT + 8] = name
                 producer.sendall(block + _commit(transaction))
                 sent += each
                 under_way = True

@@ -81,14 +81,14 @@ def measured(java: list[str], address: str, case: Case, pid: int | None) -> dict
     ]
     meter = Meter(pid)
     before = os.times()
-    done = subprocess.run([*java, address, *arguments], stdout=subprocess.PIPE, check=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    process = subprocess.run([*java, address, *arguments], stdout=subprocess.PIPE, check=True)
+    result: dict[str, Any] = json.loads(process.stdout)
     # the warm-up counts as work
     messages = case.messages + WARMUP
     after = os.times()
-    used = after.children_user + after.children_system
-    used -= before.children_user + before.children_system
-    result["client_us"] = round(used / messages * 1e6)
+    cpu_seconds = after.children_user + after.children_system
+    cpu_seconds -= before.children_user + before.children_system
+    result["client_us"] = round(cpu_seconds / messages * 1e6)
     result["broker_us"] = meter.read(messages).broker_us
     return result
 
@@ -123,8 +123,8 @@ def rabbit_pairs(java: list[str], case: Case) -> int:
     consumers."""
     with rabbitmq() as rabbit:
         numbers = (rabbit.port, case.pairs, case.messages, WARMUP, SIZE)
-        done = subprocess.run([*java, *map(str, numbers)], stdout=subprocess.PIPE, check=True)
-    return int(done.stdout)
+        process = subprocess.run([*java, *map(str, numbers)], stdout=subprocess.PIPE, check=True)
+    return int(process.stdout)
 
 
 def main() -> None:
@@ -135,14 +135,14 @@ def main() -> None:
     parser.add_argument("--rabbitmq", action="store_true", help="measure RabbitMQ, too")
     parser.add_argument("--json", type=Path, help="where to write everything measured")
     options = parser.parse_args()
-    chosen = [case for case in CASES if case.name in (options.only or case.name).split(",")]
+    cases = [case for case in CASES if case.name in (options.only or case.name).split(",")]
     results = []
     with tempfile.TemporaryDirectory(prefix="jms-") as temporary:
         directory = Path(temporary)
         java = compiled(directory / "compiled")
         rabbit = rabbit_client(directory / "rabbitmq") if options.rabbitmq else []
-        for case in chosen:
-            values, costs, clients, yardsticks, others = [], [], [], [], []
+        for case in cases:
+            values, costs, clients, yardsticks, rabbit_rates = [], [], [], [], []
             for number in range(options.runs):
                 if options.url:
                     result = measured(java, options.url, case, None)
@@ -152,8 +152,8 @@ def main() -> None:
                         result = measured(java, address, case, broker.pid)
                 yardsticks.append(disk(5000, directory))
                 if options.rabbitmq and case.name == "pairs":
-                    others.append(rabbit_pairs(rabbit, case))
-                    result["rabbitmq"] = others[-1]
+                    rabbit_rates.append(rabbit_pairs(rabbit, case))
+                    result["rabbitmq"] = rabbit_rates[-1]
                 values.append(result[case.measure])
                 costs.append(result["broker_us"])
                 clients.append(result["client_us"])
@@ -164,8 +164,8 @@ def main() -> None:
             line += f", client {statistics.median(clients):.0f} µs"
             line += f", disk {statistics.median(yardsticks):,.0f} synced writes/s"
             line += f": {median / statistics.median(yardsticks):.2f} of it"
-            if others:
-                rate = statistics.median(others)
+            if rabbit_rates:
+                rate = statistics.median(rabbit_rates)
                 line += f", RabbitMQ {rate:,.0f}/s: {median / rate:.2f} of it"
             print(line, flush=True)
     if options.json:

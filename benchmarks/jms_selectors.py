@@ -80,23 +80,23 @@ class Feed:
 def distinct(messages: int, selectors: int, text: Callable[[int], str]) -> TransferResult:
     """Measure messages to a topic, each selected by one of its subscribers."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
-        speech = Jmq(SIZE, queue=server.queue, topic=True)
+        client_dialect = Jmq(SIZE, queue=server.queue, topic=True)
         subscribers: list[socket.socket] = []
         for number in range(selectors):
             subscribers.append(stack.enter_context(server.target.connect()))
-            speech.consume(GuestChannel(subscribers[-1]), text(number))
-        feed = Feed(server, speech, stack)
+            client_dialect.consume(GuestChannel(subscribers[-1]), text(number))
+        feed = Feed(server, client_dialect, stack)
         blocks = [
             encode_properties({"a": f"{number:04}", "b": number + 4}) for number in range(selectors)
         ]
         body = bytes(SIZE)
         source = (
-            speech.message(number, body, properties=blocks[number % selectors])
+            client_dialect.message(number, body, properties=blocks[number % selectors])
             for number in range(messages)
         )
         poll = select.epoll()
         poll.register(feed.connection, select.EPOLLIN)
-        by_descriptor = {each.fileno(): each for each in subscribers}
+        by_descriptor = {subscriber.fileno(): subscriber for subscriber in subscribers}
         for descriptor in by_descriptor:
             poll.register(descriptor, select.EPOLLIN)
         received = stride = 0
@@ -118,25 +118,29 @@ def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
     """Measure the messages that a queue's consumer selects, behind `backlog` others, once the
     broker has evaluated its selector on all of them; and the seconds that this took."""
     with fresh("jmq", "tcp", "sync") as server, ExitStack() as stack:
-        speech = Jmq(SIZE, queue=server.queue)
-        feed = Feed(server, speech, stack)
+        client_dialect = Jmq(SIZE, queue=server.queue)
+        feed = Feed(server, client_dialect, stack)
         body = bytes(SIZE)
-        other, matching = encode_properties({"a": "no"}), encode_properties({"a": "x", "b": 4})
+        unmatched, matching = encode_properties({"a": "no"}), encode_properties({"a": "x", "b": 4})
         _fill(
             feed,
-            (speech.message(n, body, timestamp=1, properties=other) for n in range(backlog)),
+            (
+                client_dialect.message(n, body, timestamp=1, properties=unmatched)
+                for n in range(backlog)
+            ),
         )
         receiving = stack.enter_context(server.target.connect())
-        consumer = speech.receiver(receiving, "a = 'x' AND b > 3")
+        consumer = client_dialect.receiver(receiving, "a = 'x' AND b > 3")
         consumer.greet()
-        _fill(feed, iter([speech.message(0, body, timestamp=2, properties=matching)]))
+        _fill(feed, iter([client_dialect.message(0, body, timestamp=2, properties=matching)]))
         before = time.perf_counter()
         consumer.start()
         while not consumer.read():
             continue
-        tried = time.perf_counter() - before
+        selection_seconds = time.perf_counter() - before
         source = (
-            speech.message(n, body, timestamp=3, properties=matching) for n in range(messages)
+            client_dialect.message(n, body, timestamp=3, properties=matching)
+            for n in range(messages)
         )
         feed.sent = feed.answered = 0
         poll = select.epoll()
@@ -152,7 +156,7 @@ def selective(messages: int, backlog: int) -> tuple[TransferResult, float]:
                 else:
                     feed.hear()
         poll.close()
-        return meter.read(messages), tried
+        return meter.read(messages), selection_seconds
 
 
 def _fill(feed: Feed, messages: Iterator[bytes]) -> None:
@@ -180,33 +184,38 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     messages, selectors = arguments.messages, arguments.selectors
-    found: dict[str, list[TransferResult]] = {"equal": [], "range": [], "empty": [], "backlog": []}
-    tried: list[float] = []
+    results: dict[str, list[TransferResult]] = {
+        "equal": [],
+        "range": [],
+        "empty": [],
+        "backlog": [],
+    }
+    selection_seconds: list[float] = []
     costs: list[float] = []
     for _ in range(arguments.runs):
         costs.append(evaluation())
-        found["equal"].append(distinct(messages, selectors, EQUAL.format))
-        found["range"].append(
+        results["equal"].append(distinct(messages, selectors, EQUAL.format))
+        results["range"].append(
             distinct(messages // 10, selectors, lambda n: RANGE.format(n + 3, n + 4))
         )
-        found["empty"].append(selective(messages, 0)[0])
+        results["empty"].append(selective(messages, 0)[0])
         run, seconds = selective(messages, arguments.backlog)
-        found["backlog"].append(run)
-        tried.append(seconds)
-    rates = {name: statistics.median(run.rate for run in runs) for name, runs in found.items()}
+        results["backlog"].append(run)
+        selection_seconds.append(seconds)
+    rates = {name: statistics.median(run.rate for run in runs) for name, runs in results.items()}
     title = f"{selectors:,} subscribers"
     print(f"one evaluation: {statistics.median(costs):.2f} µs")
-    for name, what in (
+    for name, description in (
         ("equal", f"{title}, each with its own {EQUAL.format(7)}"),
         ("range", f"{title}, each with its own {RANGE.format(7, 8)}"),
         ("empty", "a selective consumer, nothing else waits"),
         ("backlog", f"a selective consumer, {arguments.backlog:,} others wait"),
     ):
-        costs_of = statistics.median(run.broker_us for run in found[name])
-        print(f"{what}: {rates[name]:,.0f}/s, {costs_of:.1f} µs of the broker's time each")
+        costs_of = statistics.median(run.broker_us for run in results[name])
+        print(f"{description}: {rates[name]:,.0f}/s, {costs_of:.1f} µs of the broker's time each")
     print(
         f"slower with the backlog by {rates['empty'] / rates['backlog']:.2f}; what is wanted and "
-        f"waits behind it comes after {statistics.median(tried) * 1000:.0f} ms"
+        f"waits behind it comes after {statistics.median(selection_seconds) * 1000:.0f} ms"
     )
     if arguments.json:
         document = {
@@ -216,8 +225,8 @@ def main() -> None:
             "selectors": selectors,
             "backlog": arguments.backlog,
             "evaluation_us": costs,
-            "tried_seconds": tried,
-            "runs": msgspec.to_builtins(found),
+            "tried_seconds": selection_seconds,
+            "runs": msgspec.to_builtins(results),
         }
         arguments.json.parent.mkdir(parents=True, exist_ok=True)
         arguments.json.write_text(json.dumps(document, indent=1) + "\n")

@@ -20,17 +20,17 @@ LARGEST: Final = 1024**2
 
 def numbers(option: str, text: str, most: int) -> list[int]:
     """Parse whole numbers from 1 to `most`."""
-    found = []
+    values = []
     for item in _items(option, text):
         if not (item.isascii() and item.isdigit()) or not 1 <= int(item[:20]) <= most:
             raise _refused(option, f"{item!r} is not a number from 1 to {most:,}")
-        found.append(int(item))
-    return found
+        values.append(int(item))
+    return values
 
 
 def sizes(option: str, text: str) -> list[int]:
     """Parse body sizes: at least the 8 bytes of the time, at most 1 MiB."""
-    found = []
+    values = []
     for item in _items(option, text):
         try:
             size = parse_quantity(item, Unit.BYTES)
@@ -38,27 +38,27 @@ def sizes(option: str, text: str) -> list[int]:
             raise _refused(option, str(error)) from None
         if not isinstance(size, int) or not STAMP_BYTES <= size <= LARGEST:
             raise _refused(option, f"{item} is not from {STAMP_BYTES} to {LARGEST:,} bytes")
-        found.append(size)
-    return found
+        values.append(size)
+    return values
 
 
 def choices(option: str, text: str, known: Sequence[str]) -> list[str]:
     """Parse words out of `known`."""
-    found = _items(option, text)
-    for item in found:
+    items = _items(option, text)
+    for item in items:
         if item not in known:
             raise _refused(option, f"{item!r} is not one of {', '.join(known)}")
-    return found
+    return items
 
 
 def transports(option: str, text: str) -> list[tuple[str, str]]:
     """Parse protocols with their transports: `phpmq` is TCP, `phpmq+unix` a Unix socket."""
-    known = {
+    transports_by_name = {
         protocol if transport == "tcp" else f"{protocol}+{transport}": (protocol, transport)
         for protocol in PROTOCOLS
         for transport in TRANSPORTS
     }
-    return [known[item] for item in choices(option, text, list(known))]
+    return [transports_by_name[item] for item in choices(option, text, list(transports_by_name))]
 
 
 def only(option: str, found: list[int]) -> int:

@@ -56,9 +56,9 @@ class Probe:
 
     def _run(self) -> None:
         while not self._end:
-            began = time.perf_counter()
+            start = time.perf_counter()
             self._api.ask("GET", "/api/v1/health/live")
-            self.times.append(time.perf_counter() - began)
+            self.times.append(time.perf_counter() - start)
             time.sleep(0.0005)
 
     def take(self) -> float:
@@ -82,8 +82,8 @@ def fill(api: Api, count: int, size: int) -> None:
             row("pages", body, properties={"n": number, "rare": number % 10_000 == 7})
             for number in range(start, min(start + PART, count))
         ]
-        where = f"/api/v1/batches?writer=fill&batch={batch}&partition=0&part=0&final=true"
-        api.ask("POST", where, b"".join(encode(rows)))
+        path = f"/api/v1/batches?writer=fill&batch={batch}&partition=0&part=0&final=true"
+        api.ask("POST", path, b"".join(encode(rows)))
 
 
 def measure(api: Api, probe: Probe, what: str, paths: list[str]) -> None:
@@ -91,9 +91,9 @@ def measure(api: Api, probe: Probe, what: str, paths: list[str]) -> None:
     times = []
     items = 0
     for path in paths:
-        began = time.perf_counter()
+        start = time.perf_counter()
         items = len(api.ask("GET", path)["items"])
-        times.append(1000 * (time.perf_counter() - began))
+        times.append(1000 * (time.perf_counter() - start))
     median, slowest = statistics.median(times), max(times)
     stall = probe.take()
     print(
@@ -106,16 +106,16 @@ def measure(api: Api, probe: Probe, what: str, paths: list[str]) -> None:
 def pages(api: Api, probe: Probe, count: int, rounds: int, title: str) -> None:
     print(title, flush=True)
     page = f"{QUEUE}/messages?limit=50&offset="
-    for what, offset in (("first", 0), ("middle", count // 2), ("last", count - 50)):
-        measure(api, probe, what, [f"{page}{offset + number}" for number in range(rounds)])
-    here = api.ask("GET", f"{page}{count // 2}")["next"]
-    measure(api, probe, "by cursor", [f"{QUEUE}/messages?limit=50&after={here}"] * rounds)
-    long = f"{QUEUE}/messages?limit=500&body=true&offset={count // 3}"
-    measure(api, probe, "500 messages, with bodies", [long] * rounds)
-    often = f"{QUEUE}/messages?limit=50&selector=n%20%3E%20500"
-    measure(api, probe, "selector, soon found", [often] * rounds)
-    rare = f"{QUEUE}/messages?limit=50&selector=rare"
-    measure(api, probe, "selector, to its limit", [rare] * 5)
+    for label, offset in (("first", 0), ("middle", count // 2), ("last", count - 50)):
+        measure(api, probe, label, [f"{page}{offset + number}" for number in range(rounds)])
+    cursor = api.ask("GET", f"{page}{count // 2}")["next"]
+    measure(api, probe, "by cursor", [f"{QUEUE}/messages?limit=50&after={cursor}"] * rounds)
+    long_page = f"{QUEUE}/messages?limit=500&body=true&offset={count // 3}"
+    measure(api, probe, "500 messages, with bodies", [long_page] * rounds)
+    frequent_page = f"{QUEUE}/messages?limit=50&selector=n%20%3E%20500"
+    measure(api, probe, "selector, soon found", [frequent_page] * rounds)
+    rare_page = f"{QUEUE}/messages?limit=50&selector=rare"
+    measure(api, probe, "selector, to its limit", [rare_page] * 5)
 
 
 def main() -> None:
@@ -123,17 +123,17 @@ def main() -> None:
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--rounds", type=int, default=30)
-    chosen = parser.parse_args()
-    count, rounds = chosen.messages, chosen.rounds
+    arguments = parser.parse_args()
+    count, rounds = arguments.messages, arguments.rounds
     listen = ("http://127.0.0.1:0", "phpmq://127.0.0.1:0")
     with tempfile.TemporaryDirectory() as directory:
         broker = LocalBroker(Path(directory), listen)
         with broker, Probe(broker.port("http")) as probe:
             api = Api(broker.port("http"))
-            began = time.perf_counter()
-            fill(api, count, chosen.size)
-            print(f"filled in {time.perf_counter() - began:.0f} s", flush=True)
-            pages(api, probe, count, rounds, f"{count:,} messages of {chosen.size} B")
+            start = time.perf_counter()
+            fill(api, count, arguments.size)
+            print(f"filled in {time.perf_counter() - start:.0f} s", flush=True)
+            pages(api, probe, count, rounds, f"{count:,} messages of {arguments.size} B")
             give_back(api, broker.port("phpmq"))
             pages(api, probe, count, rounds, f"{RETURNED:,} of them were given back")
         with broker, Probe(broker.port("http")) as probe:
@@ -159,27 +159,27 @@ def give_back(api: Api, port: int) -> None:
 def change(api: Api, probe: Probe) -> None:
     """Move the messages of one selector, then all others; then purge."""
     probe.take()
-    began = time.perf_counter()
+    start = time.perf_counter()
     for body in (
         {"action": "move", "selector": "rare", "target": {"kind": "queue", "name": "rare"}},
         {"action": "move", "all": True, "limit": 100_000, "target": {"kind": "queue", "name": "t"}},
     ):
-        done = 0
+        processed = 0
         after: str | None = ""
         while after is not None:
-            asked = json.dumps({**body, "after": after}).encode()
-            answer = api.ask("POST", f"{QUEUE}/messages/actions", asked)
-            done += answer["processed"]
-            after = answer["next"] if done < body.get("limit", 1 << 60) else None
+            request = json.dumps({**body, "after": after}).encode()
+            answer = api.ask("POST", f"{QUEUE}/messages/actions", request)
+            processed += answer["processed"]
+            after = answer["next"] if processed < body.get("limit", 1 << 60) else None
         print(
-            f"moved {done:,} in {time.perf_counter() - began:.1f} s"
+            f"moved {processed:,} in {time.perf_counter() - start:.1f} s"
             f"  loop held up {probe.take():.1f} ms",
             flush=True,
         )
-        began = time.perf_counter()
+        start = time.perf_counter()
     purged = api.ask("POST", f"{QUEUE}/purge")["purged"]
     print(
-        f"purged {purged:,} in {time.perf_counter() - began:.1f} s"
+        f"purged {purged:,} in {time.perf_counter() - start:.1f} s"
         f"  loop held up {probe.take():.1f} ms",
         flush=True,
     )

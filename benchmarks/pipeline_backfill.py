@@ -64,18 +64,18 @@ def children_seconds() -> float:
             os.waitpid(-1, 0)
         except ChildProcessError:
             break
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
 
 
 def backfill(data: Path, lake: Path, events: int, options: list[str]) -> Cost:
     """Read a journal into a new lake."""
     command = [sys.executable, "-m", "sluicemq.cli", "pipeline", "backfill"]
     command += ["--journal", str(data), "--lake", str(lake), *options]
-    used, before = children_seconds(), time.perf_counter()
+    cpu_before, start = children_seconds(), time.perf_counter()
     subprocess.run(command, check=True)
-    taken = time.perf_counter() - before
-    return Cost(events, children_seconds() - used, taken)
+    seconds = time.perf_counter() - start
+    return Cost(events, children_seconds() - cpu_before, seconds)
 
 
 def main() -> None:
@@ -84,23 +84,23 @@ def main() -> None:
     parser.add_argument("--events", type=int, nargs="+", default=[1_000_000, 5_000_000])
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("--options", nargs="*", default=[], help="of `pipeline backfill`")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     # processes whose parent has ended become children of this one, so that their time is counted
     ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     costs: list[Cost] = []
-    for events in given.events:
+    for events in arguments.events:
         with tempfile.TemporaryDirectory(prefix="sluicemq-backfill-") as directory:
             data = Path(directory) / "data"
-            write_journal(data, events, given.size)
-            costs.append(backfill(data, Path(directory) / "lake", events, given.options))
+            write_journal(data, events, arguments.size)
+            costs.append(backfill(data, Path(directory) / "lake", events, arguments.options))
         cost = costs[-1]
         print(
             f"{cost.events:>10,} events  {cost.cpu_seconds:7.1f} s of processor time"
             f"  {cost.seconds:7.1f} s  {cost.events / cost.cpu_seconds:>8,.0f} events/CPU-s"
         )
-    for less, more in itertools.pairwise(costs):
-        marginal = (more.events - less.events) / (more.cpu_seconds - less.cpu_seconds)
-        print(f"marginal, {less.events:,} to {more.events:,}: {marginal:,.0f} events/CPU-s")
+    for smaller, larger in itertools.pairwise(costs):
+        marginal = (larger.events - smaller.events) / (larger.cpu_seconds - smaller.cpu_seconds)
+        print(f"marginal, {smaller.events:,} to {larger.events:,}: {marginal:,.0f} events/CPU-s")
 
 
 if __name__ == "__main__":

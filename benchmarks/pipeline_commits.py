@@ -81,7 +81,7 @@ def main() -> None:
         writer = LakeWriter(spark, lake, JOURNAL)
         seconds: list[float] = []
         groups: list[tuple[float, float]] = []
-        used = 0.0
+        cpu_before = 0.0
         print(f"{'batches':>12} {'median ms':>10} {'CPU ms':>8} {'files':>6}", flush=True)
         for batch in range(WARM_UPS + options.batches):
             frame = events(spark, batch, options.rows, options.destinations)
@@ -90,13 +90,16 @@ def main() -> None:
             seconds.append(time.perf_counter() - before)
             done = batch + 1 - WARM_UPS
             if done == 0:
-                used = cpu_seconds()
+                cpu_before = cpu_seconds()
             elif done > 0 and done % GROUP == 0:
-                wall, cpu = statistics.median(seconds[-GROUP:]), (cpu_seconds() - used) / GROUP
+                wall, cpu = (
+                    statistics.median(seconds[-GROUP:]),
+                    (cpu_seconds() - cpu_before) / GROUP,
+                )
                 groups.append((wall, cpu))
                 files = sum(lake.layer(name).state(spark).files for name in NAMES)
                 print(f"{done:>12} {wall * 1000:>10.0f} {cpu * 1000:>8.0f} {files:>6}", flush=True)
-                used = cpu_seconds()
+                cpu_before = cpu_seconds()
         if len(groups) > 1:
             wall, cpu = (last / first for first, last in zip(groups[0], groups[-1], strict=True))
             print(f"last / first: {wall:.2f} by time, {cpu:.2f} by processor time")

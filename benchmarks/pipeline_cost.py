@@ -58,10 +58,10 @@ def cpu_seconds() -> float:
         ticks[int(entry)] = sum(map(int, fields[11:15]))
     total = 0
     for pid in ticks:
-        above = parents[pid]
-        while above in parents and above != os.getpid():
-            above = parents[above]
-        total += ticks[pid] if above == os.getpid() else 0
+        ancestor = parents[pid]
+        while ancestor in parents and ancestor != os.getpid():
+            ancestor = parents[ancestor]
+        total += ticks[pid] if ancestor == os.getpid() else 0
     return total / TICKS
 
 
@@ -96,8 +96,8 @@ class ArrowFilesReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of a file."""
         file = pa.ipc.open_file(pa.memory_map(partition.value))
-        for place in range(file.num_record_batches):
-            yield file.get_batch(place)
+        for index in range(file.num_record_batches):
+            yield file.get_batch(index)
 
 
 def write_arrow(journal: Path, directory: Path, columns: tuple[str, ...]) -> None:
@@ -106,8 +106,8 @@ def write_arrow(journal: Path, directory: Path, columns: tuple[str, ...]) -> Non
     schema = pa.schema([field for field in PLAIN if field.name in columns])
     reader = BatchReader(options, schema)
     directory.mkdir()
-    for place, task in enumerate(reader.partitions()):
-        with pa.ipc.new_file(directory / f"{place:04}.arrow", schema) as file:
+    for index, task in enumerate(reader.partitions()):
+        with pa.ipc.new_file(directory / f"{index:04}.arrow", schema) as file:
             for batch in reader.read(task):
                 file.write(batch)
 
@@ -143,13 +143,13 @@ class Reads:
 
     def works(self) -> dict[tuple[str, str], Callable[[], object]]:
         """Return each read by its name and its form."""
-        five = ",".join(NARROW)
+        names = ",".join(NARROW)
         return {
             ("all columns", "parquet"): lambda: drain(self._parquet()),
             ("all columns", "sluicemq"): lambda: drain(self._ours()),
             ("all columns", "arrow"): lambda: drain(self._arrow("all")),
             ("5 columns", "parquet"): lambda: drain(self._parquet().select(*NARROW)),
-            ("5 columns", "sluicemq"): lambda: drain(self._ours(columns=five)),
+            ("5 columns", "sluicemq"): lambda: drain(self._ours(columns=names)),
             ("5 columns", "arrow"): lambda: drain(self._arrow("narrow")),
             ("count", "parquet"): lambda: self._parquet().count(),
             ("count", "sluicemq"): lambda: self._ours().count(),
@@ -161,14 +161,14 @@ def in_turn(
     works: dict[tuple[str, str], Callable[[], object]], runs: int
 ) -> dict[tuple[str, str], float]:
     """Return the median processor time of each in seconds; the runs alternate."""
-    taken: dict[tuple[str, str], list[float]] = {name: [] for name in works}
+    times: dict[tuple[str, str], list[float]] = {name: [] for name in works}
     for run in range(WARM_UPS + runs):
         for name, work in works.items():
             before = cpu_seconds()
             work()
             if run >= WARM_UPS:
-                taken[name].append(cpu_seconds() - before)
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+                times[name].append(cpu_seconds() - before)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def main() -> None:
@@ -179,29 +179,30 @@ def main() -> None:
     parser.add_argument("--only", default="", help="reads whose name contains this")
     parser.add_argument("--directory", type=Path, help="data; written if it is not there")
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
-    directory = given.directory or Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
+    arguments = parser.parse_args()
+    directory = arguments.directory or Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
     directory.mkdir(parents=True, exist_ok=True)
     try:
         spark = session("benchmark")
         spark.sparkContext.setLogLevel("ERROR")
-        works = Reads(spark, directory, given.rows).works()
+        works = Reads(spark, directory, arguments.rows).works()
         seconds = in_turn(
-            {name: work for name, work in works.items() if given.only in name[0]}, given.runs
+            {name: work for name, work in works.items() if arguments.only in name[0]},
+            arguments.runs,
         )
         spark.stop()
     finally:
-        if given.directory is None:
+        if arguments.directory is None:
             shutil.rmtree(directory)
     results = []
     print(f"{'read':14} {'form':20} {'CPU s':>7} {'of Parquet':>11} {'bar':>5}")
-    for (name, form), taken in seconds.items():
-        ratio = taken / max(seconds[name, "parquet"], 1 / TICKS)
+    for (name, form), cpu_time in seconds.items():
+        ratio = cpu_time / max(seconds[name, "parquet"], 1 / TICKS)
         bar = f"{BARS[name]:.1f}" if form == "sluicemq" else ""
-        print(f"{name:14} {form:20} {taken:7.2f} {ratio:11.2f} {bar:>5}")
-        results.append({"read": name, "form": form, "cpu_seconds": taken, "ratio": ratio})
-    if given.json:
-        given.json.write_text(json.dumps({"rows": given.rows, "results": results}))
+        print(f"{name:14} {form:20} {cpu_time:7.2f} {ratio:11.2f} {bar:>5}")
+        results.append({"read": name, "form": form, "cpu_seconds": cpu_time, "ratio": ratio})
+    if arguments.json:
+        arguments.json.write_text(json.dumps({"rows": arguments.rows, "results": results}))
 
 
 if __name__ == "__main__":

@@ -85,9 +85,9 @@ def write(path: Path, port: int, make: Make, size: int) -> int:
 def packet(number: int, port: int, sequence: int, data: bytes, flags: int, clock: int) -> bytes:
     tcp = _tcp.pack(30_000 + number, port, sequence & 0xFFFF_FFFF, 0, 80, flags, 65_535, 0, 0)
     ip = _ip.pack(0x45, 0, 40 + len(data), 0, 0, 64, 6, 0, b"\x0a\0\0\x01", b"\x0a\0\0\x02")
-    whole = bytes(12) + b"\x08\x00" + ip + tcp + data
+    content = bytes(12) + b"\x08\x00" + ip + tcp + data
     seconds, fraction = divmod(clock, 1_000_000)
-    return _record.pack(1_700_000_000 + seconds, fraction, len(whole), len(whole)) + whole
+    return _record.pack(1_700_000_000 + seconds, fraction, len(content), len(content)) + content
 
 
 def here(path: Path) -> tuple[float, int]:

@@ -63,39 +63,41 @@ def measure(rate: int, seconds: float, warm_up: float, size: int, options: list[
                         load.flood(messages=1000)  # initial data
                         while not batches and pipeline.poll() is None:
                             time.sleep(0.1)
-                        since = datetime.now(UTC) + timedelta(seconds=warm_up)
+                        start = datetime.now(UTC) + timedelta(seconds=warm_up)
                         run = load.steady(rate, warm_up + seconds)
                 finally:
                     pipeline.terminate()
                     reader.join()
-            until = since + timedelta(seconds=seconds)
-            show(batches, since, until)
+            end = start + timedelta(seconds=seconds)
+            show(batches, start, end)
             print(f"messages/s: {run.rate:,}")
 
 
 def show(batches: list[dict[str, Any]], since: datetime, until: datetime) -> None:
     """Print the batches of the measured period."""
-    worst: list[float] = []
+    latencies: list[float] = []
     waits: list[float] = []
     print(f"{'events':>9}{'latency s':>11}{'lag':>10}  seconds")
     for record in batches:
         batch = record["batch"]
         if batch["gold_committed"] is None:
             continue
-        visible = datetime.fromisoformat(batch["gold_committed"])
-        if since <= visible <= until:
+        commit_time = datetime.fromisoformat(batch["gold_committed"])
+        if since <= commit_time <= until:
             oldest, newest = (datetime.fromisoformat(batch[key]) for key in ("oldest", "newest"))
-            waited = (visible - oldest).total_seconds()
-            worst.append(waited)
+            latency = (commit_time - oldest).total_seconds()
+            latencies.append(latency)
             step = (newest - oldest).total_seconds() / batch["rows"] * _SAMPLED
-            waits += [waited - step * (n + 0.5) for n in range(round(batch["rows"] / _SAMPLED))]
-            spent = " ".join(f"{name} {taken:.2f}" for name, taken in record["seconds"].items())
-            print(f"{batch['rows']:>9,}{waited:>11.2f}{record['lag'] or 0:>10,}  {spent}")
-    if worst:
+            waits += [latency - step * (n + 0.5) for n in range(round(batch["rows"] / _SAMPLED))]
+            durations = " ".join(
+                f"{name} {duration:.2f}" for name, duration in record["seconds"].items()
+            )
+            print(f"{batch['rows']:>9,}{latency:>11.2f}{record['lag'] or 0:>10,}  {durations}")
+    if latencies:
         print(f"all events, seconds: median {statistics.median(waits):.2f}")
         print(
-            f"oldest event of a batch, seconds: median {statistics.median(worst):.2f}, "
-            f"worst {max(worst):.2f}, {len(worst)} batches"
+            f"oldest event of a batch, seconds: median {statistics.median(latencies):.2f}, "
+            f"worst {max(latencies):.2f}, {len(latencies)} batches"
         )
 
 
@@ -107,8 +109,8 @@ def main() -> None:
     parser.add_argument("--warm-up", type=float, default=30.0, help="seconds before that")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
     parser.add_argument("options", nargs="*", help="of `pipeline run`, after --")
-    given = parser.parse_args()
-    measure(given.rate, given.seconds, given.warm_up, given.size, given.options)
+    arguments = parser.parse_args()
+    measure(arguments.rate, arguments.seconds, arguments.warm_up, arguments.size, arguments.options)
 
 
 if __name__ == "__main__":

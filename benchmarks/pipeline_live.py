@@ -41,7 +41,7 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
     """Results by the load beside the broker."""
     spark = session("live")
     spark.sparkContext.setLogLevel("ERROR")
-    found: dict[str, list[TransferResult]] = {"alone": [], "read": []}
+    results: dict[str, list[TransferResult]] = {"alone": [], "read": []}
     rows = 0
     with tempfile.TemporaryDirectory(prefix="sluicemq-live-") as name:
         data = Path(name) / "data"
@@ -52,24 +52,24 @@ def measure(seconds: float, runs: int, size: int) -> dict[str, object]:
                 load.flood(seconds=MAXIMUM_SECONDS)
                 rate = load.flood(seconds=MAXIMUM_SECONDS).rate // 2
                 for run in range(runs):
-                    found["alone"].append(load.steady(rate, seconds))
+                    results["alone"].append(load.steady(rate, seconds))
                     query = stream(spark, data, Path(name) / f"checkpoint-{run}")
                     while query.lastProgress is None:
                         load.steady(rate, 1.0)  # wait until Spark has started
-                    found["read"].append(load.steady(rate, seconds))
+                    results["read"].append(load.steady(rate, seconds))
                     query.processAllAvailable()
-                    rows += sum(each["numInputRows"] for each in query.recentProgress)
+                    rows += sum(progress["numInputRows"] for progress in query.recentProgress)
                     query.stop()
     spark.stop()
     figures: dict[str, object] = {"asked": rate, "read_rows": rows}
-    for name, made in found.items():
+    for name, transfers in results.items():
         figures[name] = {
-            "rate": statistics.median(run.rate for run in made),
-            "broker_us": statistics.median(run.broker_us for run in made),
-            "p50_ms": statistics.median(run.latency.p50 for run in made if run.latency),
-            "p99_ms": statistics.median(run.latency.p99 for run in made if run.latency),
+            "rate": statistics.median(run.rate for run in transfers),
+            "broker_us": statistics.median(run.broker_us for run in transfers),
+            "p50_ms": statistics.median(run.latency.p50 for run in transfers if run.latency),
+            "p99_ms": statistics.median(run.latency.p99 for run in transfers if run.latency),
         }
-    pairs = zip(found["alone"], found["read"], strict=True)
+    pairs = zip(results["alone"], results["read"], strict=True)
     figures["ratio"] = round(statistics.median(b.rate / a.rate for a, b in pairs), 3)
     figures["bar"] = 0.95
     return figures
@@ -81,8 +81,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=20.0, help="of one run")
     parser.add_argument("--runs", type=int, default=3, help="of each kind")
     parser.add_argument("--size", type=int, default=1024, help="bytes of a body")
-    given = parser.parse_args()
-    print(json.dumps(measure(given.seconds, given.runs, given.size), indent=2))
+    arguments = parser.parse_args()
+    print(json.dumps(measure(arguments.seconds, arguments.runs, arguments.size), indent=2))
 
 
 if __name__ == "__main__":

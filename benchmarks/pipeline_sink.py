@@ -42,8 +42,12 @@ def load(broker: LocalBroker, queue: bytes, size: int, *, consumers: int) -> Loa
 
 
 def waiting(broker: LocalBroker, queue: str) -> int:
-    found = (each for each in broker.status()["destinations"] if each["name"] == queue)
-    return int(next(found, {"ready": 0})["ready"])
+    matches = (
+        destination
+        for destination in broker.status()["destinations"]
+        if destination["name"] == queue
+    )
+    return int(next(matches, {"ready": 0})["ready"])
 
 
 def direct(broker: LocalBroker, queue: str, rows: int, size: int) -> None:
@@ -70,8 +74,8 @@ def measured(broker: LocalBroker, rows: int, work: Any) -> dict[str, float]:
     start = time.perf_counter()
     work()
     seconds = time.perf_counter() - start
-    spent = cpu_seconds(broker.pid) - cpu
-    return {"rate": round(rows / seconds), "broker_us": round(spent / rows * 1e6, 2)}
+    cpu_time = cpu_seconds(broker.pid) - cpu
+    return {"rate": round(rows / seconds), "broker_us": round(cpu_time / rows * 1e6, 2)}
 
 
 def main() -> None:
@@ -80,23 +84,25 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=1024)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--directory", type=Path, default=None)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     spark = session("sink")
     results: dict[str, list[dict[str, float]]] = {"direct": [], "sink": []}
-    with tempfile.TemporaryDirectory(prefix="sluicemq-sink-", dir=given.directory) as name:
+    with tempfile.TemporaryDirectory(prefix="sluicemq-sink-", dir=arguments.directory) as name:
         work = Path(name)
         (work / "rows").mkdir()
-        make_rows(work / "rows", given.rows, given.size)
-        for run in range(given.runs + 1):  # the first run warms Spark up and is not counted
+        make_rows(work / "rows", arguments.rows, arguments.size)
+        for run in range(arguments.runs + 1):  # the first run warms Spark up and is not counted
             with LocalBroker(work / f"data-{run}", LISTEN, ["--log-level", "warning"]) as broker:
                 frame = spark.read.parquet(str(work / "rows")).selectExpr(
                     "body", "'sink' as destination"
                 )
                 writer = frame.write.format("sluicemq").mode("append")
                 writer.option("url", f"http://127.0.0.1:{broker.port('http')}")
-                sink = measured(broker, given.rows, writer.save)
+                sink = measured(broker, arguments.rows, writer.save)
                 plain = measured(
-                    broker, given.rows, lambda b=broker: direct(b, "direct", given.rows, given.size)
+                    broker,
+                    arguments.rows,
+                    lambda b=broker: direct(b, "direct", arguments.rows, arguments.size),
                 )
             if run:
                 results["direct"].append(plain)
@@ -111,8 +117,8 @@ def main() -> None:
         json.dumps(
             {
                 "scenario": "pipeline sink",
-                "rows": given.rows,
-                "size": given.size,
+                "rows": arguments.rows,
+                "size": arguments.size,
                 "runs": results,
                 "medians": medians,
                 "ratio": round(ratio, 3),

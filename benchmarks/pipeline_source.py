@@ -44,17 +44,17 @@ SINGLE_ROWS: Final = 40
 
 def bodies() -> list[bytes]:
     """JSON bodies of 1,024 bytes each."""
-    chance = random.Random(6)
+    generator = random.Random(6)
     alphabet = "abcdefghijklmnopqrstuvwxyz"
-    words = ["".join(chance.choices(alphabet, k=chance.randint(3, 9))) for _ in range(2000)]
-    made = []
+    words = ["".join(generator.choices(alphabet, k=generator.randint(3, 9))) for _ in range(2000)]
+    texts = []
     for number in range(BODIES):
-        order: dict[str, Any] = {"order": number, "customer": chance.choice(words), "lines": []}
+        order: dict[str, Any] = {"order": number, "customer": generator.choice(words), "lines": []}
         while len(text := json.dumps(order).encode()) < 950:
-            line = {"article": chance.choice(words), "amount": chance.randint(1, 99)}
+            line = {"article": generator.choice(words), "amount": generator.randint(1, 99)}
             order["lines"].append(line)
-        made.append(text + b" " * (1024 - len(text)))
-    return made
+        texts.append(text + b" " * (1024 - len(text)))
+    return texts
 
 
 def write_journal(directory: Path, rows: int) -> None:
@@ -94,13 +94,13 @@ def drain(frame: DataFrame) -> None:
 
 def in_turn(works: dict[str, Callable[[], object]], runs: int) -> dict[str, float]:
     """Return the median seconds of each; the runs alternate so that disturbances affect all."""
-    taken: dict[str, list[float]] = {name: [] for name in works}
+    times: dict[str, list[float]] = {name: [] for name in works}
     for work in works.values():
         work()
     for _ in range(runs):
         for name, work in works.items():
-            taken[name].append(timed(work))
-    return {name: statistics.median(seconds) for name, seconds in taken.items()}
+            times[name].append(timed(work))
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 class Reads:
@@ -151,13 +151,13 @@ class Reads:
 
 def batch_times(query: StreamingQuery, enough: int) -> list[float]:
     """Return the ms of the micro-batches of one row, without the first ten."""
-    found: dict[int, float] = {}
-    while len(found) < enough and query.isActive:
+    times: dict[int, float] = {}
+    while len(times) < enough and query.isActive:
         for progress in query.recentProgress:
             if progress.numInputRows == 1:
-                found[progress.batchId] = progress.durationMs["triggerExecution"]
+                times[progress.batchId] = progress.durationMs["triggerExecution"]
         time.sleep(0.2)
-    return [found[number] for number in sorted(found)][10:]
+    return [times[number] for number in sorted(times)][10:]
 
 
 def one_row(spark: SparkSession, directory: Path) -> dict[str, float]:
@@ -167,27 +167,27 @@ def one_row(spark: SparkSession, directory: Path) -> dict[str, float]:
     journal.recovery.done()
     number = journal.destination(QUEUES[0])
     journal.sync()
-    ours = spark.readStream.format("sluicemq").load(str(directory / "live"))
+    sluicemq_stream = spark.readStream.format("sluicemq").load(str(directory / "live"))
     medians = {}
-    for name, frame in (("one row, rate-micro-batch", rate), ("one row", ours)):
+    for name, frame in (("one row, rate-micro-batch", rate), ("one row", sluicemq_stream)):
         query = (
             frame.writeStream.format("noop")
             .option("checkpointLocation", str(directory / f"checkpoint {name}"))
             .start()
         )
-        stopped = threading.Event()
+        stop_event = threading.Event()
 
-        def feed(until: threading.Event = stopped) -> None:
+        def feed(until: threading.Event = stop_event) -> None:
             while not until.wait(0.3):
                 journal.append_message(Message(QUEUES[0], b"x" * 1024), number)
                 journal.sync()
 
         feeder = threading.Thread(target=feed)
-        if frame is ours:
+        if frame is sluicemq_stream:
             feeder.start()
         medians[name] = statistics.median(batch_times(query, SINGLE_ROWS))
-        stopped.set()
-        if frame is ours:
+        stop_event.set()
+        if frame is sluicemq_stream:
             feeder.join()
         query.stop()
     journal.close()
@@ -220,8 +220,8 @@ def task_memory(directory: Path) -> float:
     """Return the peak anonymous memory in MB of a process that reads a whole journal, task after
     task. Mapped files belong to the page cache and are not counted."""
     command = [sys.executable, "-c", PROBE, str(directory)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    return int(done.stdout) / 1024
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    return int(process.stdout) / 1024
 
 
 def main() -> None:
@@ -230,18 +230,18 @@ def main() -> None:
     parser.add_argument("--rows", type=int, default=1 << 20)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--json", type=Path)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="sluicemq-bench-"))
     try:
         spark = session("benchmark")
         spark.sparkContext.setLogLevel("ERROR")
-        reads = Reads(spark, directory, given.rows)
-        seconds = in_turn(reads.works(), given.runs)
-        single = one_row(spark, directory)
+        reads = Reads(spark, directory, arguments.rows)
+        seconds = in_turn(reads.works(), arguments.runs)
+        row_times = one_row(spark, directory)
         spark.stop()
-        small = task_memory(reads.journal)
-        write_journal(directory / "large", 4 * given.rows)
-        large = task_memory(directory / "large")
+        task_mb = task_memory(reads.journal)
+        write_journal(directory / "large", 4 * arguments.rows)
+        large_task_mb = task_memory(directory / "large")
     finally:
         shutil.rmtree(directory)
     ratios = {
@@ -250,20 +250,25 @@ def main() -> None:
         "stream, of our batch (>= 0.5)": seconds["all columns"] / seconds["stream"],
         "1 of 100 queues, faster by (>= 5)": seconds["all columns"] / seconds["1 of 100 queues"],
         "last hour of 24, faster by (>= 5)": seconds["all columns"] / seconds["last hour of 24"],
-        "one row, of rate-micro-batch (<= 2)": single["one row"]
-        / single["one row, rate-micro-batch"],
-        "memory, four times the journal (~1)": large / small,
+        "one row, of rate-micro-batch (<= 2)": row_times["one row"]
+        / row_times["one row, rate-micro-batch"],
+        "memory, four times the journal (~1)": large_task_mb / task_mb,
     }
     for name, value in seconds.items():
-        print(f"{name:40} {value:8.2f} s {given.rows / value / 1000:10,.0f} krows/s")
-    for name, value in single.items():
+        print(f"{name:40} {value:8.2f} s {arguments.rows / value / 1000:10,.0f} krows/s")
+    for name, value in row_times.items():
         print(f"{name:40} {value:8.0f} ms")
-    print(f"{'memory of a task':40} {small:8.0f} MB, {large:.0f} MB of four times the journal")
+    print(
+        f"{'memory of a task':40} {task_mb:8.0f} MB, "
+        f"{large_task_mb:.0f} MB of four times the journal"
+    )
     print()
     for name, value in ratios.items():
         print(f"{name:40} {value:8.2f}")
-    if given.json:
-        given.json.write_text(json.dumps({"seconds": seconds, "ms": single, "ratios": ratios}))
+    if arguments.json:
+        arguments.json.write_text(
+            json.dumps({"seconds": seconds, "ms": row_times, "ratios": ratios})
+        )
 
 
 if __name__ == "__main__":

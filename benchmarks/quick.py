@@ -47,16 +47,16 @@ def bench(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure throughput, latency, memory and processor time of each protocol, in half a minute."""
-    given = None if url is None else running(Url.parse(url))
+    running_broker = None if url is None else running(Url.parse(url))
     protocol = "" if url is None else Url.parse(url).protocol
     with report(context, as_json) as (results, note):
-        for spec in _chosen(QUICK, given, protocol):
+        for spec in _chosen(QUICK, running_broker, protocol):
             note(str(spec))
-            with broker(given, spec) as server:
+            with broker(running_broker, spec) as server:
                 results.append(measure(server, spec, seconds=seconds, rate=0, repetition=1))
-        for spec in _chosen(QUERIES, given, protocol):
+        for spec in _chosen(QUERIES, running_broker, protocol):
             note(f"queries: {spec}")
-            with broker(given, spec) as server:
+            with broker(running_broker, spec) as server:
                 results.append(ask(server, spec, seconds=seconds, repetition=1))
 
 

@@ -100,9 +100,9 @@ def matrix(
 ) -> None:
     """Measure every combination of the comma-separated lists: a flood, then a steady rate with its
     latency. All defaults together take about ten minutes."""
-    given, endpoints = _where(url, protocol, MATRIX_PROTOCOLS)
+    running_broker, endpoints = _where(url, protocol, MATRIX_PROTOCOLS)
     durabilities = [""]
-    if given is None:
+    if running_broker is None:
         durabilities = choices("--durability", durability or MATRIX_DURABILITIES, DURABILITIES)
     elif durability is not None:
         raise typer.BadParameter("a running broker has its own", param_hint="--durability")
@@ -125,7 +125,7 @@ def matrix(
         for repetition in range(1, repeat + 1):
             for number, spec in enumerate(specs, 1):
                 note(f"{repetition} of {repeat}, cell {number} of {len(specs)}: {spec}")
-                with broker(given, spec) as server:
+                with broker(running_broker, spec) as server:
                     cell = measure(server, spec, seconds=seconds, rate=rate, repetition=repetition)
                 results.append(cell)
 
@@ -144,7 +144,7 @@ def query(
     as_json: JsonFlag = False,
 ) -> None:
     """Measure msglite queries with their replies, one after the other."""
-    given, endpoints = _where(url, protocol, QUERY_PROTOCOLS)
+    running_broker, endpoints = _where(url, protocol, QUERY_PROTOCOLS)
     if any(name != "msglite" for name, _ in endpoints):
         raise typer.BadParameter("only msglite has queries", param_hint="--protocol")
     lengths = sizes("--size", size)
@@ -152,9 +152,9 @@ def query(
         for repetition in range(1, repeat + 1):
             for name, transport in endpoints:
                 for length in lengths:
-                    spec = Spec(name, transport, "" if given else "none", length)
+                    spec = Spec(name, transport, "" if running_broker else "none", length)
                     note(f"queries: {spec}")
-                    with broker(given, spec) as server:
+                    with broker(running_broker, spec) as server:
                         results.append(ask(server, spec, seconds=seconds, repetition=repetition))
 
 

@@ -70,20 +70,20 @@ def messages(count: int, size: int, ttl: int = 0) -> dict[str, Any]:
     broker = LocalBroker(directory, LISTEN, environment=SMALL_BUDGET)
     try:
         broker.start()
-        empty, stored = resident(broker), journal_bytes(broker)
+        empty, stored_bytes = resident(broker), journal_bytes(broker)
         fill(broker, count, size, ttl)
         time.sleep(SETTLE_SECONDS)
-        found = {
+        result = {
             "size": size,
             "ttl": ttl,
-            "disk_per_message": round((journal_bytes(broker) - stored) / count, 1),
+            "disk_per_message": round((journal_bytes(broker) - stored_bytes) / count, 1),
             "memory_full": resident(broker) - empty,
         }
         broker.stop()
         broker.start()
-        found["start_seconds"] = round(broker.started_in, 2)
-        found["memory_after_start"] = resident(broker) - empty
-        return found
+        result["start_seconds"] = round(broker.started_in, 2)
+        result["memory_after_start"] = resident(broker) - empty
+        return result
     finally:
         broker.stop()
         shutil.rmtree(directory)
@@ -106,7 +106,7 @@ def destinations(count: int) -> dict[str, Any]:
 
 def connections(count: int) -> dict[str, Any]:
     """Measure idle connections that consume from a queue."""
-    found: dict[str, Any] = {"connections": count}
+    result: dict[str, Any] = {"connections": count}
 
     def phpmq(port: int) -> Any:
         client = BlockingClient(PhpmqClient.connect, port=port)
@@ -136,8 +136,8 @@ def connections(count: int) -> dict[str, Any]:
             for _ in range(count):
                 stack.enter_context(connect(broker.port(scheme)))
             time.sleep(SETTLE_SECONDS)
-            found[scheme] = round((resident(broker) - before) / count)
-    return found
+            result[scheme] = round((resident(broker) - before) / count)
+    return result
 
 
 def main() -> None:

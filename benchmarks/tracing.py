@@ -48,7 +48,7 @@ class Taker:
 
 def brokers() -> dict[str, Any]:
     """Return factories of a broker of each kind, with the objects to close afterwards."""
-    found: dict[str, Any] = {
+    factories: dict[str, Any] = {
         "plain": lambda: (Broker(MemoryJournal(), ManualClock()), None),
     }
     try:
@@ -57,7 +57,7 @@ def brokers() -> dict[str, Any]:
         from sluicemq.server.tracing.export import Export, maker
         from sluicemq.server.tracing.span_recorder import SpanRecorder
     except ImportError:
-        return found
+        return factories
 
     class Nowhere(SpanExporter):
         def export(self, spans: object) -> SpanExportResult:
@@ -68,10 +68,10 @@ def brokers() -> dict[str, Any]:
         recorder = SpanRecorder(export.put, ratio, 0)
         return Broker(MemoryJournal(), ManualClock(), observer=recorder), export
 
-    found["none"] = lambda: traced(0.0)
-    found["hundredth"] = lambda: traced(0.01)
-    found["all"] = lambda: traced(1.0)
-    return found
+    factories["none"] = lambda: traced(0.0)
+    factories["hundredth"] = lambda: traced(0.01)
+    factories["all"] = lambda: traced(1.0)
+    return factories
 
 
 def measure(broker: Broker, messages: int) -> float:
@@ -85,8 +85,8 @@ def measure(broker: Broker, messages: int) -> float:
         for _ in range(TURN):
             broker.publish(queue, Message(ADDRESS, BODY, timestamp=wall))
         broker.flush()
-        held, taker.held = taker.held, []
-        for sequence in held:
+        sequences, taker.held = taker.held, []
+        for sequence in sequences:
             broker.settle(consumer, sequence)
         broker.flush()
     return (process_time() - before) / messages * 1e6
@@ -106,7 +106,7 @@ def main() -> None:
             times[name].append(measure(broker, options.messages))
             if export is not None:
                 export.close()
-    figures = {name: round(median(each), 3) for name, each in times.items()}
+    figures = {name: round(median(samples), 3) for name, samples in times.items()}
     if options.json:
         print(json.dumps(figures))
         return

@@ -52,8 +52,8 @@ def cpu_seconds(spark: SparkSession) -> float:
     """Return the CPU time of all tasks so far."""
     context: Any = spark.sparkContext
     store = context._jsc.sc().statusStore()
-    none = context._gateway.new_array(context._jvm.double, 0)
-    stages = store.stageList(None, False, False, none, None)
+    empty = context._gateway.new_array(context._jvm.double, 0)
+    stages = store.stageList(None, False, False, empty, None)
     nanoseconds = sum(int(stages.apply(i).executorCpuTime()) for i in range(stages.size()))
     return nanoseconds / 1e9
 
@@ -105,8 +105,8 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         # a batch that a broker has written already is not written again
         lake = Lake(directory / "typed", broker=f"broker{number}")
         definition = Definition(tables=(table,))
-        found = overview(messages, definition)
-        (counts,) = write_typed(spark, messages, definition, lake, found).values()
+        summary = overview(messages, definition)
+        (counts,) = write_typed(spark, messages, definition, lake, summary).values()
         assert counts.written == MESSAGES
 
     (bare_wall, bare_cpu), (wall, cpu) = measure(spark, {"from_json": bare, "typed table": typed})

@@ -47,8 +47,8 @@ def beside_a_stalled_subscriber(messages: int, stalled: bool) -> TransferResult:
             for number in range(OUTSTANDING):
                 silent.sendall(encode(Frame(PUBLISH, f"{number:032x}", queue, payload)))
             time.sleep(1)
-        speech = dialect("vibemq", 1024, queue=server.queue, window=OUTSTANDING)
-        with Load(server.target, speech, consumers=OTHERS, pid=server.pid) as load:
+        client_dialect = dialect("vibemq", 1024, queue=server.queue, window=OUTSTANDING)
+        with Load(server.target, client_dialect, consumers=OTHERS, pid=server.pid) as load:
             return load.flood(messages=messages)
 
 
@@ -71,12 +71,12 @@ def compressed(messages: int) -> float:
 
             def confirmations() -> None:
                 decoder = Decoder()
-                left = messages
-                while left:
+                remaining = messages
+                while remaining:
                     for frame in decoder.feed(producer.recv(READ)):
                         if frame.type == PUBLISH_ACK:
                             window.release()
-                            left -= 1
+                            remaining -= 1
 
             frames = [
                 wire.compressed(
@@ -100,14 +100,14 @@ def compressed(messages: int) -> float:
 
 def _receive(connection: socket.socket, messages: int, payload: bytes) -> None:
     decoder = Decoder()
-    left = messages
-    while left:
+    remaining = messages
+    while remaining:
         acks = []
         for frame in decoder.feed(connection.recv(READ)):
             if frame.type == DELIVER:
                 assert frame.payload == payload
                 acks.append(encode(Frame(ACK, frame.id)))
-        left -= len(acks)
+        remaining -= len(acks)
         if acks:
             connection.sendall(b"".join(acks))
 
@@ -117,16 +117,16 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--messages", type=int, default=40_000)
     arguments = parser.parse_args()
-    without: list[int] = []
-    beside: list[int] = []
-    squeezed: list[float] = []
+    alone_rates: list[int] = []
+    stalled_rates: list[int] = []
+    compressed_rates: list[float] = []
     for _ in range(arguments.runs):
-        without.append(beside_a_stalled_subscriber(arguments.messages, False).rate)
-        beside.append(beside_a_stalled_subscriber(arguments.messages, True).rate)
-        squeezed.append(compressed(arguments.messages // 4))
-    ratio = statistics.median(beside) / statistics.median(without)
-    print(f"99 subscribers {without}/s, beside a stalled one {beside}/s: {ratio:.2f}")
-    print(f"4 KB of JSON, brotli both ways: {[round(rate) for rate in squeezed]}/s")
+        alone_rates.append(beside_a_stalled_subscriber(arguments.messages, False).rate)
+        stalled_rates.append(beside_a_stalled_subscriber(arguments.messages, True).rate)
+        compressed_rates.append(compressed(arguments.messages // 4))
+    ratio = statistics.median(stalled_rates) / statistics.median(alone_rates)
+    print(f"99 subscribers {alone_rates}/s, beside a stalled one {stalled_rates}/s: {ratio:.2f}")
+    print(f"4 KB of JSON, brotli both ways: {[round(rate) for rate in compressed_rates]}/s")
 
 
 if __name__ == "__main__":

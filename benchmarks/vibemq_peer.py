@@ -106,24 +106,27 @@ def load(peer: Path, port: int, case: Case, *, subscribers: int, size: int, seco
     """Run the load program for `seconds`."""
     numbers = (port, case.publishers, subscribers, seconds, size, case.window)
     command = [str(peer / "run"), "load", "127.0.0.1", *map(str, numbers)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-    figures = json.loads(done.stdout.splitlines()[-1])
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    figures = json.loads(process.stdout.splitlines()[-1])
     return Result(figures["through_s"], figures["p99_ms"])
 
 
 def compare(peer: Path, case: Case, runs: int, **options: int) -> None:
     """Load both servers alternately and print medians, extremes and the ratio of the medians."""
-    ours: list[Result] = []
-    theirs: list[Result] = []
+    own_results: list[Result] = []
+    peer_results: list[Result] = []
     with fresh("vibemq", "tcp", "sync") as server, original(peer, case.storage) as port:
-        contenders = ((server.target.port, ours), (port, theirs))
+        contenders = ((server.target.port, own_results), (port, peer_results))
         for target, _ in contenders:
             load(peer, target, case, **{**options, "seconds": WARM_UP_SECONDS})
         for run in range(runs):
             for target, results in contenders[:: -1 if run % 2 else 1]:
                 results.append(load(peer, target, case, **options))
-    ratio = _median(ours) / _median(theirs)
-    print(f"{case.name}: {_describe(ours)}, original {_describe(theirs)}: {ratio:.2f}", flush=True)
+    ratio = _median(own_results) / _median(peer_results)
+    print(
+        f"{case.name}: {_describe(own_results)}, original {_describe(peer_results)}: {ratio:.2f}",
+        flush=True,
+    )
 
 
 def _median(results: list[Result]) -> float:

@@ -36,10 +36,10 @@ def measure(
 
     Raises ConnectionLost, OSError.
     """
-    speech = dialect(spec.protocol, spec.size, queue=server.queue, window=spec.window)
+    client_dialect = dialect(spec.protocol, spec.size, queue=server.queue, window=spec.window)
     with Load(
         server.target,
-        speech,
+        client_dialect,
         producers=spec.producers,
         consumers=spec.consumers,
         pid=server.pid,

@@ -199,16 +199,16 @@ class _Consumer(Receiver):
         stride = self._stride
         consumer = data[_CONSUMER_AT : _CONSUMER_AT + 8]
         blocks = [
-            consumer + data[at : at + _SYSID_BYTES]
-            for at in range(_SYSID_AT, count * stride, stride)
+            consumer + data[position : position + _SYSID_BYTES]
+            for position in range(_SYSID_AT, count * stride, stride)
         ]
         answer: list[bytes | bytearray] = []
-        full = count - count % BLOCKS
-        for at in range(0, full, BLOCKS):
+        full_count = count - count % BLOCKS
+        for position in range(0, full_count, BLOCKS):
             answer.append(self._acknowledge)
-            answer += blocks[at : at + BLOCKS]
-        if full < count:
-            answer.append(encode_packet(PacketType.ACKNOWLEDGE, body=b"".join(blocks[full:])))
+            answer += blocks[position : position + BLOCKS]
+        if full_count < count:
+            answer.append(encode_packet(PacketType.ACKNOWLEDGE, body=b"".join(blocks[full_count:])))
         self._left -= count
         if self._left <= 0:
             self._left += PREFETCH

@@ -122,8 +122,8 @@ class Load:
         except BaseException:
             self.close()
             raise
-        self._by_descriptor = {each.connection.fileno(): each for each in self._consumers}
-        self._writers = {each.connection.fileno(): each for each in self._producers}
+        self._by_descriptor = {client.connection.fileno(): client for client in self._consumers}
+        self._writers = {client.connection.fileno(): client for client in self._producers}
         self._started = False
 
     def _connect(self, target: BrokerAddress) -> socket.socket:
@@ -253,19 +253,19 @@ class Load:
         producers, consumers, writers = self._producers, self._by_descriptor, self._writers
         poll = self._poll
         delays: list[int] = []
-        late: list[int] = []
+        lateness: list[int] = []
         sent = received = 0
         meter = self._start()
         started = time.perf_counter_ns()
         while received < total:
             now = time.perf_counter_ns()
-            due = min(total, int((now - started) / step) + 1)
-            if due > sent:
-                late.append(now - started - int(sent * step))
+            due_count = min(total, int((now - started) / step) + 1)
+            if due_count > sent:
+                lateness.append(now - started - int(sent * step))
                 batches: list[list[bytes]] = [[] for _ in producers]
-                for index in range(sent, due):
+                for index in range(sent, due_count):
                     batches[index % len(batches)].append(stamped(started + int(index * step)))
-                sent = due
+                sent = due_count
                 for producer, batch in zip(producers, batches, strict=True):
                     if batch:
                         self._push(producer, memoryview(b"".join(batch)), len(batch))
@@ -283,12 +283,12 @@ class Load:
                     received += consumer.read(delays)
                 else:
                     self._attend(writers[descriptor], events)
-        late.sort()
+        lateness.sort()
         return meter.read(
             received,
             asked=rate,
             delays=delays,
-            late=late[min(len(late) - 1, int(0.99 * len(late)))] / 1e6,
+            late=lateness[min(len(lateness) - 1, int(0.99 * len(lateness)))] / 1e6,
         )
 
     def close(self) -> None:

@@ -72,5 +72,8 @@ class _Consumer(Receiver):
 
     def _answer(self, data: bytearray, count: int) -> bytes:
         stride, prefix = self._stride, self._prefix
-        ids = [data[at : at + _ID_BYTES] for at in range(self._id_at, count * stride, stride)]
+        ids = [
+            data[position : position + _ID_BYTES]
+            for position in range(self._id_at, count * stride, stride)
+        ]
         return prefix + prefix.join(ids)

@@ -89,8 +89,8 @@ class Receiver(ABC):
         end = count * stride
         self.connection.sendall(self._answer(buffer, count))
         if delays is not None:
-            for at in range(self._stamp_at, end, stride):
-                delays.append(now - self._due(buffer, at))
+            for position in range(self._stamp_at, end, stride):
+                delays.append(now - self._due(buffer, position))
         self._have = have - end
         if end < have:
             self._view[: have - end] = self._view[end:have]

@@ -107,21 +107,23 @@ def name(setting: LoadSettings) -> str:
 
 def cost(run: TransferResult) -> tuple[str, str, str, str]:
     """Return the cells of the columns COST."""
-    known = run.resident_bytes > 0
+    has_broker_costs = run.resident_bytes > 0
     return (
         f"{run.rate:,}/s",
-        f"{run.broker_us:.1f} µs" if known else "",
+        f"{run.broker_us:.1f} µs" if has_broker_costs else "",
         f"{run.generator_us:.1f} µs",
-        size(run.resident_bytes) if known else "",
+        size(run.resident_bytes) if has_broker_costs else "",
     )
 
 
 def latency(run: TransferResult) -> tuple[str, ...]:
     """Return the cells of the columns LATENCY."""
-    found = run.latency
-    if found is None:
+    percentiles = run.latency
+    if percentiles is None:
         return ("", "", "")
-    return tuple(f"{value:.2f} ms" for value in (found.p50, found.p99, found.p999))
+    return tuple(
+        f"{value:.2f} ms" for value in (percentiles.p50, percentiles.p99, percentiles.p999)
+    )
 
 
 @contextmanager
@@ -157,6 +159,6 @@ def report(
                 )
             )
         elif results:
-            for each in tables_of(results):
-                show(each)
+            for results_table in tables_of(results):
+                show(results_table)
                 out().print()

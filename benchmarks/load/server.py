@@ -29,14 +29,14 @@ DEFAULT_DURABILITY: Final = {"phpmq": "sync", "msglite": "none", "vibemq": "sync
 
 def dialect(protocol: str, size: int, *, queue: bytes, window: int = 0) -> Dialect:
     """Return the load generator of one of PROTOCOLS; `window` 0 = the protocol's default."""
-    usual = window or DEFAULT_WINDOW[protocol]
+    effective_window = window or DEFAULT_WINDOW[protocol]
     if protocol == "phpmq":
-        return Phpmq(size, queue=queue, window=usual)
+        return Phpmq(size, queue=queue, window=effective_window)
     if protocol == "vibemq":
-        return Vibemq(size, queue=queue, window=usual)
+        return Vibemq(size, queue=queue, window=effective_window)
     if protocol == "jmq":
-        return Jmq(size, queue=queue, window=usual)
-    return Msglite(size, queue=queue, window=usual)
+        return Jmq(size, queue=queue, window=effective_window)
+    return Msglite(size, queue=queue, window=effective_window)
 
 
 class BenchmarkBroker:
@@ -56,15 +56,15 @@ class BenchmarkBroker:
     def destination(self, name: bytes) -> dict[str, Any]:
         """Return a queue's state on a broker started here; empty if there is no such queue."""
         assert self.local is not None
-        for each in self.local.status()["destinations"]:
-            if each["name"] == name.decode():
-                return dict(each)
+        for state in self.local.status()["destinations"]:
+            if state["name"] == name.decode():
+                return dict(state)
         return {}
 
     def connections(self) -> int:
         """Return the number of connections of a broker started here."""
         assert self.local is not None
-        return sum(int(each["connections"]) for each in self.local.status()["listeners"])
+        return sum(int(listener["connections"]) for listener in self.local.status()["listeners"])
 
 
 @contextmanager

@@ -56,9 +56,9 @@ class Silent(ABC):
         # the body is 0xff here, which no header contains, so it can be located
         body = b"\xff" * self.size
         command = self.send(body)
-        at = command.index(body)
+        position = command.index(body)
         length = self.size - STAMP_BYTES
         rests = [bytes(length)]
         if self.varied:
             rests = [secrets.token_hex(length).encode()[:length] for _ in range(BODIES)]
-        return command[:at], cycle([rest + command[at + self.size :] for rest in rests])
+        return command[:position], cycle([rest + command[position + self.size :] for rest in rests])

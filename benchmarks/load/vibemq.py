@@ -104,7 +104,8 @@ class _Consumer(Receiver):
 
     def _answer(self, data: bytearray, count: int) -> bytes:
         ids = [
-            data[at : at + _ID_BYTES] for at in range(_ID_AT, count * self._stride, self._stride)
+            data[position : position + _ID_BYTES]
+            for position in range(_ID_AT, count * self._stride, self._stride)
         ]
         return self._before + (self._after + self._before).join(ids) + self._after
 

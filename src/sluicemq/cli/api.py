@@ -77,13 +77,13 @@ class OperationCaller(ABC):
         self, operation: ApiOperation[QueryT, Page[ItemT]], query: QueryT, most: int = 0
     ) -> Iterator[ItemT]:
         """Yield the items of a list from all of its pages; at most `most`, 0 = all."""
-        seen, cursor = 0, ""
+        count, cursor = 0, ""
         while True:
-            limit = min(most - seen, PAGE_SIZE) if most else PAGE_SIZE
+            limit = min(most - count, PAGE_SIZE) if most else PAGE_SIZE
             page = self.call(operation, replace(query, limit=limit, cursor=cursor))
             yield from page.items
-            seen += len(page.items)
-            if page.next_cursor is None or seen == most:
+            count += len(page.items)
+            if page.next_cursor is None or count == most:
                 return
             cursor = page.next_cursor
 
@@ -205,10 +205,10 @@ def listing(
     items: Iterable[ItemT], columns: Sequence[Column[ItemT]], empty: str = ""
 ) -> CommandResult:
     """Return the items of a list with their table; `empty` is shown if there are none."""
-    found = list(items)
-    if not found:
-        return CommandResult(found, empty)
-    return CommandResult(found, output=ItemTable(columns, found))
+    rows = list(items)
+    if not rows:
+        return CommandResult(rows, empty)
+    return CommandResult(rows, output=ItemTable(columns, rows))
 
 
 WatchOption = Annotated[
@@ -231,12 +231,12 @@ class WatchableCommand(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert the default interval if --watch has no value."""
         complete: list[str] = []
-        for at, argument in enumerate(args):
+        for index, argument in enumerate(args):
             complete.append(argument)
             if argument == "--":
-                complete += args[at + 1 :]
+                complete += args[index + 1 :]
                 break
-            if argument == "--watch" and not _is_number(args[at + 1 : at + 2]):
+            if argument == "--watch" and not _is_number(args[index + 1 : index + 2]):
                 complete.append(str(USUAL_SECONDS))
         return super().parse_args(ctx, complete)
 
@@ -266,8 +266,8 @@ def action_command(
     def made(command: Callable[..., CommandResult]) -> Callable[..., None]:
         def run(**given: Any) -> None:
             as_json, interval = given.pop("as_json", False), given.pop("watch", None)
-            with opening(location_of(given)) as opened:
-                call = partial(command, opened, *known, **given)
+            with opening(location_of(given)) as resource:
+                call = partial(command, resource, *known, **given)
                 if interval is None:
                     print_result(call(), as_json)
                 else:
@@ -303,10 +303,10 @@ def _signed(
 ) -> Callable[..., None]:
     """Return `run` with the signature of `command`: `first`, its own parameters, and `more`."""
     hints = get_type_hints(command, include_extras=True)
-    own = list(inspect.signature(command).parameters.values())[first:]
+    own_parameters = list(inspect.signature(command).parameters.values())[first:]
     parameters = [
         parameter.replace(annotation=hints[parameter.name], kind=inspect.Parameter.KEYWORD_ONLY)
-        for parameter in own
+        for parameter in own_parameters
     ]
     parameters += [
         inspect.Parameter(
@@ -318,7 +318,7 @@ def _signed(
         for name, annotation in more.items()
     ]
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     run.__doc__ = command.__doc__
     return run
 
@@ -357,9 +357,9 @@ def _watch(look: Callable[[], CommandResult], interval: float, as_json: bool) ->
             time.sleep(interval)
             try:
                 result = look()
-            except ConnectionLost as lost:
+            except ConnectionLost as error:
                 # the broker may be restarting
-                result = CommandResult(None, printable(str(lost)))
+                result = CommandResult(None, printable(str(error)))
 
 
 def _screen(what: RenderableType, interval: float) -> Group:

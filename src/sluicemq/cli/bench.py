@@ -145,7 +145,7 @@ def bench(
 def _measure(url: Url, durability: str, size: int, seconds: float, pid: int | None) -> Measurement:
     before = _cpu_seconds(pid)
     flood = asyncio.run(transfer(url, size, seconds=seconds))
-    used = _cpu_seconds(pid) - before
+    cpu_seconds = _cpu_seconds(pid) - before
     rate = round(flood.messages / flood.seconds)
     steady = asyncio.run(transfer(url, size, seconds=seconds, rate=max(1, rate // 2)))
     return Measurement(
@@ -153,7 +153,7 @@ def _measure(url: Url, durability: str, size: int, seconds: float, pid: int | No
         durability=durability,
         size=size,
         rate=rate,
-        broker_us=round(1e6 * used / flood.messages, 1),
+        broker_us=round(1e6 * cpu_seconds / flood.messages, 1),
         p50_ms=steady.quantile_ms(0.5),
         p99_ms=steady.quantile_ms(0.99),
     )
@@ -170,7 +170,7 @@ async def transfer(
     sender = await open_client(url, _PATIENCE)
     receiver = await open_client(url, _PATIENCE)
     body = b"x" * size
-    due: deque[float] = deque()
+    due_times: deque[float] = deque()
     latencies: list[float] = []
     await receiver.receive(0, 1)  # subscribes
     started = time.perf_counter()
@@ -179,20 +179,20 @@ async def transfer(
         sent = 0
         while sent < messages and (now := time.perf_counter() - started) < seconds:
             count = int(now * rate) + 1 - sent if rate else _BATCH
-            count = min(count, messages - sent, OUTSTANDING - len(due))
+            count = min(count, messages - sent, OUTSTANDING - len(due_times))
             if count > 0:
-                due.extend((sent + i) / rate if rate else now for i in range(count))
+                due_times.extend((sent + i) / rate if rate else now for i in range(count))
                 await sender.send([body] * count, 0)
                 sent += count
             await asyncio.sleep(_PAUSE if rate or count <= 0 else 0)
 
     sending = asyncio.create_task(send())
     last = 0.0
-    while due or not sending.done():
+    while due_times or not sending.done():
         batch = await receiver.receive(0.5, _BATCH)
         await receiver.settle(batch)
         now = time.perf_counter() - started
-        latencies += [now - due.popleft() for _ in batch]
+        latencies += [now - due_times.popleft() for _ in batch]
         last = now if batch else last
         if now - last > _PATIENCE:
             raise ConnectionLost(f"nothing came from {url} within {_PATIENCE:g} s")
@@ -472,10 +472,10 @@ class Demonstration:
     def _look(self) -> str:
         traffic = self._lake.gold.read(self._session).groupBy("destination")
         sums = traffic.sum("published", "acknowledged").collect()
-        found = {row[0]: (row[1], row[2]) for row in sums}
+        counts = {row[0]: (row[1], row[2]) for row in sums}
         sent = {"orders": ORDERS, "payments": BACKLOG, "prices": PRICES, "bench": FLOOD}
         for destination, count in sent.items():
-            _expect(found.get(destination), (count, count))
+            _expect(counts.get(destination), (count, count))
         messages = self._lake.silver.read(self._session).groupBy("state").count().collect()
         states = {row[0]: row[1] for row in messages}
         _expect(states.get("dead-lettered"), 1)

@@ -129,16 +129,16 @@ def close(
     yes: YesFlag = False,
 ) -> CommandResult:
     """Close connections. Their unacknowledged messages are redelivered."""
-    what = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
-    confirm(f"Close {what}?", yes)
+    target = f"connection {ids[0]}" if len(ids) == 1 else f"{len(ids)} connections"
+    confirm(f"Close {target}?", yes)
     closed = []
-    for each in ids:
+    for connection_id in ids:
         try:
-            api.call(CLOSE_CONNECTION, CloseConnection(id=each, reason=reason or ""))
+            api.call(CLOSE_CONNECTION, CloseConnection(id=connection_id, reason=reason or ""))
         except HttpRefusal as error:
             complain(str(error))
         else:
-            closed.append(each)
+            closed.append(connection_id)
     code = Exit.OK if len(closed) == len(ids) else Exit.REFUSED
     return CommandResult({"closed": closed}, f"Closed {len(closed)} of {len(ids)}.", code)
 
@@ -205,9 +205,10 @@ def delete(
     """Remove a durable subscription and its messages."""
     destination = _topic(topic)
     confirm(f"Remove the subscription {name} of the topic {destination}, with its messages?", yes)
-    chosen = subscription_name(api, Address(Kind.TOPIC, destination), name, client_id)
+    subscription = subscription_name(api, Address(Kind.TOPIC, destination), name, client_id)
     api.call(
-        DELETE_SUBSCRIPTION, DeleteSubscription(name=chosen, destination=destination, force=force)
+        DELETE_SUBSCRIPTION,
+        DeleteSubscription(name=subscription, destination=destination, force=force),
     )
     return CommandResult(
         {"deleted": name, "destination": destination},

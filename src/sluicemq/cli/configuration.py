@@ -56,8 +56,8 @@ def serve(
     insecure_public: InsecureOption = None,
 ) -> None:
     """Run the broker. Without options: every protocol on its traditional loopback port."""
-    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
-    raise typer.Exit(_serve(loaded))
+    loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    raise typer.Exit(_serve(loaded_config))
 
 
 def _serve(loaded: LoadedConfig) -> int:
@@ -103,20 +103,20 @@ def show_configuration(
     as_json: JsonFlag = False,
 ) -> None:
     """Print the configuration that results from file, environment and options, as a file."""
-    place = BrokerLocation(url, user, password_file, token_file, ca, config, data_dir)
+    location = BrokerLocation(url, user, password_file, token_file, ca, config, data_dir)
     if live:
         meaning: Column[SettingView] = Column("Meaning", lambda item: item.description)
-        with Api(place.target()) as api:
+        with Api(location.target()) as api:
             items = api.items(LIST_SETTINGS, ConfigurationQuery())
             print_result(listing(items, (*_LIVE, meaning) if explain else _LIVE), as_json)
         return
     if any((url, user, password_file, token_file, ca)):
         raise UsageError("a broker is asked with --live; without, this is about a file")
-    loaded = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
+    loaded_config = load_flags(config, data_dir, listen, ephemeral, log_level, insecure_public)
     if as_json:
-        print_json(to_builtins(loaded.config))
+        print_json(to_builtins(loaded_config.config))
     else:
-        sys.stdout.write(render(loaded.config, loaded.origins if explain else None))
+        sys.stdout.write(render(loaded_config.config, loaded_config.origins if explain else None))
 
 
 @app.command()
@@ -137,12 +137,12 @@ def check(
     from sluicemq.server.trial import trials
 
     flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
-    loaded, problems = examine_flags(*flags)
-    if loaded.config.listeners or not problems:  # without listeners they are the problem
-        problems += loaded.problems()
-    for trial in trials(loaded.config):
+    loaded_config, problems = examine_flags(*flags)
+    if loaded_config.config.listeners or not problems:  # without listeners they are the problem
+        problems += loaded_config.problems()
+    for trial in trials(loaded_config.config):
         if trial.problem:
-            problem = loaded.locate(trial.problem, trial.subject)
+            problem = loaded_config.locate(trial.problem, trial.subject)
             if problem not in problems:
                 problems.append(problem)
         elif not any(trial.subject in problem for problem in problems):
@@ -151,9 +151,9 @@ def check(
         complain(problem)
     if problems:
         raise typer.Exit(Exit.USAGE)
-    for warning in loaded.config.warnings():
+    for warning in loaded_config.config.warnings():
         err().print(f"warning: {warning}", style="yellow", markup=False)
-    sources = sorted(set(loaded.origins.values()))
+    sources = sorted(set(loaded_config.origins.values()))
     err().print(f"The configuration is sound (from {', '.join(sources) or 'defaults'}).")
 
 

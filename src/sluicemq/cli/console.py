@@ -125,8 +125,8 @@ def report(error: Exception) -> Exit:
         complain(f"{error.filename}: {reason}" if error.filename else reason)
     else:
         notes = "\n".join(getattr(error, "__notes__", ()))
-        usual = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
-        complain(str(error) or type(error).__name__, notes or usual)
+        default_hint = next((hint for kind, hint in _HINTS.items() if isinstance(error, kind)), "")
+        complain(str(error) or type(error).__name__, notes or default_hint)
     return Exit.USAGE if isinstance(error, ConfigurationError) else Exit.REFUSED
 
 
@@ -204,37 +204,37 @@ class ItemTable:
             too_wide = self._least_width(indexes, titles) > options.max_width
             if too_wide and self._columns[index].optional:
                 indexes.remove(index)
-        made = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
+        table = Table(box=None, pad_edge=False, collapse_padding=True, header_style="bold")
         for index in indexes:
             column = self._columns[index]
-            made.add_column(
+            table.add_column(
                 titles[index],
                 justify="right" if column.right else "left",
                 no_wrap=not column.folds,
                 overflow="fold" if column.folds and not self._cut else "ellipsis",
             )
         for row in self._rows:
-            made.add_row(*(row[index] for index in indexes))
-        yield made
+            table.add_row(*(row[index] for index in indexes))
+        yield table
 
     def _least_width(self, indexes: Sequence[int], titles: Sequence[str]) -> int:
         """Return the smallest width in which no name is folded to less than `_FOLDED`."""
-        least = len(indexes) - 1
+        width = len(indexes) - 1
         for index in indexes:
             cells = [cell(line) for line in titles[index].split("\n")]
             natural = max(text.cell_len for text in (*cells, *(row[index] for row in self._rows)))
-            least += min(natural, _FOLDED) if self._columns[index].folds else natural
-        return least
+            width += min(natural, _FOLDED) if self._columns[index].folds else natural
+        return width
 
 
 def pairs(rows: Iterable[tuple[str, RenderableType]]) -> Table:
     """Return names and values as a table of two columns."""
-    made = Table(box=None, pad_edge=False, show_header=False)
-    made.add_column(style="bold", no_wrap=True)
-    made.add_column(overflow="fold")
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column(overflow="fold")
     for name, value in rows:
-        made.add_row(name, cell(value) if isinstance(value, str) else value)
-    return made
+        table.add_row(name, cell(value) if isinstance(value, str) else value)
+    return table
 
 
 def cell(text: str | Text) -> Text:
@@ -246,8 +246,8 @@ def cell(text: str | Text) -> Text:
 
 def show(what: RenderableType) -> None:
     """Print a table in the width of the terminal or of COLUMNS, otherwise of 80 columns."""
-    given = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
-    console = out(None if given else WIDTH)
+    has_width = sys.stdout.isatty() or os.environ.get("COLUMNS", "").isdecimal()
+    console = out(None if has_width else WIDTH)
     console.print(what)
 
 
@@ -277,14 +277,16 @@ def age(milliseconds: float) -> str:
     if milliseconds < 59_950:
         return f"{milliseconds / 1000:.1f} s"
     seconds = round(milliseconds / 1000)
-    for unit, length, smaller, part in (
+    for unit, length, smaller_unit, part in (
         ("d", 86400, "h", 3600),
         ("h", 3600, "m", 60),
         ("m", 60, "s", 1),
     ):
         if seconds >= length:
             count, rest = divmod(seconds, length)
-            return f"{count}{unit} {rest // part}{smaller}" if rest // part else f"{count}{unit}"
+            return (
+                f"{count}{unit} {rest // part}{smaller_unit}" if rest // part else f"{count}{unit}"
+            )
     return f"{seconds}s"
 
 

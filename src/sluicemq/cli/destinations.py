@@ -85,9 +85,9 @@ _OFFERED: Final = 100
 def address_of(text: str) -> Address:
     """Return the destination that a name refers to. Raises UsageError."""
     kind, name = Kind.QUEUE, text
-    for prefix, other in _PREFIXES.items():
+    for prefix, prefix_kind in _PREFIXES.items():
         if text.startswith(prefix):
-            kind, name = other, text.removeprefix(prefix)
+            kind, name = prefix_kind, text.removeprefix(prefix)
     if not name:
         raise UsageError("a destination has a name")
     return Address(kind, name)
@@ -114,19 +114,19 @@ def is_like(name: str, pattern: str) -> bool:
 def filter_names(pattern: str) -> str:
     """Return a text by which the broker can filter the names, or "" if the pattern has no such
     text."""
-    useless = not pattern or pattern == "*" or set("?[") & set(pattern)
-    return "" if useless or not is_utf_8(pattern) else pattern
+    is_useless = not pattern or pattern == "*" or set("?[") & set(pattern)
+    return "" if is_useless or not is_utf_8(pattern) else pattern
 
 
 def complete_name(ctx: typer.Context, incomplete: str) -> Iterator[str]:
     """Complete the names of destinations of the kind that the command group is for, else of both
     kinds. Yields none if the request fails or would prompt for a password."""
-    given = {name: ctx.params.get(name) for name in location_options()}
-    place = location_of(given)._replace(interactive=False)
+    options = {name: ctx.params.get(name) for name in location_options()}
+    location = location_of(options)._replace(interactive=False)
     group = ctx.parent.info_name if ctx.parent is not None else ""
     kind = _GROUPS.get(group or "")
     query = DestinationQuery(kind=kind, filter=f"{incomplete.removeprefix('topic:')}*")
-    with suppress(SluiceError, OSError), Api(place.target(), timeout=1.0) as api:
+    with suppress(SluiceError, OSError), Api(location.target(), timeout=1.0) as api:
         for item in api.items(LIST_DESTINATIONS, query, _OFFERED):
             name = item.name if kind else address_in(item)
             if item.name_base64 is None and _HARMLESS.match(name):
@@ -176,8 +176,8 @@ class Listing(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Insert `list` if the arguments name no command."""
-        known = args[:1] and args[0] in (*self.commands, "--help", "-h")
-        if not ctx.resilient_parsing and not known:
+        is_command = args[:1] and args[0] in (*self.commands, "--help", "-h")
+        if not ctx.resilient_parsing and not is_command:
             args = ["list", *args]
         return super().parse_args(ctx, args)
 
@@ -260,17 +260,17 @@ def list_destinations(
     query = DestinationQuery(
         kind=kind_name(kind), filter=filter_names(pattern), temporary=temporary
     )
-    found = [item for item in api.items(LIST_DESTINATIONS, query) if is_like(item.name, pattern)]
+    items = [item for item in api.items(LIST_DESTINATIONS, query) if is_like(item.name, pattern)]
     if sort != "name":
-        found.sort(key=lambda item: getattr(item, sort) or 0, reverse=True)
-    found = found[: limit or None]
-    if not found and pattern:
+        items.sort(key=lambda item: getattr(item, sort) or 0, reverse=True)
+    items = items[: limit or None]
+    if not items and pattern:
         word = kind.name.lower()
         guess = nearest(pattern, _COMMANDS)
         hint = f" Did you mean sluicemq {word}s {guess}?" if guess else ""
         return CommandResult([], f"No {word} is like {pattern}.{hint}", Exit.REFUSED)
     name: Column[DestinationItem] = Column("Name", lambda item: marked(item, item.name))
-    return listing(found, (name, *COLUMNS), _NOTHING_YET[kind])
+    return listing(items, (name, *COLUMNS), _NOTHING_YET[kind])
 
 
 def show_destination(api: Api, kind: Kind, name: NameArgument) -> CommandResult:
@@ -286,8 +286,8 @@ def create(
 ) -> CommandResult:
     """Create a destination with settings; fails if it exists."""
     address = Address(kind, name)
-    put = PutDestination(address=address, expect="new", body=_settings(settings))
-    item = api.call(PUT_DESTINATION, put)
+    request = PutDestination(address=address, expect="new", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, request)
     return CommandResult(item, f"Made {display_name(address)}.")
 
 
@@ -298,8 +298,8 @@ def alter(
     if not settings:
         raise UsageError("say what to change, as in max_messages=1000")
     address = Address(kind, name)
-    put = PutDestination(address=address, expect="existing", body=_settings(settings))
-    item = api.call(PUT_DESTINATION, put)
+    request = PutDestination(address=address, expect="existing", body=_settings(settings))
+    item = api.call(PUT_DESTINATION, request)
     return CommandResult(item, f"Changed {display_name(address)}.")
 
 
@@ -419,31 +419,31 @@ def _details(item: DestinationView, history: HistoryView) -> RenderableType:
 
 
 def _settings_table(item: DestinationView) -> RenderableType:
-    known = settings_of(DestinationSettings)
+    settings = settings_of(DestinationSettings)
     rows = []
     for name, value in item.settings.items():
-        if name not in known or value == known[name].default:
+        if name not in settings or value == settings[name].default:
             continue
-        written: object = value
-        if isinstance(value, int) and known[name].unit is not None and value:
-            written = format_quantity(value, known[name].unit)
-        rows.append(
-            (f"  {name}", f"{written}".lower() if isinstance(value, bool) else f"{written}")
-        )
+        text: object = value
+        if isinstance(value, int) and settings[name].unit is not None and value:
+            text = format_quantity(value, settings[name].unit)
+        rows.append((f"  {name}", f"{text}".lower() if isinstance(value, bool) else f"{text}"))
     return pairs(rows) if rows else Text("  default", style="dim")
 
 
 def _settings(given: list[str] | None) -> DestinationRequest:
     """Parse settings in the notation of the configuration file. Raises UsageError."""
-    known = settings_of(DestinationSettings)
-    found: dict[str, Any] = {}
+    settings = settings_of(DestinationSettings)
+    values: dict[str, Any] = {}
     for text in given or ():
         name, equals, value = (part.strip() for part in text.partition("="))
         name = name.replace("-", "_")
         if not equals:
             raise UsageError(f"{text!r}: settings have the form NAME=VALUE")
-        if name not in known:
-            raise no_such(text, "setting", name, known)
+        if name not in settings:
+            raise no_such(text, "setting", name, settings)
         # without a value, the broker's default
-        found[name] = convert(value, known[name], text, text=True, base=Path()) if value else None
-    return DestinationRequest(**found)
+        values[name] = (
+            convert(value, settings[name], text, text=True, base=Path()) if value else None
+        )
+    return DestinationRequest(**values)

@@ -91,13 +91,13 @@ def check(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> Non
 
     Exits with code 1 if anything is damaged.
     """
-    place = locate(directory)
-    with err().status(f"checking {escape(str(place))}"):
-        report = check_journal(place)
+    journal_dir = locate(directory)
+    with err().status(f"checking {escape(str(journal_dir))}"):
+        report = check_journal(journal_dir)
     if as_json:
         print_json(report)
     else:
-        _print_report(report, place, out())
+        _print_report(report, journal_dir, out())
     if report.problems:
         raise typer.Exit(Exit.REFUSED)
 
@@ -147,9 +147,9 @@ def dump(
 @app.command()
 def compact(directory: DirectoryArgument = None, as_json: JsonFlag = False) -> None:
     """Reclaim space that no live record needs. The broker must be stopped."""
-    place = locate(directory)
-    with err().status(f"compacting {escape(str(place))}"):
-        before, after = compact_journal(place, load_flags(None, None).config.journal, _adopt)
+    journal_dir = locate(directory)
+    with err().status(f"compacting {escape(str(journal_dir))}"):
+        before, after = compact_journal(journal_dir, load_flags(None, None).config.journal, _adopt)
     hint = "No space could be reclaimed: all records are live or retained by a slot."
     result = CommandResult(
         {"before": before, "after": after},
@@ -187,22 +187,22 @@ def slots(
 ) -> None:
     """List the retention slots, whose positions retain segments for their readers; or change
     them."""
-    kept = Slots(locate(directory))
+    store = Slots(locate(directory))
     if create is not None and delete is not None:
         raise ConfigurationError("give either --create or --delete")
     if create is None and (position or limit is not None):
         raise ConfigurationError("--position and --limit go with --create")
     if create is not None:
-        kept.create(
+        store.create(
             create,
             position,
             int(quantity("--limit", limit, Unit.BYTES)) if limit else DEFAULT_SLOT_LIMIT,
         )
     elif delete is not None:
-        kept.drop(delete)
-    found = kept.list()
-    result = listing(found.items(), _SLOTS, "There are no slots.")
-    print_result(result._replace(document=found), as_json)
+        store.drop(delete)
+    slots_by_name = store.list()
+    result = listing(slots_by_name.items(), _SLOTS, "There are no slots.")
+    print_result(result._replace(document=slots_by_name), as_json)
 
 
 _SLOTS: Final[tuple[Column[tuple[str, Slot]], ...]] = (
@@ -220,14 +220,16 @@ def _slot_state(slot: Slot) -> str:
 
 def locate(directory: Path | None) -> Path:
     """Return the journal's directory. Raises JournalError if there is none, JournalDamaged."""
-    place = load_flags(None, None).config.broker.data_dir if directory is None else directory
-    if not place.is_dir():
-        raise JournalError(f"there is no directory {place}; name the broker's data directory")
-    place = journal_in(place)
+    journal_dir = load_flags(None, None).config.broker.data_dir if directory is None else directory
+    if not journal_dir.is_dir():
+        raise JournalError(f"there is no directory {journal_dir}; name the broker's data directory")
+    journal_dir = journal_in(journal_dir)
     # checked here, because the functions below would create a missing journal
-    if read_identity(place) is None:
-        raise JournalError(f"there is no journal in {place}; name the broker's data directory")
-    return place
+    if read_identity(journal_dir) is None:
+        raise JournalError(
+            f"there is no journal in {journal_dir}; name the broker's data directory"
+        )
+    return journal_dir
 
 
 def describe_entry(entry: Entry) -> dict[str, Any]:
@@ -294,8 +296,8 @@ def _line(entry: Entry) -> str:
         case _ if record.lists_messages:
             cause = [Cause(record.kind).label] if record.type == RecordType.COMPLETED else []
             numbers = ", ".join(map(str, record.sequences[:8]))
-            more = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
-            parts.append(" ".join([*cause, f"{numbers}{more}"]))
+            suffix = f" and {len(record.sequences) - 8} more" if len(record.sequences) > 8 else ""
+            parts.append(" ".join([*cause, f"{numbers}{suffix}"]))
         case RecordType.DEPTH:
             depth = decode_depth(record.body)
             parts.append("{} ready, {} unacked, {} consumers".format(*depth))
@@ -341,9 +343,9 @@ def _print_report(report: InspectionReport, place: Path, console: Console) -> No
 
 
 def _record_type(name: str) -> RecordType:
-    words = [each.name.lower() for each in RecordType]
-    if name.lower() not in words:
-        raise no_such("--type", "type", name, words)
+    names = [record_type.name.lower() for record_type in RecordType]
+    if name.lower() not in names:
+        raise no_such("--type", "type", name, names)
     return RecordType[name.upper()]
 
 
@@ -454,9 +456,9 @@ def verify(
     else:
         for problem in verdict.problems:
             complain(problem)
-        looked = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
+        records = f", {verdict.records} records, {verdict.live} live" if verdict.records else ""
         if not verdict.problems:
-            print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{looked}. No damage.")
+            print(f"{directory}: {verdict.files} files, {size(verdict.bytes)}{records}. No damage.")
     if verdict.problems:
         raise typer.Exit(Exit.REFUSED)
 
@@ -471,19 +473,19 @@ def list_backups(
 ) -> CommandResult:
     """List the backups in a directory, or those that a broker has made in its own."""
     if place.local:
-        where = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
-        if where is None:
+        backup_dir = directory or load_flags(place.config, place.data_dir).config.broker.backup_dir
+        if backup_dir is None:
             raise ConfigurationError(
                 "name the directory: sluicemq backup list DIR; or set broker.backup_dir"
             )
-        found = catalogue(where)
+        backups = catalogue(backup_dir)
     else:
         if directory is not None:
             raise ConfigurationError("--url lists the broker's own backups; leave out DIR")
         with Api(place.target()) as api:
-            found = list(api.items(LIST_BACKUPS, PageQuery()))
+            backups = list(api.items(LIST_BACKUPS, PageQuery()))
     return listing(
-        found, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
+        backups, BACKUP_COLUMNS, "There are no backups. sluicemq backup create DIR makes one."
     )
 
 
@@ -538,8 +540,8 @@ def restore(
         "last_sequence": manifest.last_sequence,
         "next_sequence": restored.next_sequence,
     }
-    done = f"{data_dir} has everything up to number {manifest.last_sequence}"
-    print_result(CommandResult(document, "\n".join(hints), output=done), as_json)
+    summary = f"{data_dir} has everything up to number {manifest.last_sequence}"
+    print_result(CommandResult(document, "\n".join(hints), output=summary), as_json)
 
 
 def _create(
@@ -550,9 +552,9 @@ def _create(
     extras = EffectiveConfiguration(config).sources()
     with suppress(ConnectionLost, RequestRefused), Api(place.target()) as api:
         # a running broker knows the configuration it was started with
-        running = api.call(LIST_BACKUPS, PageQuery())
-        extras[CONFIGURATION_NAME] = running.configuration.encode()
-        users = Path(running.users_file)
+        backups = api.call(LIST_BACKUPS, PageQuery())
+        extras[CONFIGURATION_NAME] = backups.configuration.encode()
+        users = Path(backups.users_file)
         if users.exists():
             extras[USERS_NAME] = users.read_bytes()
     with _progress("copying") as bar:

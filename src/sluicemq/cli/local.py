@@ -131,14 +131,14 @@ class LocalBroker:
         """Return the broker's `/overview`, with its `destinations` and its `pid`. Raises
         ConnectionLost if the broker does not respond."""
         with Api(self._target(), timeout=STATUS_SECONDS) as api:
-            found: dict[str, Any] = msgspec.to_builtins(
+            document: dict[str, Any] = msgspec.to_builtins(
                 {
                     **asdict(api.call(GET_OVERVIEW, OverviewQuery(fresh=True))),
                     "pid": api.call(GET_STATUS, NoParameters()).pid,
                     "destinations": list(api.items(LIST_DESTINATIONS, DestinationQuery())),
                 }
             )
-            return found
+            return document
 
     def _serves(self) -> bool:
         """Return whether this process, not a predecessor that left its socket behind, responds and

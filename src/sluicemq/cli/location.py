@@ -79,10 +79,10 @@ def load_flags(
     ConfigurationError."""
     with configuration_advice():
         flags = (config, data_dir, listen, ephemeral, log_level, insecure_public)
-        loaded, errors = examine_flags(*flags)
+        loaded_config, errors = examine_flags(*flags)
         if errors:
             raise ConfigurationError("\n".join(errors))
-        return loaded
+        return loaded_config
 
 
 @contextmanager
@@ -233,8 +233,8 @@ class BrokerLocation(NamedTuple):
     @property
     def local(self) -> bool:
         """True if the broker is that of a local data directory; it may be stopped."""
-        named = self.data_dir is not None or self.config is not None
-        return self.url is None and (named or not os.environ.get("SLUICEMQ_URL"))
+        is_named = self.data_dir is not None or self.config is not None
+        return self.url is None and (is_named or not os.environ.get("SLUICEMQ_URL"))
 
     def socket(self) -> Path:
         """Return the path of the admin socket in the broker's data directory."""
@@ -242,25 +242,25 @@ class BrokerLocation(NamedTuple):
 
     def _by_url(self, url: str, source: str) -> HttpTarget:
         try:
-            found = target({"url": url})
+            http_target = target({"url": url})
         except ConfigurationError as error:
             raise UsageError(f"{source}: {error}") from None
-        if self.ca is not None and not found.secure:
+        if self.ca is not None and not http_target.secure:
             raise UsageError("--ca has a meaning only with https://")
-        if found.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
-            found = found._replace(ca=str(ca))
-        if not found.authorization:
-            found = found._replace(authorization=self._authorization(str(found)))
+        if http_target.secure and (ca := self.ca or os.environ.get("SLUICEMQ_CA")):
+            http_target = http_target._replace(ca=str(ca))
+        if not http_target.authorization:
+            http_target = http_target._replace(authorization=self._authorization(str(http_target)))
         elif self.user is not None or self.token_file is not None:
             raise UsageError("the URL contains the user; leave out --user and --token-file")
-        unencrypted = found.authorization and not found.secure and not found.path
-        if unencrypted and self.interactive and is_public(found.host):
+        unencrypted = http_target.authorization and not http_target.secure and not http_target.path
+        if unencrypted and self.interactive and is_public(http_target.host):
             err().print(
-                f"warning: the password is sent to {found.host} unencrypted; use https://",
+                f"warning: the password is sent to {http_target.host} unencrypted; use https://",
                 style="yellow",
                 markup=False,
             )
-        return found
+        return http_target
 
     def _authorization(self, where: str) -> str:
         user, token_file = self.user, self.token_file
@@ -312,5 +312,5 @@ def location_options(login: Any = PasswordFileOption) -> dict[str, Any]:
 
 def location_of(given: dict[str, Any]) -> BrokerLocation:
     """Remove the values of `location_options` from a command's arguments and return them."""
-    found = {name: given.pop(name) for name in location_options()}
-    return BrokerLocation(user=found.pop("user_name"), **found)
+    values = {name: given.pop(name) for name in location_options()}
+    return BrokerLocation(user=values.pop("user_name"), **values)

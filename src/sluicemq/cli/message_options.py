@@ -96,9 +96,9 @@ def select(ids: list[str] | None, selector: str | None, everything: bool) -> Sel
 def check_state(state: str | None) -> MessageState:
     """Return the state of that name, the first one by default. Raises UsageError if it is
     unknown."""
-    for known in STATES:
-        if state in (None, known):
-            return known
+    for candidate in STATES:
+        if state in (None, candidate):
+            return candidate
     raise no_such("--state", "state", state or "", STATES)
 
 
@@ -110,17 +110,17 @@ def subscription_name(
     several clients have one that is listed by that name."""
     if listed is None or address.kind is not Kind.TOPIC:
         return listed or ""
-    found = [
+    names = [
         item.name
         for item in api.items(LIST_SUBSCRIPTIONS, SubscriptionQuery(destination=address.name))
         if listed in (item.display_name, item.name) and client_id in (None, item.client_id)
     ]
-    if len(found) > 1:
+    if len(names) > 1:
         raise UsageError(
-            f"several clients have a subscription {listed}: name one of {', '.join(found)}"
+            f"several clients have a subscription {listed}: name one of {', '.join(names)}"
         )
     # the broker reports an unknown one: it knows which subscriptions the user may see
-    return found[0] if found else listed
+    return names[0] if names else listed
 
 
 def describe(selection: Selection) -> str:
@@ -160,28 +160,28 @@ def run_action(
         subscription=subscription_name(api, address, subscription),
         state=state,
     )
-    done = 0
+    processed = 0
     failed: list[MessageActionFailure] = []
-    with err().status(f"{number(done)} {verb}") as status:
+    with err().status(f"{number(processed)} {verb}") as status:
         while True:
             if limit:
-                body = replace(body, limit=limit - done)
-            acting = DestinationBody(address=address, body=body)
-            answer = api.call(APPLY_MESSAGE_ACTION, acting)
-            done += answer.processed
+                body = replace(body, limit=limit - processed)
+            request = DestinationBody(address=address, body=body)
+            answer = api.call(APPLY_MESSAGE_ACTION, request)
+            processed += answer.processed
             failed += answer.failed
-            status.update(f"{number(done)} {verb}")
-            if answer.next_cursor is None or (limit and done >= limit):
+            status.update(f"{number(processed)} {verb}")
+            if answer.next_cursor is None or (limit and processed >= limit):
                 break
             body = replace(body, cursor=answer.next_cursor)
-    for each in failed[:MOST_LISTED_FAILURES]:
-        complain(f"message {each.id}: {_REASONS.get(each.reason, each.reason)}")
+    for failure in failed[:MOST_LISTED_FAILURES]:
+        complain(f"message {failure.id}: {_REASONS.get(failure.reason, failure.reason)}")
     if len(failed) > MOST_LISTED_FAILURES:
         err().print(f"… and {number(len(failed) - MOST_LISTED_FAILURES)} more")
-    text = f"{number(done)} {verb}"
+    text = f"{number(processed)} {verb}"
     if failed:
         text += f", {number(len(failed))} not"
-    document = {"processed": done, "failed": failed}
+    document = {"processed": processed, "failed": failed}
     return CommandResult(
         document, f"{text} ({display_name(address)}).", Exit.REFUSED if failed else Exit.OK
     )
@@ -219,7 +219,7 @@ _TRUTH: Final = {"true": True, "false": False}
 
 def parse_properties(given: list[str]) -> dict[str, Any]:
     """Parse `NAME=VALUE` (text) or `NAME:TYPE=VALUE`. Raises UsageError."""
-    found: dict[str, Any] = {}
+    properties: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
         name, colon, kind = name.partition(":")
@@ -231,11 +231,11 @@ def parse_properties(given: list[str]) -> dict[str, Any]:
             )
         kind = kind or "string"
         try:
-            read: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
+            converted: Any = _TRUTH[value.lower()] if kind == "boolean" else TYPES[kind](value)
         except (ValueError, KeyError):
             raise UsageError(f"--property {text!r}: {value!r} is not of type {kind}") from None
-        found[name] = {"type": kind, "value": read}
-    return found
+        properties[name] = {"type": kind, "value": converted}
+    return properties
 
 
 def read_bodies(arguments: list[str], files: list[Path]) -> Iterator[bytes]:
@@ -290,13 +290,13 @@ MESSAGE_COLUMNS: Final[tuple[Column[MessageItem], ...]] = (
 
 
 def _state(item: MessageItem) -> str:
-    words = [
+    states = [
         str(item.state),
         *(["again"] if item.redelivered else []),
         *(["damaged"] if item.damaged else []),
         *([f"unacked by a {item.unacked_by}"] if item.unacked_by == "transaction" else []),
     ]
-    return ", ".join(words)
+    return ", ".join(states)
 
 
 def beginning(item: MessageItem) -> str:
@@ -347,10 +347,10 @@ def _death(dead: DeadLetterView) -> str:
 
 def _properties(properties: dict[str, PropertyView]) -> RenderableType:
     rows = []
-    for name, each in properties.items():
-        value = each.value
+    for name, view in properties.items():
+        value = view.value
         text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
-        rows.append((f"  {printable(name)}", f"{text}  ({each.type})"))
+        rows.append((f"  {printable(name)}", f"{text}  ({view.type})"))
     return pairs(rows)
 
 
@@ -358,8 +358,8 @@ def _body_of(body: BodyView | None) -> list[RenderableType]:
     if body is None or body.value is None:
         return [Text("no body", style="dim")]
     value = body.value
-    cut = ", cut off" if body.truncated else ""
-    head = Text(f"body ({body.encoding}{cut})", style="bold")
+    suffix = ", cut off" if body.truncated else ""
+    head = Text(f"body ({body.encoding}{suffix})", style="bold")
     if isinstance(value, str):
         return [head, Text(printable(value))]
     data = msgspec.json.format(msgspec.json.encode(value)).decode()

@@ -123,8 +123,8 @@ def list_messages(
     )
     document = api.call(LIST_MESSAGES, query)
     columns = (*MESSAGE_COLUMNS, Column("Body", beginning)) if body else MESSAGE_COLUMNS
-    of = f" of {number(document.total)}" if document.total is not None else ""
-    return _page_result(address, document, document, ItemTable(columns, document.items), of)
+    total = f" of {number(document.total)}" if document.total is not None else ""
+    return _page_result(address, document, document, ItemTable(columns, document.items), total)
 
 
 @query_command(app, "show")
@@ -280,12 +280,12 @@ def move(
     yes: YesFlag = False,
 ) -> CommandResult:
     """Move messages to another queue or topic."""
-    address, to = address_of(name), address_of(target)
+    address, destination = address_of(name), address_of(target)
     selection = message_options.select(ids, selector, everything)
     if selection.ids is None:
         confirm(
             f"Move {message_options.describe(selection)} of {display_name(address)} "
-            f"to {display_name(to)}?",
+            f"to {display_name(destination)}?",
             yes,
         )
     return message_options.run_action(
@@ -294,7 +294,7 @@ def move(
         "move",
         selection,
         "moved",
-        target=to,
+        target=destination,
         subscription=subscription,
         state=message_options.check_state(state),
         limit=limit,
@@ -362,8 +362,8 @@ def _page_result(
     if not page.items:
         return CommandResult(document, f"There is no such message in {display_name(address)}.")
     if page.next_cursor:
-        more = Text(f"The next ones{of}: --after {page.next_cursor}", style="dim")
-        output = Group(output, more)
+        hint = Text(f"The next ones{of}: --after {page.next_cursor}", style="dim")
+        output = Group(output, hint)
     return CommandResult(document, output=output)
 
 
@@ -433,12 +433,12 @@ def list_queues(
     ] = "",
 ) -> CommandResult:
     """List the dead-letter queues with the reasons of their messages."""
-    found = [
+    queues = [
         item
         for item in api.items(LIST_DEAD_LETTER_QUEUES, DeadLetterQuery())
         if is_like(item.name, pattern)
     ]
-    return listing(found, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them.")
+    return listing(queues, _DEAD_LETTER_QUEUES, "There are no dead letters, nor queues for them.")
 
 
 @query_command(dlq, "show")
@@ -455,7 +455,7 @@ def show_dead_letters(
     address = address_of(name)
     query = MessageQuery(address=address, selector=selector or "", limit=limit, cursor=after or "")
     page = api.call(LIST_MESSAGES, query)
-    items = [DeadLetter(each, _origin(api, address, each.id)) for each in page.items]
+    items = [DeadLetter(message, _origin(api, address, message.id)) for message in page.items]
     document = msgspec.to_builtins(page)
     for entry, item in zip(document["items"], items, strict=True):
         entry["dead_letter"] = item.origin
@@ -482,9 +482,9 @@ def redrive(
     address, selection = address_of(name), message_options.select(ids, selector, everything)
     target = address_of(to) if to is not None else None
     if selection.ids is None:
-        where = f"to {display_name(target)}" if target else "to their original destinations"
+        suffix = f"to {display_name(target)}" if target else "to their original destinations"
         confirm(
-            f"Redrive {message_options.describe(selection)} of {display_name(address)} {where}?",
+            f"Redrive {message_options.describe(selection)} of {display_name(address)} {suffix}?",
             yes,
         )
     return message_options.run_action(

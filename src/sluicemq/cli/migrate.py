@@ -107,7 +107,7 @@ def as_data(report: MigrationReport) -> dict[str, object]:
             "file": str(outcome.aside) if outcome.aside else None,
             "rows": dict(plan.set_aside),
         },
-        "left": [left._asdict() for left in plan.left],
+        "left": [item._asdict() for item in plan.left],
         "notes": plan.notes,
     }
 
@@ -120,9 +120,14 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     yield f"{plan.kind}: {plan.place}{mode}"
     yield ""
     yield from _about_config(report)
-    yield from _section("destinations", [_destination(report, each) for each in _addresses(plan)])
+    yield from _section(
+        "destinations", [_destination(report, address) for address in _addresses(plan)]
+    )
     if plan.subscriptions:
-        names = [f"{each.name} of topic {each.topic}" for each in plan.subscriptions]
+        names = [
+            f"{subscription.name} of topic {subscription.topic}"
+            for subscription in plan.subscriptions
+        ]
         yield from _section("durable subscriptions", names)
     if plan.branches:
         yield f"prepared transactions: {len(plan.branches)}; their managers will find them"
@@ -132,23 +137,23 @@ def as_text(report: MigrationReport) -> Iterator[str]:
     if report.dry_run:
         yield f"messages: {total} waiting, {outcome.before} of any source imported before"
     else:
-        done = sum(outcome.imported.values())
-        yield f"messages: {done} imported, {outcome.before} had been imported before"
+        imported = sum(outcome.imported.values())
+        yield f"messages: {imported} imported, {outcome.before} had been imported before"
         if outcome.unwanted:
             yield f"  {outcome.unwanted} of topics are for no subscription that could be made here"
     if plan.late:
         yield f"  {plan.late} were older than their queue's messageTtl, which starts again"
     if plan.set_aside:
-        where = f" in {outcome.aside}" if outcome.aside else ""
-        yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{where}"
+        suffix = f" in {outcome.aside}" if outcome.aside else ""
+        yield f"set aside, not imported: {sum(plan.set_aside.values())} rows{suffix}"
         yield from (f"  {count} {ASIDE[sort]}" for sort, count in plan.set_aside.items())
     if plan.notes:
         yield ""
         yield from (f"note: {note}" for note in plan.notes)
     if plan.left:
         yield ""
-        left = [f"{each.what} {each.name}: {each.reason}" for each in plan.left]
-        yield from _section("not carried over", left)
+        lines = [f"{item.what} {item.name}: {item.reason}" for item in plan.left]
+        yield from _section("not carried over", lines)
 
 
 def _section(title: str, lines: list[str]) -> Iterator[str]:
@@ -172,15 +177,15 @@ def _about_config(report: MigrationReport) -> Iterator[str]:
 
 
 def _destination(report: MigrationReport, address: Address) -> str:
-    kept = " (there already, with settings of its own)" if address in report.outcome.kept else ""
+    suffix = " (there already, with settings of its own)" if address in report.outcome.kept else ""
     waiting = report.plan.counts[address]
-    return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{kept}"
+    return f"{address.kind.name.lower()} {address.name}: {waiting} waiting{suffix}"
 
 
 def _user(report: MigrationReport, name: str) -> str:
-    known = not report.dry_run and name not in report.outcome.users
-    there = " (there already: not changed)" if known else ""
-    return f"{name}: {_login(report.plan.users[name])}{there}"
+    exists = not report.dry_run and name not in report.outcome.users
+    suffix = " (there already: not changed)" if exists else ""
+    return f"{name}: {_login(report.plan.users[name])}{suffix}"
 
 
 def _addresses(plan: Plan) -> list[Address]:
@@ -349,9 +354,9 @@ def _migrate(
 ) -> None:
     try:
         _run(inspect_source, to, config, dry_run, as_json)
-    except (Interrupted, KeyboardInterrupt) as stopped:
+    except (Interrupted, KeyboardInterrupt) as error:
         complain(
-            str(stopped)
+            str(error)
             or "interrupted. Run the same command again to go on: nothing is imported twice"
         )
         raise typer.Exit(INTERRUPTED) from None
@@ -387,9 +392,9 @@ def _run(
         dry_run=dry_run,
     )
     serve = shlex.join(["sluicemq", "serve", "--config", str(file)])
-    following = "" if dry_run else f"Next: {serve}"
+    next_step = "" if dry_run else f"Next: {serve}"
     text_output = "\n".join(map(printable, as_text(report)))
-    print_result(CommandResult(as_data(report), following, output=text_output), as_json)
+    print_result(CommandResult(as_data(report), next_step, output=text_output), as_json)
 
 
 def _configured(file: Path) -> Collection[Address]:

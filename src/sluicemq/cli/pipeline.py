@@ -185,19 +185,19 @@ def backfill(
 ) -> None:
     """Write everything that the journal holds now to the tables, then exit. Continues from their
     checkpoint."""
-    place, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
+    delta_lake, settings = _lake(lake, broker, catalog), spark_settings(master, conf)
     if from_bronze:
         if journal is not None or url is not None:
             raise ConfigurationError("--from-bronze reads no journal: leave out --journal, --url")
         limit = int(quantity("--max-bytes", max_bytes, Unit.BYTES))
-        _rebuild(place, settings, max_rows, limit, as_json)
+        _rebuild(delta_lake, settings, max_rows, limit, as_json)
         return
     job = _job(
         journal,
         url,
         password_file,
         token_file,
-        place,
+        delta_lake,
         slot,
         tables,
         max_rows,
@@ -224,11 +224,11 @@ def maintain(
 ) -> None:
     """Compact the tables' small files (OPTIMIZE) and delete those that only old versions use
     (VACUUM)."""
-    place = _lake(lake, "main", catalog)
+    delta_lake = _lake(lake, "main", catalog)
     older_than = timedelta(seconds=seconds("--retention", retention))
     settings = spark_settings(master, conf)
-    place.expect()
-    with spark_session("sluicemq maintain", settings, place) as spark:
+    delta_lake.expect()
+    with spark_session("sluicemq maintain", settings, delta_lake) as spark:
         from sluicemq.pipeline.jobs.maintain import maintain as maintain_lake
 
         def report_table(name: str, before: int, after: int) -> None:
@@ -238,7 +238,7 @@ def maintain(
                 out().print(f"{name:<18}{before:>8} files before, {after} now", markup=False)
 
         with err().status("joining files"):
-            maintain_lake(spark, place, report_table, older_than)
+            maintain_lake(spark, delta_lake, report_table, older_than)
 
 
 @app.command()
@@ -262,11 +262,11 @@ def jars(
 
     names = [name.strip() for name in connectors.split(",") if name.strip()]
     with err().status("fetching the libraries"):
-        found = fetch([DELTA, *names], to)
+        paths = fetch([DELTA, *names], to)
     if to is None:
         with err().status("preparing the start of Spark"):
             prepare()
-    print(",".join(map(str, found)))
+    print(",".join(map(str, paths)))
 
 
 @app.command()
@@ -290,16 +290,16 @@ def report(
     conf: ConfOption = None,
 ) -> None:
     """Write an HTML report of the traffic: rates, latencies, backlogs, dead letters, anomalies."""
-    place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
+    delta_lake, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
     period = _moment("--since", since), _moment("--until", until)
-    place.expect()
-    with spark_session("sluicemq report", settings, place) as spark:
+    delta_lake.expect()
+    with spark_session("sluicemq report", settings, delta_lake) as spark:
         from sluicemq.pipeline.report import report_lake
 
         with err().status("reading the tables") as status:
             report_lake(
                 spark,
-                place,
+                delta_lake,
                 output,
                 since=period[0],
                 until=period[1],
@@ -352,10 +352,10 @@ def replay(
 
     from sluicemq.pipeline.replay import replay as send
 
-    place, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
-    place.expect("silver.messages")
-    with spark_session("sluicemq replay", settings, place) as spark:
-        frame = place.silver.read(spark)
+    delta_lake, settings = _lake(lake, "main", catalog), spark_settings(master, conf)
+    delta_lake.expect("silver.messages")
+    with spark_session("sluicemq replay", settings, delta_lake) as spark:
+        frame = delta_lake.silver.read(spark)
         if where is not None:
             try:
                 frame = frame.where(where)
@@ -370,7 +370,7 @@ def replay(
         )
         with Progress(*columns, console=err(), transient=True, disable=as_json) as bar:
             task = bar.add_task("messages", total=None)
-            done = send(
+            result = send(
                 frame,
                 url,
                 to,
@@ -382,12 +382,14 @@ def replay(
                 **secrets,
             )
     hints = []
-    if done.already:
-        hints.append(f"{done.already:,} had been sent before.")
-    if done.bad:
-        hints.append(f"{done.bad:,} rows were invalid messages and went to the dead-letter queue.")
-    sent = f"{done.written:,} messages sent"
-    print_result(CommandResult(done._asdict(), "\n".join(hints), output=sent), as_json)
+    if result.already:
+        hints.append(f"{result.already:,} had been sent before.")
+    if result.bad:
+        hints.append(
+            f"{result.bad:,} rows were invalid messages and went to the dead-letter queue."
+        )
+    sent = f"{result.written:,} messages sent"
+    print_result(CommandResult(result._asdict(), "\n".join(hints), output=sent), as_json)
 
 
 @app.command()
@@ -429,12 +431,12 @@ def decode(
     from sluicemq.pipeline.decode import DecodeOptions, Raw, parse_ports
     from sluicemq.pipeline.decode import run as decode_all
 
-    given: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
+    arguments: dict[str, Any] = {"ports": parse_ports(ports), "secrets": secrets}
     if raw:
-        given["raw"] = Raw(protocol, role)
+        arguments["raw"] = Raw(protocol, role)
     if max_frame_bytes is not None:
-        given["max_frame_bytes"] = max_frame_bytes
-    options = DecodeOptions(**given)
+        arguments["max_frame_bytes"] = max_frame_bytes
+    options = DecodeOptions(**arguments)
     with spark_session("sluicemq decode") as spark, err().status("decoding"):
         lines = sys.stdout if as_json else None
         summary = decode_all(spark, captures, options, output=output, lines=lines)
@@ -555,11 +557,11 @@ def _supervise(
     from sluicemq.pipeline.jobs.run import Supervisor
 
     find = {"gold", "silver"} <= set(job.tables)
-    place = job.lake
+    lake = job.lake
     anomalies: int | None = None
     with ExitStack() as stack:
-        spark = stack.enter_context(spark_session("sluicemq pipeline", settings, place))
-        due = time.monotonic() + ANOMALIES_SECONDS
+        spark = stack.enter_context(spark_session("sluicemq pipeline", settings, lake))
+        due_time = time.monotonic() + ANOMALIES_SECONDS
         metrics = None
         if metrics_address is not None:
             metrics = stack.enter_context(serve_metrics(spark, job.definition, metrics_address))
@@ -567,19 +569,19 @@ def _supervise(
         stop = stack.enter_context(stop_on_signals(signal.SIGINT, signal.SIGTERM))
 
         def report_step(step: BatchProgress) -> None:
-            nonlocal anomalies, due
+            nonlocal anomalies, due_time
             progress.step(step, anomalies)
             if step.batch is not None:
                 if metrics is not None:
                     metrics.add(step.batch.typed)
-                if find and interval is not None and time.monotonic() >= due:
-                    anomalies = find_anomalies(spark, place)
-                    due = time.monotonic() + ANOMALIES_SECONDS
+                if find and interval is not None and time.monotonic() >= due_time:
+                    anomalies = find_anomalies(spark, lake)
+                    due_time = time.monotonic() + ANOMALIES_SECONDS
 
         rows = Supervisor(spark, job, report_step, stop).run(interval)
         if find and not stop.is_set():
-            anomalies = find_anomalies(spark, place)
-    _report_end(as_json, rows, place, anomalies)
+            anomalies = find_anomalies(spark, lake)
+    _report_end(as_json, rows, lake, anomalies)
 
 
 def _rebuild(
@@ -599,8 +601,8 @@ def _rebuild(
             max_rows,
             max_bytes,
         )
-        found = find_anomalies(spark, lake)
-    _report_end(as_json, rows, lake, found)
+        anomalies = find_anomalies(spark, lake)
+    _report_end(as_json, rows, lake, anomalies)
 
 
 def _report_end(as_json: bool, rows: int, lake: Lake, anomalies: int | None) -> None:

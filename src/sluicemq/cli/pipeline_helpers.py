@@ -83,15 +83,15 @@ def spark_settings(master: str | None, conf: list[str] | None) -> dict[str, str]
 
 def credentials(password_file: Path | None, token_file: Path | None) -> dict[str, str]:
     """Return password and token from files, else from the environment."""
-    found = {}
+    values = {}
     for name, file, variable in (
         ("password", password_file, PASSWORD),
         ("token", token_file, TOKEN),
     ):
         secret = read_secret_file(file) if file is not None else os.environ.get(variable)
         if secret:
-            found[name] = secret
-    return found
+            values[name] = secret
+    return values
 
 
 def source_of(
@@ -164,7 +164,7 @@ def _step_document(step: BatchProgress, anomalies: int | None) -> dict[str, Any]
             "newest": batch.newest,
             "gold_committed": batch.gold_committed,
         }
-        document["seconds"] = {name: round(taken, 3) for name, taken in batch.seconds.items()}
+        document["seconds"] = {name: round(duration, 3) for name, duration in batch.seconds.items()}
     if anomalies is not None:
         document["anomalies"] = anomalies
     return document
@@ -202,13 +202,13 @@ def spark_session(
 
     from sluicemq.pipeline.session import expect_java, session
 
-    there = SparkSession.getActiveSession() is not None
+    has_session = SparkSession.getActiveSession() is not None
     log = None if lake is None else lake.log
     spark: SparkSession | None = None
     try:
         with err().status("starting Spark"):
             spark = session(name, settings, log, schemes=() if lake is None else (lake.scheme,))
-        if not there:
+        if not has_session:
             spark.sparkContext.setLogLevel("ERROR")
             if log is not None:
                 # tracebacks of PySpark, which errors explain; the pipeline's warnings are for users
@@ -218,7 +218,7 @@ def spark_session(
             lake.register(spark)
         yield spark
     except Exception as error:
-        if log is not None and not there and not isinstance(error, ConfigurationError):
+        if log is not None and not has_session and not isinstance(error, ConfigurationError):
             err().print(f"Spark's output is in {log}.", markup=False)
         if isinstance(error.__cause__ or error, OSError | Py4JError):
             expect_java()
@@ -228,7 +228,7 @@ def spark_session(
             raise explained(error)[1] from error
         raise
     finally:
-        if spark is not None and not there:
+        if spark is not None and not has_session:
             with suppress(OSError, Py4JError):  # its Java process has ended
                 spark.stop()
 

@@ -140,15 +140,17 @@ async def open_client(url: Url, timeout: float, count: int = 0) -> QueueClient:
     """
     kind = _CLIENTS.get(url.protocol)
     if kind is None:
-        known = ", ".join(sorted(_CLIENTS))
-        raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {known}")
+        protocols = ", ".join(sorted(_CLIENTS))
+        raise ConfigurationError(f"{url}: there is no client for {url.protocol}; use {protocols}")
     options = dict(url.options)
     kind.check(url, options)
     # asyncio and ssl are slow to load
     from sluicemq.clients.connect import connect as open_url
 
-    given = {**kind.defaults, **options, "timeout": f"{timeout:.3f}"}
-    passed = tuple((name, text) for name, text in given.items() if name not in kind.own_options)
+    client_options = {**kind.defaults, **options, "timeout": f"{timeout:.3f}"}
+    passed = tuple(
+        (name, text) for name, text in client_options.items() if name not in kind.own_options
+    )
     reconnect = {"reconnect": None} if url.protocol in ("jmq", "vibemq") else {}
     client = await open_url(url._replace(queue="", options=passed).format(), **reconnect)
     return kind(client, url, options, count)
@@ -345,13 +347,13 @@ def send(
 ) -> None:
     """Send messages: the arguments, files, or standard input (one message, or --lines)."""
     target = Url.parse(url)
-    life = quantity("--ttl", ttl, Unit.SECONDS)
-    if life != int(life):
+    time_to_live = quantity("--ttl", ttl, Unit.SECONDS)
+    if time_to_live != int(time_to_live):
         raise ConfigurationError(f"--ttl: {ttl} is not a whole number of seconds")
     if (bodies or file) and lines:
         raise ConfigurationError("--lines reads standard input; give no bodies or files with it")
-    given = len(bodies or ()) + len(file or ())
-    total = None if lines else max(1, given) * count
+    body_count = len(bodies or ()) + len(file or ())
+    total = None if lines else max(1, body_count) * count
     sent = size = 0
     started = time.monotonic()
     with (
@@ -363,7 +365,7 @@ def send(
         given_bodies = ([body] for body in read_bodies(bodies or [], file or []))
         for group in _lines() if lines else given_bodies:
             for batch in _batches(group, count):
-                connection.send(batch, int(life))
+                connection.send(batch, int(time_to_live))
                 sent += len(batch)
                 size += sum(map(len, batch))
                 progress.update(task, completed=sent)
@@ -408,18 +410,18 @@ def receive(
             batch = connection.receive(patience, count - received if count else BATCH)
             if not batch:
                 break
-            written = []
+            written_messages = []
             try:
                 for message in batch:
                     _write(message, raw, as_json)
-                    written.append(message)
+                    written_messages.append(message)
             finally:
-                connection.settle(written)
+                connection.settle(written_messages)
             received += len(batch)
             progress.update(task, completed=received)
     if not received:
-        within = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
-        raise SluiceError(f"nothing came from {url}{within}")
+        period = f" within {format_quantity(patience, Unit.SECONDS)}" if patience else ""
+        raise SluiceError(f"nothing came from {url}{period}")
 
 
 def as_record(message: ReceivedMessage) -> dict[str, Any]:

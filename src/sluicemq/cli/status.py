@@ -110,8 +110,8 @@ def health(api: Api) -> CommandResult:
         if error.status != 503:
             raise
         problem = msgspec.json.decode(error.answer, type=dict[str, Any])
-        words = [(name, str(value)) for name, value in problem.items()]
-        return CommandResult(problem, output=pairs(words), code=Exit.REFUSED)
+        rows = [(name, str(value)) for name, value in problem.items()]
+        return CommandResult(problem, output=pairs(rows), code=Exit.REFUSED)
     return CommandResult(document, output=pairs([("state", document.state)]))
 
 
@@ -154,7 +154,7 @@ def details(overview: OverviewView) -> RenderableType:
     if overview.alarms:
         parts += [
             Text(),
-            *(Text(f"! {each.message}", style="bold red") for each in overview.alarms),
+            *(Text(f"! {alarm.message}", style="bold red") for alarm in overview.alarms),
         ]
     if overview.protocols:
         parts += [Text(), ItemTable(_PROTOCOLS, overview.protocols.items())]
@@ -193,9 +193,9 @@ def audit(
     ] = 50,
 ) -> CommandResult:
     """Show the last lines of the audit log: logins, refusals, changes; the latest is the last."""
-    found = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
+    entries = list(api.items(LIST_AUDIT_ENTRIES, PageQuery(), limit))
     empty = "The audit log is empty since the broker started."
-    return listing(reversed(found), AUDIT_COLUMNS, empty)._replace(document=found)
+    return listing(reversed(entries), AUDIT_COLUMNS, empty)._replace(document=entries)
 
 
 def _rest(item: AuditEntry) -> str:
@@ -383,18 +383,18 @@ class TopData(NamedTuple):
 def fetch_top_data(api: Api, choice: ViewState, rows: int) -> TopData:
     """Request the data."""
     overview = api.call(GET_OVERVIEW, OverviewQuery())
-    given: dict[str, Any] = {"limit": rows}
+    parameters: dict[str, Any] = {"limit": rows}
     if choice.view.query is not ConsumerQuery:  # consumers have no filter
-        given["filter"] = choice.filter
+        parameters["filter"] = choice.filter
     if choice.sort:
-        given |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
+        parameters |= {"sort": choice.sort, "order": "asc" if choice.ascending else "desc"}
 
     while True:
-        query = choice.view.query(**given, offset=(choice.page - 1) * rows)
-        found: Page[Any] = api.call(choice.view.list, query)
-        last = max(1, -(-(found.total or 0) // rows))
+        query = choice.view.query(**parameters, offset=(choice.page - 1) * rows)
+        page: Page[Any] = api.call(choice.view.list, query)
+        last = max(1, -(-(page.total or 0) // rows))
         if choice.page <= last:
-            return TopData(overview, found.items, found.total or 0, choice.page)
+            return TopData(overview, page.items, page.total or 0, choice.page)
         choice.page = last
 
 
@@ -427,8 +427,8 @@ def top(
         for done in _times(count):
             if done:
                 time.sleep(interval)
-            look = fetch_top_data(api, choice, MOST_ROWS)
-            show(Group(_head(look.overview), _list(look, choice)))
+            top_data = fetch_top_data(api, choice, MOST_ROWS)
+            show(Group(_head(top_data.overview), _list(top_data, choice)))
             sys.stdout.flush()
         return CommandResult(None)
     with (
@@ -442,19 +442,19 @@ def top(
 
 def _run(api: Api, choice: ViewState, count: int, terminals: list[TextIO], live: Live) -> None:
     console = live.console
-    look = fetch_top_data(api, choice, _rows(console))
+    top_data = fetch_top_data(api, choice, _rows(console))
     for done in _times(count):
         trouble = ""
         if done and not choice.frozen:
             try:
-                look = fetch_top_data(api, choice, _rows(console))
-            except ConnectionLost as lost:
+                top_data = fetch_top_data(api, choice, _rows(console))
+            except ConnectionLost as error:
                 # the broker may be restarting
-                trouble = str(lost)
-        live.update(_screen(look, choice, trouble), refresh=True)
-        until = time.monotonic() + choice.interval
-        while (left := until - time.monotonic()) > 0 or choice.frozen:
-            keys = pressed_keys(terminals, max(0.05, left))
+                trouble = str(error)
+        live.update(_screen(top_data, choice, trouble), refresh=True)
+        deadline = time.monotonic() + choice.interval
+        while (remaining := deadline - time.monotonic()) > 0 or choice.frozen:
+            keys = pressed_keys(terminals, max(0.05, remaining))
             for key in keys:
                 choice.press(key)
             if choice.over:
@@ -483,21 +483,21 @@ def _screen(look: TopData, choice: ViewState, trouble: str) -> RenderableType:
 def _head(overview: OverviewView) -> RenderableType:
     totals = overview.totals
     published, delivered = recent_rates(overview)
-    first = Text(
+    first_line = Text(
         f"sluicemq {printable(overview.version)}  up {age(overview.uptime_ms)}  "
         f"{size(overview.resident_memory_bytes)} memory  "
         f"{number(totals.connections)} connections  "
         f"{number(totals.ready)} ready"
     )
-    second = Text(
+    second_line = Text(
         f"publish {rate(totals.publish_rate)} "
         f"{sparkline(published, _BARS)}  "
         f"deliver {rate(totals.deliver_rate)} "
         f"{sparkline(delivered, _BARS)}",
         no_wrap=True,
     )
-    alarms = [Text(f"! {each.message}", style="bold red") for each in overview.alarms]
-    return Group(first, second, *alarms)
+    alarms = [Text(f"! {alarm.message}", style="bold red") for alarm in overview.alarms]
+    return Group(first_line, second_line, *alarms)
 
 
 def _about(look: TopData, choice: ViewState) -> Text:

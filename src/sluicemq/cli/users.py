@@ -137,8 +137,8 @@ class FileAccounts(OperationCaller):
     @implements(LIST_SETTINGS)
     async def settings(self, call: object, query: ConfigurationQuery) -> Page[SettingView]:
         """Return a page of the settings with which the broker would start."""
-        found = EffectiveConfiguration(self._config).settings()
-        return query.page([each for each in found if query.filter in each.name])
+        settings = EffectiveConfiguration(self._config).settings()
+        return query.page([setting for setting in settings if query.filter in setting.name])
 
     def call(
         self, operation: ApiOperation[ParametersT, AnswerT], parameters: ParametersT
@@ -194,7 +194,7 @@ def login_policy(accounts: Accounts) -> tuple[str, list[str]]:
         item.name: item.value for item in accounts.items(LIST_SETTINGS, ConfigurationQuery())
     }
     required, insecure = str(settings["auth.required"]), bool(settings["insecure_public"])
-    found = []
+    open_urls = []
     for name, value in settings.items():
         if name.startswith("listeners[") and name.endswith("].url"):
             listener, url = name.removesuffix("url"), Url.parse(str(value))
@@ -204,8 +204,8 @@ def login_policy(accounts: Accounts) -> tuple[str, list[str]]:
                 or settings.get(f"{listener}client_certificate") == "required"
             )
             if not needs_login and is_open(url, user, required, insecure):
-                found.append(str(value))
-    return required, found
+                open_urls.append(str(value))
+    return required, open_urls
 
 
 # --- `sluicemq users …` ---------------------------------------------------------------------------
@@ -358,8 +358,8 @@ def add_token(
     ] = None,
 ) -> CommandResult:
     """Create a token for a user and print it once; the broker stores only its SHA-256."""
-    until = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
-    request = NamedBody(name=user, body=TokenRequest(label=label, expires=until))
+    expiry = int(time.time()) + int(quantity("--expires", expires, Unit.SECONDS)) if expires else 0
+    request = NamedBody(name=user, body=TokenRequest(label=label, expires=expiry))
     token = accounts.call(CREATE_TOKEN, request)
     text = f"This is token {token.id} of {user}. It is not shown again."
     return CommandResult({"user": user, **asdict(token)}, text, output=token.token)
@@ -372,13 +372,16 @@ def list_tokens(
 ) -> CommandResult:
     """List the tokens of one user or of all, without their secrets."""
     users = list(accounts.items(LIST_USERS, AccountQuery()))
-    if user is not None and user not in {each.name for each in users}:
+    if user is not None and user not in {account.name for account in users}:
         raise AccessError(f"the user {user!r} does not exist")
-    found = [
-        (each.name, token) for each in users if user in (None, each.name) for token in each.tokens
+    rows = [
+        (account.name, token)
+        for account in users
+        if user in (None, account.name)
+        for token in account.tokens
     ]
-    document = [{"user": name, **asdict(token)} for name, token in found]
-    return listing(found, _TOKENS, "There are no tokens.")._replace(document=document)
+    document = [{"user": name, **asdict(token)} for name, token in rows]
+    return listing(rows, _TOKENS, "There are no tokens.")._replace(document=document)
 
 
 @action_command(tokens, "remove", opening=accounts_at)
@@ -547,22 +550,22 @@ def grant(
     ] = False,
 ) -> CommandResult:
     """Grant operations on destinations; replaces an existing grant for exactly that pattern."""
-    chosen = _operations(operation)
-    body = PermissionRequest(pattern=pattern, operations=chosen, ignore_case=ignore_case)
+    operations = _operations(operation)
+    body = PermissionRequest(pattern=pattern, operations=operations, ignore_case=ignore_case)
     granting: ApiOperation[NamedBody[PermissionRequest], Any] = (
         GRANT_ROLE_PERMISSION if role else GRANT_USER_PERMISSION
     )
     accounts.call(granting, NamedBody(name=who, body=body))
-    words = list(map(str, chosen))
+    names = list(map(str, operations))
     return CommandResult(
         {
             "who": who,
             "role": role,
             "pattern": pattern,
-            "operations": words,
+            "operations": names,
             "ignore_case": ignore_case,
         },
-        f"{who} may {', '.join(words)} {pattern}{' in any letter case' if ignore_case else ''}.",
+        f"{who} may {', '.join(names)} {pattern}{' in any letter case' if ignore_case else ''}.",
     )
 
 
@@ -572,8 +575,10 @@ def revoke(
 ) -> CommandResult:
     """Revoke the grant for exactly that pattern."""
     holders: ApiOperation[AccountQuery, Page[Any]] = LIST_ROLES if role else LIST_USERS
-    for each in accounts.items(holders, AccountQuery()):
-        if each.name == who and pattern not in {one.pattern for one in each.permissions}:
+    for account in accounts.items(holders, AccountQuery()):
+        if account.name == who and pattern not in {
+            permission.pattern for permission in account.permissions
+        }:
             raise AccessError(f"{who} has no permission for the pattern {pattern!r}")
     revoking = REVOKE_ROLE_PERMISSION if role else REVOKE_USER_PERMISSION
     accounts.call(revoking, RevokePermission(name=who, pattern=pattern))
@@ -595,13 +600,17 @@ def list_permissions(
     """List permissions of one user, of one role, or of all. A user's list includes its roles'."""
     all_roles = list(accounts.items(LIST_ROLES, AccountQuery()))
     all_users = [] if role else list(accounts.items(LIST_USERS, AccountQuery()))
-    chosen_users = [each for each in all_users if who in (None, each.name)]
-    chosen_roles = [each for each in all_roles if who is None or (role and who == each.name)]
+    chosen_users = [account for account in all_users if who in (None, account.name)]
+    chosen_roles = [holder for holder in all_roles if who is None or (role and who == holder.name)]
     if who is not None and not (chosen_users or chosen_roles):
         raise AccessError(f"the {'role' if role else 'user'} {who!r} does not exist")
-    of_roles = {each.name: each.permissions for each in all_roles}
+    of_roles = {holder.name: holder.permissions for holder in all_roles}
     rows = [row for user in chosen_users for row in _permission_rows(user, of_roles)]
-    rows += [_row(one, role=each.name) for each in chosen_roles for one in each.permissions]
+    rows += [
+        _row(permission, role=holder.name)
+        for holder in chosen_roles
+        for permission in holder.permissions
+    ]
     empty = "No permissions have been granted." if who is None else "Nothing."
     return listing(rows, _PERMISSIONS, empty)
 
@@ -641,12 +650,12 @@ def unassign(accounts: Accounts, role: RoleArgument, user: UserArgument) -> Comm
 
 
 def _operations(words: list[str]) -> list[Operation]:
-    known = [*map(str, Operation), ALL]
-    chosen = [word.lower() for word in words]
-    for word in chosen:
-        if word not in known:
-            raise no_such("OPERATION", "operation", word, known)
-    return [each for each in Operation if ALL in chosen or str(each) in chosen]
+    names = [*map(str, Operation), ALL]
+    requested = [word.lower() for word in words]
+    for word in requested:
+        if word not in names:
+            raise no_such("OPERATION", "operation", word, names)
+    return [operation for operation in Operation if ALL in requested or str(operation) in requested]
 
 
 def _permission_rows(
@@ -654,11 +663,13 @@ def _permission_rows(
 ) -> list[PermissionRow]:
     rows: list[PermissionRow] = []
     if user.superuser:
-        everything = PermissionView("*", list(Operation), False)
-        rows.append(_row(everything, user=user.name, through="superuser"))
-    rows += [_row(each, user=user.name) for each in user.permissions]
+        full_grant = PermissionView("*", list(Operation), False)
+        rows.append(_row(full_grant, user=user.name, through="superuser"))
+    rows += [_row(permission, user=user.name) for permission in user.permissions]
     for role in user.roles:
-        rows += [_row(each, user=user.name, through=role) for each in of_roles.get(role, ())]
+        rows += [
+            _row(permission, user=user.name, through=role) for permission in of_roles.get(role, ())
+        ]
     return rows
 
 

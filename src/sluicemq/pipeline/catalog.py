@@ -40,18 +40,18 @@ def own_options(given: Mapping[str, str], known: Container[str]) -> dict[str, st
     table's properties are left out. Other reads and writes keep unknown names, so that the caller
     can reject them.
     """
-    lowered = {name.lower(): value for name, value in given.items()}
-    if not is_table(lowered):
-        return lowered
+    option_by_name = {name.lower(): value for name, value in given.items()}
+    if not is_table(option_by_name):
+        return option_by_name
     options = {
         name: value
-        for name, value in lowered.items()
+        for name, value in option_by_name.items()
         if name not in PROPERTIES
         and not name.startswith(COPY)
-        and (name in known or COPY + name in lowered)
+        and (name in known or COPY + name in option_by_name)
     }
-    directory = COPY + "path" not in lowered
-    managed = lowered.get("is_managed_location", "").lower() == "true"
+    directory = COPY + "path" not in option_by_name
+    managed = option_by_name.get("is_managed_location", "").lower() == "true"
     if directory and (managed or "url" in options):
         options.pop("path", None)
     return options
@@ -66,13 +66,13 @@ def warn_of_secrets(given: Mapping[str, str]) -> None:
     """Log a warning if a table is created with credentials in its options (lower-case names)."""
     if not is_table(given):
         return
-    found = [f"the option {name}" for name in SECRETS if given.get(name)]
+    secrets = [f"the option {name}" for name in SECRETS if given.get(name)]
     if re.search(r"://[^?]*:[^?]+@", given.get("url", "")):
-        found.append("the option url")
-    if found:
+        secrets.append("the option url")
+    if secrets:
         _log.warning(
             "%s of the table contains credentials, which Spark's catalog stores in clear and shows "
             "to all users of the table. Create the table without them, and pass them where it "
             "is used: spark.read.option('token', ...).table(...), or a temporary view",
-            " and ".join(found).capitalize(),
+            " and ".join(secrets).capitalize(),
         )

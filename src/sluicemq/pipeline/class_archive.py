@@ -43,9 +43,9 @@ def prepare() -> None:
             (home / link).symlink_to(Path(pyspark.__file__).parent / link)
     release = jars.find_java() / "release"
     java = release.read_text() if release.is_file() else str(release)
-    stamp, made = home / "ARCHIVED", f"{pyspark.__version__}\n{java}"
+    stamp, content = home / "ARCHIVED", f"{pyspark.__version__}\n{java}"
     archive = jars.class_archive()
-    if stamp.is_file() and stamp.read_text() == made:
+    if stamp.is_file() and stamp.read_text() == content:
         return
     archive.unlink(missing_ok=True)
     command = [sys.executable, "-m", "sluicemq.pipeline.class_archive", str(archive)]
@@ -53,7 +53,7 @@ def prepare() -> None:
         subprocess.run(command, capture_output=True, timeout=_TIMEOUT)
     except subprocess.TimeoutExpired:
         archive.unlink(missing_ok=True)
-    stamp.write_text(made)
+    stamp.write_text(content)
 
 
 def main(archive: str) -> None:

@@ -126,14 +126,14 @@ class LakeTable:
                     spark.sql(f"CREATE SCHEMA IF NOT EXISTS {schema}")
                     spark.catalog.createTable(name, self.location, "delta")
                 return
-            described = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+            details = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
         except AnalysisException as error:
             first, _, _ = str(error).partition("\n")
             raise ConfigurationError(f"--catalog {self.catalog}: {self.name}: {first}") from error
-        found = {row["col_name"]: row["data_type"] for row in described}.get("Location", "a view")
-        if found != HadoopFiles(spark, self.location).qualified(self.location):
+        actual = {row["col_name"]: row["data_type"] for row in details}.get("Location", "a view")
+        if actual != HadoopFiles(spark, self.location).qualified(self.location):
             raise ConfigurationError(
-                f"--catalog {self.catalog}: {self.name} is {found} already, not {self.location}. "
+                f"--catalog {self.catalog}: {self.name} is {actual} already, not {self.location}. "
                 "One catalog has the tables of one lake: use another catalog, or none"
             )
 
@@ -146,14 +146,14 @@ class LakeTable:
         if not self.exists(spark):
             return
         present = {item.name.lower(): item for item in self.read(spark).schema}
-        added = []
+        additions = []
         for item in self.schema:
-            known = present.get(item.name.lower())
-            if known is None:
-                added.append(item)
-            elif known.dataType.simpleString() != item.dataType.simpleString():
+            column = present.get(item.name.lower())
+            if column is None:
+                additions.append(item)
+            elif column.dataType.simpleString() != item.dataType.simpleString():
                 raise ConfigurationError(
-                    f"{place}: the column {item.name} is {known.dataType.simpleString().upper()} "
+                    f"{place}: the column {item.name} is {column.dataType.simpleString().upper()} "
                     f"in {self.name} and {item.dataType.simpleString().upper()} in the "
                     "definition. A column cannot change its type: give it another name, or the "
                     "table"
@@ -167,8 +167,8 @@ class LakeTable:
                     f"not by {', '.join(self.partitions)}. Partitions cannot change: give the "
                     "table another name"
                 )
-        if added:
-            ddl = StructType(added).toDDL()
+        if additions:
+            ddl = StructType(additions).toDDL()
             spark.sql(f"ALTER TABLE delta.{quoted(self.location)} ADD COLUMNS ({ddl})")
 
     def read(self, spark: SparkSession, version: int | None = None) -> DataFrame:
@@ -237,10 +237,10 @@ class LakeTable:
         null_keys  True if NULL is a key like any other, as in GROUP BY
         """
         spark = rows.sparkSession
-        inserted = f"NOT ({removed})" if removed else "true"
+        insert_condition = f"NOT ({removed})" if removed else "true"
         names = {name: quoted(name) for name in self.schema.names}
         if not self.exists(spark):
-            self.append(rows.alias("new").where(inserted).select(*names.values()), tag)
+            self.append(rows.alias("new").where(insert_condition).select(*names.values()), tag)
             return
         insert: dict[str, str | Column] = {name: f.col(f"new.{name}") for name in names.values()}
         update: dict[str, str | Column] = {
@@ -255,7 +255,7 @@ class LakeTable:
         if removed:
             merge = merge.whenMatchedDelete(f"({newer or 'true'}) AND ({removed})")
         merge = merge.whenMatchedUpdate(newer, update)
-        merge = merge.whenNotMatchedInsert(inserted, insert)
+        merge = merge.whenNotMatchedInsert(insert_condition, insert)
         # a merge has no options of its own
         settings = {}
         if tag:
@@ -269,12 +269,12 @@ class LakeTable:
         if not self.exists(spark):
             return {}
         entries = self._computed(spark).setTransactions().iterator()
-        found = {}
+        states = {}
         while entries.hasNext():
-            each = entries.next()
-            written = datetime.fromtimestamp(int(each.lastUpdated().get()) / 1000, UTC)
-            found[str(each.appId())] = TagState(int(each.version()), written)
-        return found
+            transaction = entries.next()
+            written = datetime.fromtimestamp(int(transaction.lastUpdated().get()) / 1000, UTC)
+            states[str(transaction.appId())] = TagState(int(transaction.version()), written)
+        return states
 
     def progress(self, spark: SparkSession) -> dict[str, int]:
         """Return the version of the last tag of each application."""
@@ -303,8 +303,8 @@ class LakeTable:
         """Return Delta's current snapshot; the tags are in no public interface of Python."""
         java: Any = spark
         log = java._jvm.org.apache.spark.sql.delta.DeltaLog
-        nothing = java._jvm.scala.Option.empty()
-        return log.forTable(java._jsparkSession, self.location).update(False, nothing, nothing)
+        empty = java._jvm.scala.Option.empty()
+        return log.forTable(java._jsparkSession, self.location).update(False, empty, empty)
 
     def _computed(self, spark: SparkSession) -> Any:
         """Return Delta's current snapshot, its state computed without generated code.
@@ -335,11 +335,11 @@ def configured(spark: SparkSession, settings: Mapping[str, str]) -> Iterator[Non
     try:
         yield
     finally:
-        for name, former in before.items():
-            if former is None:
+        for name, previous in before.items():
+            if previous is None:
                 spark.conf.unset(name)
             else:
-                spark.conf.set(name, former)
+                spark.conf.set(name, previous)
 
 
 class HadoopFiles:
@@ -359,7 +359,9 @@ class HadoopFiles:
         """Return the names in a directory; empty if there is none."""
         if not self.exists(location):
             return []
-        return [each.getPath().getName() for each in self._files.listStatus(self._path(location))]
+        return [
+            status.getPath().getName() for status in self._files.listStatus(self._path(location))
+        ]
 
     def read(self, location: str) -> str:
         stream = self._files.open(self._path(location))

@@ -26,19 +26,19 @@ LAST: Final = 600
 
 def percentile(histogram: Mapping[int, int], share: float) -> float | None:
     """Return the latency (ms) that the share (0-1) does not exceed; None without values."""
-    left = max(1, math.ceil(share * sum(histogram.values())))
+    remaining = max(1, math.ceil(share * sum(histogram.values())))
     for bucket, count in sorted(histogram.items()):
-        left -= count
-        if left <= 0:
+        remaining -= count
+        if remaining <= 0:
             return float(FLOOR if bucket <= 0 else FLOOR * RATIO ** (bucket - 0.5))
     return None
 
 
 def bucket_column(ms: Column) -> Column:
     """Return the bucket of a latency in ms; null for null."""
-    place = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
+    index = f.ceil(f.log(ms / FLOOR) / math.log(RATIO))
     # least() ignores nulls
-    bucket = f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), place))
+    bucket = f.when(ms <= FLOOR, 0).when(ms.isNotNull(), f.least(f.lit(LAST), index))
     return bucket.cast("int")
 
 

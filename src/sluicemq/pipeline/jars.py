@@ -62,15 +62,15 @@ def jars(name: str) -> list[Path]:
     artifact = CONNECTORS.get(name, "delta-spark")
     if any((spark_home() / "jars").glob(f"{artifact}*.jar")):
         return []
-    found = sorted((directory() / name).glob("*.jar"))
-    if not found:
+    paths = sorted((directory() / name).glob("*.jar"))
+    if not paths:
         option = "" if name == DELTA else f" --for {name}"
         raise ConfigurationError(
             f"the Java libraries for {name} are not in {directory() / name}: "
             f"sluicemq pipeline jars{option} fetches them; on a host without a network, copy that "
             "directory from another host (sluicemq pipeline jars --to DIR)"
         )
-    return found
+    return paths
 
 
 def spark_home() -> Path:
@@ -118,21 +118,21 @@ def fetch(names: Collection[str] = (DELTA,), target: Path | None = None) -> list
     ConfigurationError with the resolver's explanation.
     """
     target = target or directory()
-    fetched: list[Path] = []
+    paths: list[Path] = []
     for name in names:
         requested = coordinate(name)
-        place, stamp = target / name, target / name / "RESOLVED"
+        folder, stamp = target / name, target / name / "RESOLVED"
         if not stamp.is_file() or stamp.read_text() != requested:
-            shutil.rmtree(place, ignore_errors=True)
-            place.mkdir(parents=True)
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir(parents=True)
             for jar in _resolve(requested):
                 try:
-                    os.link(jar, place / jar.name)
+                    os.link(jar, folder / jar.name)
                 except OSError:  # another file system
-                    shutil.copyfile(jar, place / jar.name)
+                    shutil.copyfile(jar, folder / jar.name)
             stamp.write_text(requested)
-        fetched += sorted(place.glob("*.jar"))
-    return fetched
+        paths += sorted(folder.glob("*.jar"))
+    return paths
 
 
 def _resolve(requested: str) -> list[Path]:
@@ -143,24 +143,24 @@ def _resolve(requested: str) -> list[Path]:
         "PYSPARK_SUBMIT_ARGS": f"--packages {requested} pyspark-shell",
     }
     # A process of its own: packages are resolved when the JVM starts, which happens once.
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", __name__],
         env=environment,
         capture_output=True,
         text=True,
         timeout=_TIMEOUT,
     )
-    if done.returncode:
-        reasons = [line.strip() for line in done.stderr.splitlines() if "not found" in line]
-        reason = reasons[0] if reasons else done.stderr.strip()[-500:]
+    if process.returncode:
+        reasons = [line.strip() for line in process.stderr.splitlines() if "not found" in line]
+        reason = reasons[0] if reasons else process.stderr.strip()[-500:]
         raise ConfigurationError(
             f"{requested} cannot be resolved: {reason}. Is Maven Central reachable? Another "
             "repository: set spark.jars.repositories or spark.jars.ivySettings in "
             f"{spark_home() / 'conf' / 'spark-defaults.conf'}"
         )
     present = {_artifact(jar.name) for jar in (spark_home() / "jars").glob("*.jar")}
-    found = [Path(line) for line in done.stdout.split()]
-    return [jar for jar in found if _artifact(jar.name.partition("_")[2]) not in present]
+    paths = [Path(line) for line in process.stdout.split()]
+    return [jar for jar in paths if _artifact(jar.name.partition("_")[2]) not in present]
 
 
 def _artifact(file: str) -> str:

@@ -96,27 +96,27 @@ def replay(
     if (rate is not None and rate <= 0) or (speed is not None and speed <= 0):
         raise ConfigurationError("the rate and the speed of a replay are larger than 0")
     write_id = write_id or f"replay-{uuid.uuid4().hex}"
-    given = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
-    sink = read({**given, **({"destination": destination} if destination else {})})
+    sink_options = {"badRows": "dead-letter", **options, "url": url, "writeId": write_id}
+    sink = read({**sink_options, **({"destination": destination} if destination else {})})
     messages = _messages(frame, keep_destination=not destination)
     converter = Converter(places(messages.drop(_ORDER, _TIME).schema, sink.destination), sink)
     if selects is not None:
         messages = messages.mapInArrow(_selected(selects, converter), messages.schema)
     total = messages.count() if progress is not None else 0
     messages = messages.withColumn(_WINDOW, _window(rate, speed))
-    latest, begun = 0, time.monotonic()
+    latest, start = 0, time.monotonic()
     with PartitionWriter(sink, converter, write_id, sink.batch, 0) as delivery:
         for batch in _in_order(messages):
             for window, piece in _by_window(batch):
                 if window > latest:
-                    begun = _begin_window(delivery, begun, window / WINDOWS)
+                    start = _begin_window(delivery, start, window / WINDOWS)
                     latest = window
                 delivery.add(piece)
                 if progress is not None:
                     progress(delivery.written.rows, total)
-        written = delivery.finish()
-    bad = written.dead_lettered + written.dropped
-    return Replayed(write_id, written.rows, written.written, written.already, bad)
+        result = delivery.finish()
+    bad_rows = result.dead_lettered + result.dropped
+    return Replayed(write_id, result.rows, result.written, result.already, bad_rows)
 
 
 def _begin_window(delivery: PartitionWriter, begun: float, due: float) -> float:

@@ -119,14 +119,14 @@ def session(
     Raises ConfigurationError if there is no supported Java, or no library for Delta or a scheme;
     SluiceError if Spark's Java process ends before it is ready.
     """
-    active = SparkSession.getActiveSession()
-    if active is not None:
-        return active
+    active_session = SparkSession.getActiveSession()
+    if active_session is not None:
+        return active_session
     # Otherwise workers use the first python3 on the PATH, not this virtual environment.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     libraries = [jars.DELTA, *(scheme for scheme in schemes if scheme in jars.CONNECTORS)]
-    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
-    if submitted:
+    is_submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    if is_submitted:
         SparkContext._ensure_initialized()  # makes the submitted settings visible to SparkConf
         configured = dict(SparkConf().getAll())
         _expect_submitted()
@@ -134,9 +134,9 @@ def session(
         os.environ["JAVA_HOME"] = str(jars.find_java())
         configured = _spark_defaults()
     effective = effective_settings(configured, settings or {})
-    if not submitted:
-        found = [str(jar) for each in libraries for jar in jars.jars(each)]
-        effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *found])
+    if not is_submitted:
+        paths = [str(jar) for library in libraries for jar in jars.jars(library)]
+        effective[_JARS] = ",".join([*filter(None, [effective.get(_JARS)]), *paths])
         if _has_local_master(effective):
             _use_local_home(effective)
     builder = SparkSession.builder.appName(name)
@@ -176,9 +176,9 @@ def effective_settings(configured: Mapping[str, str], given: Mapping[str, str]) 
     configured  settings of spark-submit or spark-defaults.conf
     given       settings of the caller, which take precedence
     """
-    chosen = {**configured, **NEEDED, **given}
-    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(chosen) else {}), **chosen}
-    extensions = [each for each in effective.get(_EXTENSIONS, "").split(",") if each]
+    requested = {**configured, **NEEDED, **given}
+    effective = {**EVERYWHERE, **(LOCAL if _has_local_master(requested) else {}), **requested}
+    extensions = [extension for extension in effective.get(_EXTENSIONS, "").split(",") if extension]
     effective[_EXTENSIONS] = ",".join(dict.fromkeys([*extensions, _DELTA]))
     return effective
 
@@ -234,7 +234,7 @@ def _spark_defaults() -> dict[str, str]:
     except OSError:
         return {}
     entries = (line.split(maxsplit=1) for line in lines if line.strip().startswith("spark."))
-    return {key: value.strip() for key, value in (each for each in entries if len(each) == 2)}
+    return {key: value.strip() for key, value in (entry for entry in entries if len(entry) == 2)}
 
 
 def _use_local_home(effective: dict[str, str]) -> None:
@@ -257,11 +257,11 @@ def _heard_by(log: Path | None) -> Iterator[None]:
         yield
         return
     log.parent.mkdir(parents=True, exist_ok=True)
-    usual = os.dup(2)
+    original = os.dup(2)
     try:
         with log.open("ab") as file:
             os.dup2(file.fileno(), 2)
         yield
     finally:
-        os.dup2(usual, 2)
-        os.close(usual)
+        os.dup2(original, 2)
+        os.close(original)

@@ -172,8 +172,8 @@ def _pcapng(file: BinaryIO) -> Iterator[Packet]:
             elif kind in _PACKETS:
                 yield _packet(order, kind, body[:-4], interfaces)
         except struct.error:
-            what = "an interface" if kind == 1 else "a packet"
-            raise CaptureError(position, f"{what} block is too short") from None
+            block_name = "an interface" if kind == 1 else "a packet"
+            raise CaptureError(position, f"{block_name} block is too short") from None
         except ValueError as error:
             raise CaptureError(position, str(error)) from None
         position += length
@@ -193,8 +193,8 @@ def _packet(order: str, kind: int, body: bytes, interfaces: list[_Interface]) ->
     if captured > len(data):
         raise ValueError(f"a packet of {captured} bytes is announced in a block of {len(data)}")
     time = (high << 32 | low) * 1_000_000 // interface.units + interface.offset * 1_000_000
-    known = time if 0 <= time < _LAST_TIME else NO_TIME
-    return Packet(data[:captured], original, known, interface.link)
+    timestamp = time if 0 <= time < _LAST_TIME else NO_TIME
+    return Packet(data[:captured], original, timestamp, interface.link)
 
 
 def _interface(order: str, body: bytes) -> _Interface:
@@ -254,19 +254,19 @@ def find_segment(packet: Packet) -> Segment | Skipped:
     data, link = packet.data, packet.link
     if link not in _IP_AT:
         return Skipped.LINK
-    at = _IP_AT[link]
+    position = _IP_AT[link]
     if link in _TYPE_AT:
         kind = data[_TYPE_AT[link] : _TYPE_AT[link] + 2]
         while link == _ETHERNET and kind in _TAGS:
-            at += 4
-            kind = data[at - 2 : at]
+            position += 4
+            kind = data[position - 2 : position]
         if kind not in _IP:
             return Skipped.FOREIGN
     try:
-        version = data[at] >> 4
+        version = data[position] >> 4
         if version == 4:
-            return _ipv4(packet, at)
-        return _ipv6(packet, at) if version == 6 else Skipped.FOREIGN
+            return _ipv4(packet, position)
+        return _ipv6(packet, position) if version == 6 else Skipped.FOREIGN
     except (IndexError, struct.error):
         return Skipped.BROKEN
 
@@ -288,14 +288,14 @@ def _ipv6(packet: Packet, at: int) -> Segment | Skipped:
     data = packet.data
     source, target = data[at + 8 : at + 24], data[at + 24 : at + 40]
     payload = _u16(data, at + 4)[0]
-    following = data[at + 6]
+    next_header = data[at + 6]
     at += 40
     stop = at + payload if payload else packet.original
-    while following in _EXTENSIONS:
-        following, at = data[at], at + (data[at + 1] + 1) * 8
-    if following == _FRAGMENT:
+    while next_header in _EXTENSIONS:
+        next_header, at = data[at], at + (data[at + 1] + 1) * 8
+    if next_header == _FRAGMENT:
         return Skipped.FRAGMENT
-    return _tcp(packet, at, stop, source, target) if following == _TCP else Skipped.FOREIGN
+    return _tcp(packet, at, stop, source, target) if next_header == _TCP else Skipped.FOREIGN
 
 
 def _tcp(packet: Packet, at: int, stop: int, source: bytes, target: bytes) -> Segment | Skipped:

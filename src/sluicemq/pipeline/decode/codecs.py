@@ -210,7 +210,7 @@ class PhpmqCodec(Codec):
     def describe(self, frame: phpmq.Frame) -> Row:
         kind, queue, content, message_id, number = frame
         name = "count" if kind == phpmq.CONSUME else "ttl"
-        carries = kind in (phpmq.SEND, phpmq.DISPATCH)
+        has_body = kind in (phpmq.SEND, phpmq.DISPATCH)
         return {
             "frame": self._FRAMES[kind],
             "packet_type": kind,
@@ -218,8 +218,8 @@ class PhpmqCodec(Codec):
             "destination_kind": "queue",
             "message_id": _from_bytes(message_id) or None,
             "properties": [(name, str(number))] if number >= 0 else None,
-            "body_kind": "bytes" if carries else None,
-            "body": content if carries else None,
+            "body_kind": "bytes" if has_body else None,
+            "body": content if has_body else None,
         }
 
 
@@ -255,8 +255,8 @@ class MsgliteCodec(Codec):
 
     def describe(self, frame: msglite.Frame) -> Row:
         kind, timeout, addresses, body = frame
-        carries = kind in (msglite.MESSAGE, msglite.QUERY)
-        to = addresses if kind == msglite.READY else addresses[:1]
+        has_body = kind in (msglite.MESSAGE, msglite.QUERY)
+        destinations = addresses if kind == msglite.READY else addresses[:1]
         properties: Pairs | None = None
         if addresses:
             properties = [("timeout", str(timeout))]
@@ -265,12 +265,12 @@ class MsgliteCodec(Codec):
         return {
             "frame": self._FRAMES[kind],
             "packet_type": kind,
-            "destination": _from_bytes(b" ".join(to)) or None,
+            "destination": _from_bytes(b" ".join(destinations)) or None,
             "destination_kind": "queue" if addresses else None,
-            "reply_to": _from_bytes(addresses[1]) if carries and len(addresses) > 1 else None,
+            "reply_to": _from_bytes(addresses[1]) if has_body and len(addresses) > 1 else None,
             "properties": properties,
-            "body_kind": "bytes" if carries else None,
-            "body": body if carries else None,
+            "body_kind": "bytes" if has_body else None,
+            "body": body if has_body else None,
         }
 
 
@@ -315,8 +315,8 @@ class VibemqCodec(Codec):
             properties[name] = self._hidden(properties[name])
         if frame.error_code or frame.error_message:
             properties |= {"errorCode": frame.error_code, "errorMessage": frame.error_message}
-        carries = kind in (vibemq.PUBLISH, vibemq.DELIVER)
-        body: bytes | None = frame.payload if carries or frame.payload else None
+        has_body = kind in (vibemq.PUBLISH, vibemq.DELIVER)
+        body: bytes | None = frame.payload if has_body or frame.payload else None
         if kind in (vibemq.CREATE_USER, vibemq.CHANGE_PASSWORD) and self.to_server:
             body = self._hidden(body or b"")
         identity = _printable(frame.id)
@@ -330,7 +330,7 @@ class VibemqCodec(Codec):
             "request_id": identity,
             "reply_to": _printable(headers.get(vibemq_mapping.REPLY_TO)),
             "properties": _texts(properties.items()),
-            "body_kind": ("json" if frame.payload else "none") if carries else None,
+            "body_kind": ("json" if frame.payload else "none") if has_body else None,
             "body": body,
         }
 
@@ -399,8 +399,8 @@ class JmqCodec(Codec):
             columns["destination"] = _printable(target)
             columns["destination_kind"] = "topic" if is_topic else "queue"
         if packet.type in (PacketType.ACKNOWLEDGE, PacketType.REDELIVER) and packet.body:
-            old = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
-            blocks = decode_blocks(packet.body, INT_BLOCK if old else LONG_BLOCK)
+            has_int_ids = properties.get("JMQBodyType") == BodyType.CONSUMERID_I_SYSMESSAGEID
+            blocks = decode_blocks(packet.body, INT_BLOCK if has_int_ids else LONG_BLOCK)
             columns["message_id"] = " ".join(sysid_text(sysid) for _, sysid in blocks)
         return columns
 

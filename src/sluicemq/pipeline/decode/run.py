@@ -28,12 +28,12 @@ def _files_in(paths: Iterable[str | Path]) -> list[str]:
     """Return absolute file names; a directory stands for its files except hidden ones.
 
     Raises ConfigurationError for a missing file."""
-    found: list[Path] = []
+    entries: list[Path] = []
     for path in map(Path, paths):
         if not path.exists():
             raise ConfigurationError(f"{path}: there is no such file")
-        found += sorted(path.glob("[!.]*")) if path.is_dir() else [path]
-    files = dict.fromkeys(str(path.absolute()) for path in found if path.is_file())
+        entries += sorted(path.glob("[!.]*")) if path.is_dir() else [path]
+    files = dict.fromkeys(str(path.absolute()) for path in entries if path.is_file())
     if not files:
         raise ConfigurationError("there is no file to decode; give captures or directories of them")
     return list(files)
@@ -48,13 +48,13 @@ def decode(
     file, connection, time, direction and offset if needed. Raises ConfigurationError for a missing
     file; other errors become rows.
     """
-    chosen = options or DecodeOptions()
+    decode_options = options or DecodeOptions()
     files = _files_in(paths)
 
     def frames(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from decode_file(files[number], chosen)
+                yield from decode_file(files[number], decode_options)
 
     numbers = spark.range(0, len(files), 1, len(files))
     return numbers.mapInArrow(frames, from_arrow_schema(FRAMES))
@@ -83,8 +83,8 @@ class Summary(NamedTuple):
             yield ""
             yield f"{'protocol':<18}{'frame':<28}{'number':>14}{'bytes':>18}{'errors':>10}"
         for protocol, frame, number, size, errors in self.counts:
-            named = f"{protocol or 'not recognised':<18}{frame or 'not decoded':<28}"
-            yield f"{named}{number:>14,}{size:>18,}{errors:>10,}"
+            label = f"{protocol or 'not recognised':<18}{frame or 'not decoded':<28}"
+            yield f"{label}{number:>14,}{size:>18,}{errors:>10,}"
         if self.troubles:
             yield ""
             yield from self.troubles

@@ -262,9 +262,9 @@ class Flow:
 
     def emit(self, time: int, offset: int | None, length: int | None, columns: Row) -> None:
         """Add a row."""
-        known = None if time == NO_TIME else time
+        timestamp = None if time == NO_TIME else time
         self._rows.add(
-            {**self._place, "time": known, "offset": offset, "length": length, **columns}
+            {**self._place, "time": timestamp, "offset": offset, "length": length, **columns}
         )
 
     def add(self, chunks: Iterable[Chunk]) -> None:
@@ -280,8 +280,8 @@ class Flow:
             self._report(self._end)
         elif self._codec.decoder.incomplete and self._end > self._begin:
             size = self._end - self._begin
-            what = "connection" if closed else "capture"
-            text = f"the {what} ends within a frame, of which {size} bytes have come"
+            source = "connection" if closed else "capture"
+            text = f"the {source} ends within a frame, of which {size} bytes have come"
             self.emit(self._latest, self._begin, size, {"error": text})
 
     def _take(self, chunk: Chunk) -> None:
@@ -290,8 +290,8 @@ class Flow:
         self._kept += chunk.data
         if self._codec is not None:
             self._accept(self._codec, self._codec.decoder.feed(chunk.data))
-        while self._codec is None and (found := self._search()) is not None:
-            self._codec, frames = found
+        while self._codec is None and (result := self._search()) is not None:
+            self._codec, frames = result
             self._accept(self._codec, frames)
 
     def _skip(self, chunk: Chunk) -> None:
@@ -308,17 +308,17 @@ class Flow:
 
     def _accept(self, codec: Codec, frames: list[Any]) -> None:
         """Emit rows for the frames that `codec` found in the kept bytes."""
-        at = 0
+        position = 0
         for frame in frames:
-            size = codec.size(self._kept, at, frame)
-            self.emit(self._latest, self._begin + at, size, codec.describe(frame))
-            at += size
+            size = codec.size(self._kept, position, frame)
+            self.emit(self._latest, self._begin + position, size, codec.describe(frame))
+            position += size
         error = codec.decoder.error
         if error is None and not codec.decoder.incomplete:
             # blank lines between frames belong to no frame
-            at = len(self._kept)
-        del self._kept[:at]
-        self._begin += at
+            position = len(self._kept)
+        del self._kept[:position]
+        self._begin += position
         if error is not None:
             self._fall_out(str(error))
             self._from = 1
@@ -332,24 +332,24 @@ class Flow:
         """Return the next codec in step, and the frames it found in the kept bytes.
 
         Return None if more bytes are needed."""
-        kind, kept, found = self._kind, self._kept, None
+        kind, buffer, result = self._kind, self._kept, None
         if kind is not None:
-            found = _first_frames(kind, self._arguments, kept, kind.starts(kept, self._from))
+            result = _first_frames(kind, self._arguments, buffer, kind.starts(buffer, self._from))
         # no frame begins in the bytes before
-        del kept[: max(self._from, len(kept) - _OVERLAP) if found is None else found[0]]
+        del buffer[: max(self._from, len(buffer) - _OVERLAP) if result is None else result[0]]
         self._from = 0
-        if found is None or not (found[2] or len(kept) >= _TRIAL):
+        if result is None or not (result[2] or len(buffer) >= _TRIAL):
             return None
-        self._report(self._end - len(kept))
-        self._begin = self._end - len(kept)
-        return found[1:]
+        self._report(self._end - len(buffer))
+        self._begin = self._end - len(buffer)
+        return result[1:]
 
     def _report(self, until: int) -> None:
         """Emit a row with the reason why the bytes before `until` were not decoded."""
         size = until - self._begin
         if size > 0:
-            more = f", and {self._gaps} more gaps" if self._gaps else ""
-            text = f"{self._reason}{more}; {size} bytes from {self._begin} on are not decoded"
+            suffix = f", and {self._gaps} more gaps" if self._gaps else ""
+            text = f"{self._reason}{suffix}; {size} bytes from {self._begin} on are not decoded"
             time = self._latest if self._since == NO_TIME else self._since
             error = None if self._reason is None else text
             self.emit(time, self._begin, size, {"error": error})
@@ -407,9 +407,11 @@ class Connection:
 
     def _begin(self) -> None:
         """Detect the protocol, and pass the early bytes to its flows."""
-        one, other = (int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints)
+        first_port, second_port = (
+            int(endpoint.rpartition(":")[2] or 0) for endpoint in self._endpoints
+        )
         heads = self._head(0), self._head(1)
-        protocol, server = _recognise(heads, (one, other), self._client, self._options)
+        protocol, server = _recognise(heads, (first_port, second_port), self._client, self._options)
         ends = self._endpoints[1 - server], self._endpoints[server]
         stream = self._rows.file if self._options.raw else " > ".join(ends)
         codec = CODECS.get(protocol or "")
@@ -419,14 +421,16 @@ class Connection:
                 "the protocol was not recognised; if it is one of ours, set ports=PORT=PROTOCOL"
             )
         for side, chunks in enumerate(self._early):
-            place: Row = {
+            shared_columns: Row = {
                 "connection": self._number,
                 "stream": stream,
                 "direction": "to-client" if side == server else "to-server",
                 "protocol": protocol,
             }
             arguments = side != server, self._options
-            flow = Flow(self._rows, place, codec, arguments, self.sides[side].begins, reason)
+            flow = Flow(
+                self._rows, shared_columns, codec, arguments, self.sides[side].begins, reason
+            )
             self._flows.append(flow)
             flow.add(chunks)
             chunks.clear()
@@ -450,16 +454,18 @@ def decode_file(file: str, options: DecodeOptions) -> Iterator[pa.RecordBatch]:
     numbers = count()
     try:
         for segment in _segments(Path(file), options, skipped):
-            one, other = sorted((segment.source, segment.target))
-            side = int(segment.source != one)
-            connection = connections.pop(one + other, None)
+            first, second = sorted((segment.source, segment.target))
+            side = int(segment.source != first)
+            connection = connections.pop(first + second, None)
             if connection is not None and not connection.sides[side].accepts(segment):
                 connection.end()
                 connection = None
             if connection is None:
-                endpoints = [endpoint_text(each) if each else "" for each in (one, other)]
+                endpoints = [
+                    endpoint_text(endpoint) if endpoint else "" for endpoint in (first, second)
+                ]
                 connection = Connection(next(numbers), endpoints, options, rows)
-            connections[one + other] = connection
+            connections[first + second] = connection
             connection.add(side, segment)
             if len(connections) > _MAX_CONNECTIONS:
                 connections.pop(next(iter(connections))).end()
@@ -516,20 +522,20 @@ def _recognise(
     `heads` has each side's first bytes, and whether the connection begins with them;
     `ports` has both sides' ports; `client` is the side that opened the connection, if known."""
     # the more likely server first
-    known = [side for side in (0, 1) if ports[side] in options.ports]
-    servers = known if len(known) == 1 else [0, 1] if ports[0] < ports[1] else [1, 0]
+    known_sides = [side for side in (0, 1) if ports[side] in options.ports]
+    servers = known_sides if len(known_sides) == 1 else [0, 1] if ports[0] < ports[1] else [1, 0]
     if client is not None:
         servers = [1 - client]
-    marked = (
+    matches = (
         name
         for name, beginning in _BEGINNINGS.items()
         if any(beginning.match(data) for data, _ in heads)
     )
-    certain = (options.raw and options.raw.protocol) or next(marked, None)
-    if certain is not None:
-        return certain, servers[0]
-    named = [(options.ports[ports[side]], side) for side in servers if side in known]
-    expected, server = named[0] if named else (None, servers[0])
+    detected = (options.raw and options.raw.protocol) or next(matches, None)
+    if detected is not None:
+        return detected, servers[0]
+    candidates = [(options.ports[ports[side]], side) for side in servers if side in known_sides]
+    expected, server = candidates[0] if candidates else (None, servers[0])
     if expected in REPORTED or not any(data for data, _ in heads):
         return expected, server
     for kinds in ([kind for name, kind in CODECS.items() if name == expected], [*CODECS.values()]):
@@ -538,9 +544,9 @@ def _recognise(
             for kind in kinds
             for side in servers
         ]
-        points, best, side = max(trials, key=lambda trial: trial[0], default=(0, "", 0))
+        points, best_protocol, side = max(trials, key=lambda trial: trial[0], default=(0, "", 0))
         if points > 0:
-            return best, side
+            return best_protocol, side
     return expected, server
 
 
@@ -550,8 +556,8 @@ def _judge(kind: type[Codec], heads: Heads, server: int, options: DecodeOptions)
     for side, (data, begins) in enumerate(heads):
         if data:
             starts = [0] if begins else islice(kind.starts(data), _MOST_TRIALS)
-            found = _first_frames(kind, (side != server, options), data, starts)
-            score += _FAULT if found is None else _FRAMES if found[2] else _NOTHING
+            result = _first_frames(kind, (side != server, options), data, starts)
+            score += _FAULT if result is None else _FRAMES if result[2] else _NOTHING
     return score
 
 

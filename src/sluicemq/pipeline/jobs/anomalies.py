@@ -45,13 +45,13 @@ def anomalies(gold: DataFrame, silver: DataFrame, span: timedelta = timedelta.ma
           searched for: planning that part of the query takes a second or more
     """
     newest = gold.groupBy("broker").agg(f.max("minute").alias("newest"))
-    found = [poison_messages(silver)]
+    frames = [poison_messages(silver)]
     if span >= timedelta(minutes=STUCK_MINUTES):
-        found.append(stuck_queues(gold, silver, newest))
+        frames.append(stuck_queues(gold, silver, newest))
     if span >= _WEEK - timedelta(hours=1):
-        found.append(latency_regressions(gold))
-    together = reduce(DataFrame.unionByName, found).join(f.broadcast(newest), "broker", "left")
-    frame = together.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
+        frames.append(latency_regressions(gold))
+    combined = reduce(DataFrame.unionByName, frames).join(f.broadcast(newest), "broker", "left")
+    frame = combined.withColumn("detected", f.coalesce("newest", "minute")).withColumn(
         "id",
         f.sha2(
             f.concat_ws(
@@ -79,9 +79,9 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
     )
     waits = f.col("depth.backlog") + f.col("depth.unacked")
     # the last minute with acknowledgements or without ready messages
-    moved = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
+    last_active = f.max(f.when((f.col("acknowledged") > 0) | (waits <= 0), f.col("minute")))
     by_place = Window.partitionBy(*_PLACE)
-    after = minutes.withColumn("moved", moved.over(by_place)).where(
+    after = minutes.withColumn("moved", last_active.over(by_place)).where(
         f.col("moved").isNull() | (f.col("minute") > f.col("moved"))
     )
     stuck = (
@@ -127,18 +127,18 @@ def stuck_queues(gold: DataFrame, silver: DataFrame, newest: DataFrame) -> DataF
 
 def poison_messages(silver: DataFrame) -> DataFrame:
     """Return messages with at least POISON_ATTEMPTS deliveries."""
-    tried = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
-    by_place = Window.partitionBy(*_PLACE).orderBy(tried.desc(), "message_sequence")
+    attempts = f.greatest(f.coalesce("attempts", f.lit(0)), f.col("deliveries"))
+    by_place = Window.partitionBy(*_PLACE).orderBy(attempts.desc(), "message_sequence")
     frame = (
         silver.where((f.col("destination_kind") == "queue") & f.col("last_delivered").isNotNull())
-        .where((tried >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
+        .where((attempts >= POISON_ATTEMPTS) & (f.col("state") != "acknowledged"))
         .withColumn("_place", f.row_number().over(by_place))
         .where(f.col("_place") <= _MOST_POISON)
         .withColumn("minute", f.date_trunc("minute", "last_delivered"))
     )
     figures = {
         "message_sequence": f.col("message_sequence"),
-        "deliveries": tried.cast("long"),
+        "deliveries": attempts.cast("long"),
         "state": f.col("state"),
         "reason": f.coalesce("reason", f.lit("")),
         "message_id": f.coalesce("message_id", f.lit("")),
@@ -162,26 +162,26 @@ def latency_regressions(gold: DataFrame) -> DataFrame:
     counts = counts.groupBy(*_PLACE, "hour", f.col("key").alias("bucket")).agg(
         f.sum("value").alias("now")
     )
-    earlier = counts.select(
+    previous = counts.select(
         *_PLACE,
         (f.col("hour") + f.lit(_WEEK)).alias("hour"),
         "bucket",
         f.col("now").alias("then"),
     )
-    both = counts.join(earlier, [*_PLACE, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
+    joined = counts.join(previous, [*_PLACE, "hour", "bucket"], "full").na.fill(0, ["now", "then"])
     hours = Window.partitionBy(*_PLACE, "hour")
-    upto = hours.orderBy("bucket")
-    shares = both.select(
+    cumulative = hours.orderBy("bucket")
+    shares = joined.select(
         "*",
-        *(f.sum(each).over(hours).alias(f"{each}_all") for each in ("now", "then")),
-        *(f.sum(each).over(upto).alias(f"{each}_upto") for each in ("now", "then")),
+        *(f.sum(period).over(hours).alias(f"{period}_all") for period in ("now", "then")),
+        *(f.sum(period).over(cumulative).alias(f"{period}_upto") for period in ("now", "then")),
     ).where((f.col("now_all") >= COMPARED_SAMPLES) & (f.col("then_all") >= COMPARED_SAMPLES))
     gap = f.abs(f.col("now_upto") / f.col("now_all") - f.col("then_upto") / f.col("then_all"))
     frame = shares.groupBy(*_PLACE, f.col("hour").alias("minute")).agg(
         f.max(gap).alias("distance"),
         f.first("now_all").alias("samples"),
         f.first("then_all").alias("samples_before"),
-        *(_histogram(each).alias(each) for each in ("now", "then")),
+        *(_histogram(period).alias(period) for period in ("now", "then")),
     )
     frame = frame.withColumn("p95", f.expr(percentile_sql("now", 0.95))).withColumn(
         "p95_before", f.expr(percentile_sql("then", 0.95))

@@ -87,9 +87,9 @@ class LakeWriter:
         """Write one batch: all events of the records from `first` to `last`.
 
         If only gold is written, the columns gold.NEEDS are sufficient."""
-        done = BatchResult(last)
-        seen: Observation | None = None
-        seen_from = last
+        result = BatchResult(last)
+        observation: Observation | None = None
+        observed_from = last
         facts: Mapping[str, Any] | None = None
         changed: tuple[int, int] | None = None
         for layer in self._layers:
@@ -105,28 +105,28 @@ class LakeWriter:
                 # a condition is added only if needed: Spark compiles each new condition again
                 rows, start = events.where(f.col("sequence") > f.lit(end)), end + 1
             if layer == "silver":
-                if seen is not None and seen_from <= start:
-                    facts = seen.get
+                if observation is not None and observed_from <= start:
+                    facts = observation.get
                 else:
                     facts = rows.agg(*_facts(rows)).collect()[0].asDict()
-                self._silver(rows, done, facts)
+                self._silver(rows, result, facts)
             else:
-                if seen is None:
-                    seen, seen_from = Observation(), start
-                    rows = rows.observe(seen, *_facts(rows))
+                if observation is None:
+                    observation, observed_from = Observation(), start
+                    rows = rows.observe(observation, *_facts(rows))
                 if layer == "gold":
-                    self._gold(rows, done, seen)
+                    self._gold(rows, result, observation)
                 else:
-                    changed = self._bronze(self._limited(rows), done, last - start + 1)
+                    changed = self._bronze(self._limited(rows), result, last - start + 1)
             self.ends[layer] = last
-            done.seconds[layer] = time.perf_counter() - before
-        facts = facts if seen is None else seen.get
+            result.seconds[layer] = time.perf_counter() - before
+        facts = facts if observation is None else observation.get
         if facts is not None:
-            done.rows = facts["rows"]
+            result.rows = facts["rows"]
             if facts["newest"] is not None:
-                done.oldest, done.newest = _time(facts["oldest"]), _time(facts["newest"])
-        self._newest = max(filter(None, (self._newest, done.newest)), default=None)
-        return done
+                result.oldest, result.newest = _time(facts["oldest"]), _time(facts["newest"])
+        self._newest = max(filter(None, (self._newest, result.newest)), default=None)
+        return result
 
     # A batch without rows for a table is committed, too: the table tells how far it has come.
 
@@ -180,17 +180,17 @@ class LakeWriter:
         any_new = high is not None and high > appended
         message = "message_sequence"
         if any_new or not any_late:
-            new = events.where(~_at_most(message, appended)) if any_late else events
-            rows = silver.silver(new, broker, java=java, topics=topics)
+            new_events = events.where(~_at_most(message, appended)) if any_late else events
+            rows = silver.silver(new_events, broker, java=java, topics=topics)
             application = self._lake.appended(self._journal) if any_late else self._application
             tag = Tag(application, done.last)
             table.append(rows if any_new else rows.where("false"), tag, size=facts["rows"])
             self._appended = done.last
         if any_late:
-            late = _at_most(message, appended)
+            is_late = _at_most(message, appended)
             if appended > end:
-                late &= _at_most(message, end) | ~_at_most("sequence", appended)
-            rows = silver.silver(events.where(late), broker, java=java)
+                is_late &= _at_most(message, end) | ~_at_most("sequence", appended)
+            rows = silver.silver(events.where(is_late), broker, java=java)
             numbers = f"old.{message} BETWEEN {low} AND {min(high, appended)}"
             within = f"old.broker = '{broker}' AND {numbers}"
             table.merge(rows, silver.COMBINED, self._tag(done), within=within)
@@ -207,8 +207,8 @@ class LakeWriter:
             # needs neither a search in the table's log nor a condition that changes
             rows = table.changes(spark, *changed, inserted=True)
         else:
-            chosen = f.col("sequence").between(self.ends["silver"] + 1, last)
-            rows = table.read(spark).where(chosen)
+            condition = f.col("sequence").between(self.ends["silver"] + 1, last)
+            rows = table.read(spark).where(condition)
         rows = rows.where(f.col("broker") == self._lake.broker).select(*EVENTS.names)
         return self._limited(rows)
 
@@ -248,4 +248,4 @@ def _facts(events: DataFrame) -> list[Column]:
             "first_message": f.min("message_sequence"),
             "last_message": f.max("message_sequence"),
         }
-    return [made.alias(name) for name, made in facts.items()]
+    return [aggregate.alias(name) for name, aggregate in facts.items()]

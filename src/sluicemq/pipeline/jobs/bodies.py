@@ -111,8 +111,10 @@ def decode(frame: DataFrame, java: bool = True) -> DataFrame:
         " THEN concat(_size, ' bytes where there should be none') END",
         **{name: f"_read.{name}" for name in _OF_MAPS},
     }
-    kept = (f"`{name}`" for name in names if name not in columns)
-    return frame.selectExpr(*kept, *(f"{made} AS `{name}`" for name, made in columns.items()))
+    unchanged = (f"`{name}`" for name in names if name not in columns)
+    return frame.selectExpr(
+        *unchanged, *(f"{expression} AS `{name}`" for name, expression in columns.items())
+    )
 
 
 def java_columns(java: bool) -> Column:
@@ -134,8 +136,8 @@ def java_columns(java: bool) -> Column:
 @arrow_udf(_READ)  # type: ignore[call-overload, untyped-decorator]
 def _read_java(bodies: pa.Array, kinds: pa.Array, sizes: pa.Array) -> pa.Array:
     rows = zip(bodies.to_pylist(), kinds.to_pylist(), sizes.to_pylist(), strict=True)
-    found = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
-    return pa.array(found, _READ_ARROW)
+    results = [None if body is None else read_body(body, kind, size) for body, kind, size in rows]
+    return pa.array(results, _READ_ARROW)
 
 
 def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
@@ -143,26 +145,26 @@ def read_body(body: bytes, kind: str, plain_size: int | None) -> dict[str, Any]:
 
     `plain_size` is None for a body that is not compressed, and -1 for a compressed one of unknown
     size."""
-    found: dict[str, Any] = {}
+    columns: dict[str, Any] = {}
     try:
         if plain_size is not None:
             body = inflate(body, plain_size if plain_size >= 0 else None, MAX_SIZE)
-            found["plain"] = body
+            columns["plain"] = body
         if kind == "map":
             entries = loads_map(body)
-            found["json"] = json_of_map(body).decode()
-            json_value = msgspec.json.decode(found["json"])
+            columns["json"] = json_of_map(body).decode()
+            json_value = msgspec.json.decode(columns["json"])
             texts = [_text(value, json_value[name]) for name, value in entries.items()]
-            found["map"] = list(zip(entries, texts, strict=True))
-            found["map_types"] = [(name, _TYPES[type(value)]) for name, value in entries.items()]
+            columns["map"] = list(zip(entries, texts, strict=True))
+            columns["map_types"] = [(name, _TYPES[type(value)]) for name, value in entries.items()]
         elif kind == "stream":
             values = loads_stream(body) if body else []
-            found["json"] = json_of_stream(body).decode()
-            found["values"] = [_text(value, None) for value in values]
-            found["value_types"] = [_TYPES[type(value)] for value in values]
+            columns["json"] = json_of_stream(body).decode()
+            columns["values"] = [_text(value, None) for value in values]
+            columns["value_types"] = [_TYPES[type(value)] for value in values]
     except ProtocolError as error:
         return {"error": str(error)}
-    return found
+    return columns
 
 
 def _text(value: Value, json_value: Any) -> str | None:

@@ -63,13 +63,13 @@ def complete(
     newest  time of the newest event before these; events of minutes that had ended by
             `watermark` before it also count as `late_events`
     """
-    late = f.lit(0).cast("long")
+    late_events = f.lit(0).cast("long")
     if newest is not None:
         limit = (newest - watermark).replace(second=0, microsecond=0)
-        late = f.when(f.col("minute") < f.lit(limit), f.col("events")).otherwise(late)
+        late_events = f.when(f.col("minute") < f.lit(limit), f.col("events")).otherwise(late_events)
     derived = _derived({name: name for name in sums.columns})
-    columns = {"late_events": late, "day": f.to_date("minute")}
-    columns |= {name: f.expr(made) for name, made in derived.items()}
+    columns = {"late_events": late_events, "day": f.to_date("minute")}
+    columns |= {name: f.expr(expression) for name, expression in derived.items()}
     return sums.withColumns(columns).select(*GOLD.names)
 
 
@@ -79,17 +79,17 @@ def _derived(value: Mapping[str, str]) -> dict[str, str]:
     value  SQL expression of each other column"""
     derived = {rate: f"{value[name]} / {_SECONDS}D" for name, rate in _RATED.items()}
     for name in LATENCIES:
-        for each, share in PERCENTILES.items():
-            derived[f"{name}_{each}"] = percentile_sql(value[name], share)
+        for percentile, share in PERCENTILES.items():
+            derived[f"{name}_{percentile}"] = percentile_sql(value[name], share)
     return derived
 
 
 def _combined() -> dict[str, str]:
-    later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
+    is_later = "coalesce(new.depth_time >= old.depth_time, new.depth_time IS NOT NULL)"
     columns = {name: added(name) for name in _SUMMED}
     columns |= {name: added_maps(name) for name in _MAPS}
     columns |= {name: f"greatest(new.{name}, old.{name})" for name in _LONGEST}
-    columns |= {name: f"if({later}, new.{name}, old.{name})" for name in _DEPTHS}
+    columns |= {name: f"if({is_later}, new.{name}, old.{name})" for name in _DEPTHS}
     return columns | _derived(columns)
 
 
@@ -105,7 +105,7 @@ def sums(events: DataFrame, broker: str) -> DataFrame:
     The query contains nothing that changes between batches, such as a time to compare with,
     because Spark would compile it again for each batch.
     """
-    measured = " ".join(f"WHEN '{each}' THEN published" for each in _MEASURED.values())
+    measured = " ".join(f"WHEN '{event}' THEN published" for event in _MEASURED.values())
     facts = (
         events.where("destination IS NOT NULL AND event != 'relocated'")
         .withColumn("broker", f.lit(broker))
@@ -153,18 +153,18 @@ def _sum(facts: DataFrame) -> DataFrame:
     columns = {
         "published": counted(Event.PUBLISHED),
         "published_bytes": "sum(bytes)",
-        **{column(each): counted(each) for each in COUNTED},
-        **{name: collected(each, "bucket") for name, each in _MEASURED.items()},
+        **{column(event): counted(event) for event in COUNTED},
+        **{name: collected(event, "bucket") for name, event in _MEASURED.items()},
         **{
-            f"{name}_max": f"max(if(event = '{each}', longest, NULL))"
-            for name, each in _MEASURED.items()
+            f"{name}_max": f"max(if(event = '{event}', longest, NULL))"
+            for name, event in _MEASURED.items()
         },
         "dead_letter_reasons": collected(Event.DEAD_LETTERED, "reason"),
         "events": "sum(count)",
         "depth": f"max(if(place IS NOT NULL, {depth}, NULL))",
     }
-    whole = parts.groupBy(*GOLD_KEYS).agg(
-        *(f.expr(f"{made} AS {name}") for name, made in columns.items())
+    totals = parts.groupBy(*GOLD_KEYS).agg(
+        *(f.expr(f"{expression} AS {name}") for name, expression in columns.items())
     )
     depths = (f"depth.{name} AS {name}" for name in _DEPTHS)
-    return whole.selectExpr("*", *depths).drop("depth")
+    return totals.selectExpr("*", *depths).drop("depth")

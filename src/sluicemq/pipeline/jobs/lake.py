@@ -132,8 +132,8 @@ class Lake:
         properties: Mapping[str, str] = MappingProxyType({}),
     ) -> LakeTable:
         """Return the table of a name, such as "silver.messages", which may not exist yet."""
-        place = f"{self.location}/{name.replace('.', '/')}"
-        return LakeTable(name, place, columns, keys, partitions, self.catalog, properties)
+        location = f"{self.location}/{name.replace('.', '/')}"
+        return LakeTable(name, location, columns, keys, partitions, self.catalog, properties)
 
     def tables(self, spark: SparkSession) -> dict[str, LakeTable]:
         """Return all existing tables by their names."""
@@ -166,11 +166,13 @@ class Lake:
         Raises ConfigurationError."""
         if self.directory is None:
             return
-        there = self.directory / name.replace(".", "/") / "_delta_log" if name else self.directory
-        if not there.is_dir():
-            what = f"table {name}" if name else "lake"
+        directory = (
+            self.directory / name.replace(".", "/") / "_delta_log" if name else self.directory
+        )
+        if not directory.is_dir():
+            missing = f"table {name}" if name else "lake"
             raise ConfigurationError(
-                f"there is no {what} in {self}: sluicemq pipeline run or backfill makes one"
+                f"there is no {missing} in {self}: sluicemq pipeline run or backfill makes one"
             )
 
     def checkpoint(self, query: str) -> str:
@@ -200,10 +202,10 @@ class Lake:
         journal only.
         """
         for layer in NAMES:
-            known = journals(self.layer(layer).progress(spark)).get(self.broker, journal)
-            if known != journal:
+            existing = journals(self.layer(layer).progress(spark)).get(self.broker, journal)
+            if existing != journal:
                 raise ConfigurationError(
-                    f"the broker {self.broker} of the lake {self} has the journal {known}, and "
+                    f"the broker {self.broker} of the lake {self} has the journal {existing}, and "
                     f"this is {journal}: another broker, or a data directory that was created "
                     "again. Set another name with --broker, or use another --lake."
                 )
@@ -211,10 +213,10 @@ class Lake:
 
 def journals(progress: dict[str, int]) -> dict[str, str]:
     """Return the journal of each broker, from a table's progress."""
-    found = {}
+    journal_by_broker = {}
     for application in progress:
         prefix, _, rest = application.partition("/")
         broker, _, journal = rest.rpartition("/")
         if prefix == "sluicemq":
-            found[broker] = journal
-    return found
+            journal_by_broker[broker] = journal
+    return journal_by_broker

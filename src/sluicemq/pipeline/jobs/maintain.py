@@ -47,14 +47,14 @@ def find_anomalies(spark: SparkSession, lake: Lake) -> int:
     if last is None:
         return 0
     newest = datetime.fromtimestamp(last, UTC)
-    since = newest - _COMPARED
-    rates = gold.where((f.col("day") >= f.lit(since.date())) & (f.col("minute") >= f.lit(since)))
+    start = newest - _COMPARED
+    rates = gold.where((f.col("day") >= f.lit(start.date())) & (f.col("minute") >= f.lit(start)))
     lives = silver.where(f.col("last_event") >= f.lit(newest - _LOOKED_AT))
     # not cached: each commit to gold or silver would plan the query again and read both tables
-    found = materialized(anomalies(rates, lives, timedelta(seconds=last - first)))
+    rows = materialized(anomalies(rates, lives, timedelta(seconds=last - first)))
     # merging no rows costs seconds: Delta plans and compiles both of its queries
-    if not lake.anomalies.exists(spark) or not found.isEmpty():
-        lake.anomalies.merge(found)
+    if not lake.anomalies.exists(spark) or not rows.isEmpty():
+        lake.anomalies.merge(rows)
     return lake.anomalies.read(spark).count()
 
 
@@ -101,16 +101,16 @@ def rebuild(
     total = bronze.count()
     rows = 0
     for broker, journal in journals(progress).items():
-        place = Lake(lake.location, broker, lake.catalog)
-        end = progress[place.application(journal)]
-        writer = LakeWriter(spark, place, journal, _MADE)
-        for first, last in _ranges(spark, place, max_rows, max_bytes, end):
+        broker_lake = Lake(lake.location, broker, lake.catalog)
+        end = progress[broker_lake.application(journal)]
+        writer = LakeWriter(spark, broker_lake, journal, _MADE)
+        for first, last in _ranges(spark, broker_lake, max_rows, max_bytes, end):
             events = bronze.where(
                 (f.col("broker") == broker) & f.col("sequence").between(first, last)
             )
-            done = writer.write(events.select(*EVENTS.names), first, last)
-            rows += done.rows
-            on_progress(BatchProgress(rows, batch=done), total)
+            result = writer.write(events.select(*EVENTS.names), first, last)
+            rows += result.rows
+            on_progress(BatchProgress(rows, batch=result), total)
     return rows
 
 
@@ -126,6 +126,6 @@ def _ranges(
     blocks = numbers.groupBy(block).agg(f.expr(share))
     before = f.sum("share").over(Window.orderBy("block")) - f.col("share")
     batches = blocks.withColumn("batch", f.floor(before)).groupBy("batch")
-    found = batches.agg(f.min("block").alias("first")).orderBy("first").collect()
-    firsts = [row["first"] * _BLOCK for row in found]
-    return [(first, following - 1) for first, following in pairwise([*firsts, end + 1])]
+    rows = batches.agg(f.min("block").alias("first")).orderBy("first").collect()
+    firsts = [row["first"] * _BLOCK for row in rows]
+    return [(first, next_first - 1) for first, next_first in pairwise([*firsts, end + 1])]

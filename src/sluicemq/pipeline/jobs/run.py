@@ -195,7 +195,7 @@ class Supervisor:
             return self._run(interval)
 
     def _run(self, interval: float | None) -> int:
-        tries = 0
+        attempts = 0
         while not self._stop.is_set():
             before = sum(query.rows for query in self._queries)
             try:
@@ -206,11 +206,11 @@ class Supervisor:
                 return self._rows
             except (PySparkException, Py4JError, SluiceError, OSError) as error:
                 kind, fault = explained(error)
-                written = sum(query.rows for query in self._queries)
-                tries = tries + 1 if written == before else 1
-                if kind not in _PASSING or tries > TRIES:
+                after = sum(query.rows for query in self._queries)
+                attempts = attempts + 1 if after == before else 1
+                if kind not in _PASSING or attempts > TRIES:
                     raise fault from error
-                pause = min(LONGEST_PAUSE, 2.0 ** (tries - 1))
+                pause = min(LONGEST_PAUSE, 2.0 ** (attempts - 1))
                 self._on_progress(
                     BatchProgress(self._rows, trouble=f"{fault}; again in {pause:g} s")
                 )
@@ -256,8 +256,8 @@ class Supervisor:
 
     def _begin(self, query: RunningQuery, writer: LakeWriter, interval: float | None) -> None:
         lake = self._job.lake
-        reached = min(writer.ends.values(), default=-1)
-        start = "earliest" if reached < 0 else str(reached + 1)
+        end = min(writer.ends.values(), default=-1)
+        start = "earliest" if end < 0 else str(end + 1)
         query.fault = None
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         write_batch = writer.write if query.names else self._write_typed
@@ -293,13 +293,15 @@ class Supervisor:
 
     def _write_typed(self, events: DataFrame, first: int, last: int) -> BatchResult:
         """Write a batch to the typed tables; they read it several times."""
-        done = BatchResult(last)
+        result = BatchResult(last)
         before = time.perf_counter()
         with cached(events):
-            done.typed = process(events.sparkSession, events, self._job.definition, self._job.lake)
-        done.rows = sum(counts.messages for counts in done.typed.values())
-        done.seconds["typed"] = time.perf_counter() - before
-        return done
+            result.typed = process(
+                events.sparkSession, events, self._job.definition, self._job.lake
+            )
+        result.rows = sum(counts.messages for counts in result.typed.values())
+        result.seconds["typed"] = time.perf_counter() - before
+        return result
 
     def _writer(self, query: RunningQuery, journal: str) -> LakeWriter:
         """Return the writer of a query's tables; remove the checkpoint if it is ahead of them.
@@ -313,7 +315,7 @@ class Supervisor:
         ends = writer.ends
         checkpoint = Checkpoint(self._spark, lake.checkpoint(query.name))
         end = checkpoint.end()
-        empty = [name for name, reached in ends.items() if reached < 0]
+        empty = [name for name, table_end in ends.items() if table_end < 0]
         if end is not None and 0 < len(empty) < len(ends):
             raise ConfigurationError(
                 f"{' and '.join(empty)} in {lake} lack what other tables have already: make "
@@ -321,7 +323,7 @@ class Supervisor:
                 f"remove {checkpoint.location} to read the journal from its start"
             )
         # Spark refuses one without a batch; tables may have been removed or restored
-        if end is None or any(reached + 1 < end for reached in ends.values()):
+        if end is None or any(table_end + 1 < end for table_end in ends.values()):
             checkpoint.remove()
         return writer
 
@@ -348,18 +350,18 @@ class Supervisor:
         for query in self._queries:
             progress = query.handle.lastProgress if query.handle is not None else None
             while query.written:
-                batch, done = query.written[0]
+                batch, result = query.written[0]
                 if not ended and (progress is None or progress["batchId"] < batch):
                     break
                 query.written.popleft()
-                query.rows += done.rows
-                self._on_progress(BatchProgress(self._rows, self._lag(), done))
+                query.rows += result.rows
+                self._on_progress(BatchProgress(self._rows, self._lag(), result))
 
     def _lag(self) -> int | None:
         """Return the number of unread records of the slowest query; None if unknown."""
         unread = [_unread(query) for query in self._queries]
-        known = [records for records in unread if records is not None]
-        return max(known) if len(known) == len(unread) else None
+        counts = [records for records in unread if records is not None]
+        return max(counts) if len(counts) == len(unread) else None
 
 
 class Checkpoint:
@@ -413,13 +415,13 @@ def identity(source: dict[str, str]) -> str:
     """Return the identity of a source's journal.
 
     Raises ConfigurationError if there is no journal, and ClientError."""
-    found = connect(parse_options(source)).state().identity
-    if not found:
-        place = source.get("path") or source.get("url")
+    journal_id = connect(parse_options(source)).state().identity
+    if not journal_id:
+        location = source.get("path") or source.get("url")
         raise ConfigurationError(
-            f"there is no journal at {place} yet: start the broker, or name its data directory"
+            f"there is no journal at {location} yet: start the broker, or name its data directory"
         )
-    return found
+    return journal_id
 
 
 def _typed_name(definition: Definition) -> str:
@@ -455,9 +457,9 @@ def explained(error: Exception) -> tuple[str, SluiceError]:
     """Return the cause of an error, after the name of its class; "" for a class of Spark."""
     if isinstance(error, SluiceError):
         return type(error).__name__, error
-    found = _RAISED.search(str(error))
-    if found:
-        return found[1], SluiceError(found[2])
+    match = _RAISED.search(str(error))
+    if match:
+        return match[1], SluiceError(match[2])
     text = str(error).strip()
     if isinstance(error, Py4JJavaError) and (causes := _CAUSE.findall(text)):
         text = causes[-1]
@@ -499,13 +501,16 @@ def writer_lease(lake: Lake, storage: JournalStorage, stop: threading.Event) -> 
     errors: list[SluiceError] = []
 
     def renew() -> None:
-        renewed = time.monotonic()
+        last_renewal = time.monotonic()
         while not ended.wait(LEASE_MS / 3000):
             try:
                 _claim(storage, lake, slot, holder)
-                renewed = time.monotonic()
+                last_renewal = time.monotonic()
             except SluiceError as error:  # the broker may be out of reach for a moment
-                if isinstance(error, JournalError) or time.monotonic() - renewed > LEASE_MS / 1500:
+                if (
+                    isinstance(error, JournalError)
+                    or time.monotonic() - last_renewal > LEASE_MS / 1500
+                ):
                     errors.append(error)
                     stop.set()
                     return

@@ -119,7 +119,7 @@ GOLD: Final = pa.schema(
             for name in LATENCIES
             for field in (
                 _required(name, COUNTS),
-                *(pa.field(f"{name}_{each}", pa.float64()) for each in PERCENTILES),
+                *(pa.field(f"{name}_{percentile}", pa.float64()) for percentile in PERCENTILES),
                 pa.field(f"{name}_max", pa.float64()),
             )
         ),

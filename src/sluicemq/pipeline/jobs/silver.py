@@ -52,7 +52,7 @@ def silver(events: DataFrame, broker: str, *, java: bool = True, topics: bool = 
     """
     rows = _sum(_facts(events, java), broker, topics)
     derived = _derived({name: name for name in rows.columns})
-    columns = {name: f.expr(made) for name, made in derived.items()}
+    columns = {name: f.expr(expression) for name, expression in derived.items()}
     return rows.withColumns(columns).select(*SILVER.names)
 
 
@@ -71,7 +71,7 @@ def _derived(value: Mapping[str, str]) -> dict[str, str]:
     """Return SQL expressions of the columns that are derived from times and counts.
 
     value  SQL expression of each other column"""
-    ends = (f"if({value[column(each)]} IS NOT NULL, '{each}', NULL)" for each in OUTCOMES)
+    ends = (f"if({value[column(event)]} IS NOT NULL, '{event}', NULL)" for event in OUTCOMES)
     outcome = f"coalesce({', '.join(ends)})"
     firsts = f"{value['deliveries']} - {value['redeliveries']}"
     open_for_some = (
@@ -129,7 +129,7 @@ def _facts(events: DataFrame, java: bool) -> DataFrame:
         "if(_given, time, NULL) AS first_delivered",
         "if(_given, time, NULL) AS last_delivered",
         "attempts",
-        *(f"if(event = '{each}', time, NULL) AS {column(each)}" for each in OUTCOMES),
+        *(f"if(event = '{event}', time, NULL) AS {column(event)}" for event in OUTCOMES),
         "if(event = 'requeued', time, NULL) AS requeued",
         "reason",
         "if(event IN ('dead-lettered', 'moved'), sequence - 1, NULL) AS moved_to_sequence",
@@ -151,14 +151,14 @@ def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
     """
     merged = [
         "first(record, true) AS record",
-        *(f"min({each}) AS {each}" for each in _SMALLEST),
-        *(f"max({each}) AS {each}" for each in _GREATEST),
-        *(f"sum({each}) AS {each}" for each in _SUMMED),
+        *(f"min({name}) AS {name}" for name in _SMALLEST),
+        *(f"max({name}) AS {name}" for name in _GREATEST),
+        *(f"sum({name}) AS {name}" for name in _SUMMED),
     ]
     partitions = int(str(facts.sparkSession.conf.get("spark.sql.shuffle.partitions")))
     parts = facts.repartition(partitions, "message_sequence")
-    none = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
-    maps = [f"map_from_entries({none}) AS {name}" for name in _MAPS]
+    empty = "CAST(array() AS ARRAY<STRUCT<subscription: BIGINT, count: BIGINT>>)"
+    maps = [f"map_from_entries({empty}) AS {name}" for name in _MAPS]
     if topics:
         parts = parts.groupBy("message_sequence", "subscription").agg(*map(f.expr, merged))
         maps = [
@@ -166,7 +166,7 @@ def _sum(facts: DataFrame, broker: str, topics: bool) -> DataFrame:
             f"{count} > 0, struct(subscription, {count}), NULL)))) AS {name}"
             for name, count in _MAPS.items()
         ]
-    whole = parts.groupBy("message_sequence").agg(*map(f.expr, merged + maps))
-    return whole.withColumn("broker", f.lit(broker)).selectExpr(
+    messages = parts.groupBy("message_sequence").agg(*map(f.expr, merged + maps))
+    return messages.withColumn("broker", f.lit(broker)).selectExpr(
         *(f"record.`{name}` AS `{name}`" if name in RECORD else name for name in _PLAIN)
     )

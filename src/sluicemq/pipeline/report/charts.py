@@ -148,9 +148,9 @@ class Chart:
 
 
 def _latencies(timeline: Timeline) -> dict[str, Values]:
-    found = [percentiles(counts) for counts in timeline.latency]
+    rows = [percentiles(counts) for counts in timeline.latency]
     return {"acknowledged": timeline.latency.sum(axis=1)} | {
-        name: np.array([each[name] for each in found], float) for name in PERCENTILES
+        name: np.array([row[name] for row in rows], float) for name in PERCENTILES
     }
 
 
@@ -258,12 +258,12 @@ def _counts(axes: Axes, bins: Bins, columns: dict[str, Values], unit: str) -> No
 def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Row]) -> None:
     """Draw a triangle at the top for anomalies; a critical one hides a warning."""
     for severity, colour in (("warning", "warning"), ("critical", "bad")):
-        places = {
+        indices = {
             (minute_of(anomaly["minute"]) - bins.start) // bins.width
             for anomaly in anomalies
             if anomaly["severity"] == severity
         }
-        visible = sorted(place for place in places if 0 <= place < bins.count)
+        visible = sorted(index for index in indices if 0 <= index < bins.count)
         if visible:
             axes.plot(
                 _edges(bins)[visible] + bins.width / DAY_MINUTES / 2,
@@ -281,7 +281,7 @@ def _mark(axes: Axes, bins: Bins, anomalies: Sequence[Row]) -> None:
 def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None:
     """Draw a heat map; needs at least one acknowledged message."""
     edges, cells = bands(timeline.latency)
-    most = int(cells.max())
+    maximum = int(cells.max())
     mesh = axes.pcolormesh(
         _edges(timeline.bins),
         edges,
@@ -291,7 +291,7 @@ def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None
         edgecolor="face",
         linewidth=0.5,
         cmap=ListedColormap([LIGHT[name] for name in HEAT]),
-        norm=BoundaryNorm(np.geomspace(1, max(most, 2), len(HEAT) + 1), len(HEAT), clip=True),
+        norm=BoundaryNorm(np.geomspace(1, max(maximum, 2), len(HEAT) + 1), len(HEAT), clip=True),
     )
     for label in ("p50", "p95"):
         _line(axes, timeline.bins, columns[label], label)
@@ -304,7 +304,7 @@ def _latency(axes: Axes, timeline: Timeline, columns: dict[str, Values]) -> None
     axes.set_yticks(ticks if edges[0] else [0.0, *ticks])
     axes.yaxis.set_major_formatter(lambda value, _: words.duration(value))
     axes.minorticks_off()
-    bar = axes.figure.colorbar(mesh, ax=axes, ticks=[1, most], pad=0.01, aspect=30)
+    bar = axes.figure.colorbar(mesh, ax=axes, ticks=[1, maximum], pad=0.01, aspect=30)
     bar.ax.yaxis.set_major_formatter(lambda value, _: words.short(value))
     bar.set_label("messages")
     bar.outline.set_visible(False)
@@ -318,9 +318,11 @@ def bands(latency: Counts) -> tuple[Values, Counts]:
     edges = histogram.FLOOR * histogram.RATIO ** np.arange(0.0, histogram.LAST + 1, BAND)
     # The first band has the bucket of times too short to measure, the others BAND buckets each.
     cells = np.add.reduceat(latency, [0, *range(1, histogram.LAST + 1, BAND)], axis=1)
-    used = np.flatnonzero(cells[:, 1:].any(axis=0)).tolist() or [int(np.searchsorted(edges, 1.0))]
-    first = min(used[0], len(edges) - 1 - FEWEST_BANDS)
-    last = max(used[-1] + 1, first + FEWEST_BANDS)
+    indices = np.flatnonzero(cells[:, 1:].any(axis=0)).tolist() or [
+        int(np.searchsorted(edges, 1.0))
+    ]
+    first = min(indices[0], len(edges) - 1 - FEWEST_BANDS)
+    last = max(indices[-1] + 1, first + FEWEST_BANDS)
     edges, timed = edges[first : last + 1], cells[:, first + 1 : last + 1]
     if not cells[:, 0].any():
         return edges, timed

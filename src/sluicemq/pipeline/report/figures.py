@@ -69,8 +69,8 @@ NO_REASON: Final = "no reason known"
 
 def minute_of(time: datetime) -> int:
     """Return the minute since 1970 of a time; a time without a zone is UTC."""
-    known = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return int(known.timestamp()) // MINUTE
+    zoned_time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return int(zoned_time.timestamp()) // MINUTE
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,9 +252,11 @@ def build(
         until=None if until is None else minute_of(until),
         state=state,
     )
-    found = [] if anomalies is None else _between(anomalies, report.since, report.until).to_pylist()
-    found.sort(key=lambda row: (row["severity"] != "critical", -row["minute"].timestamp()))
-    report.anomalies, report.anomaly_count = tuple(found[:MAX_ANOMALIES]), len(found)
+    anomaly_rows = (
+        [] if anomalies is None else _between(anomalies, report.since, report.until).to_pylist()
+    )
+    anomaly_rows.sort(key=lambda row: (row["severity"] != "critical", -row["minute"].timestamp()))
+    report.anomalies, report.anomaly_count = tuple(anomaly_rows[:MAX_ANOMALIES]), len(anomaly_rows)
     rows = _between(gold.select(COLUMNS), report.since, report.until)
     counts: dict[str, int] = {}
     if rows.num_rows:
@@ -305,37 +307,37 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
     report.since = int(minute.min()) if report.since is None else report.since
     report.until = int(minute.max()) + 1 if report.until is None else report.until
     bins = Bins.over(report.since, report.until - 1)
-    at = bins.index(minute)
+    row_bins = bins.index(minute)
     values = {name: np.asarray(gold[name]) for name in SUMMED}
     for name in SUMMED:
         setattr(report, name, int(values[name].sum()))
     per_minute = _sums(minute - report.since, values["published"], report.until - report.since)
     report.peak, report.peak_at = int(per_minute.max()), report.since + int(per_minute.argmax())
-    named = [gold[name] for name in ("broker", "destination_kind", "destination")]
-    report.brokers = len(named[0].unique())
-    encoded = pc.binary_join_element_wise(*named, "\0").dictionary_encode()
+    name_columns = [gold[name] for name in ("broker", "destination_kind", "destination")]
+    report.brokers = len(name_columns[0].unique())
+    encoded = pc.binary_join_element_wise(*name_columns, "\0").dictionary_encode()
     keys, owner = encoded.dictionary.to_pylist(), np.asarray(encoded.indices)
-    depths, latest = _depths(gold, owner, at, minute, bins.count)
+    depths, latest = _depths(gold, owner, row_bins, minute, bins.count)
     report.backlog = sum(latest.values()) if latest else None
     sums = {name: _sums(owner, values[name], len(keys)) for name in SUMMED}
     sizes = np.maximum(sums["published"], sums["acknowledged"]).tolist()
     busiest = sorted(
-        range(len(keys)), key=lambda each: (-max(sizes[each], latest.get(each, 0)), keys[each])
+        range(len(keys)), key=lambda index: (-max(sizes[index], latest.get(index, 0)), keys[index])
     )
     # those without a row of their own share the last one
-    visible = min(top, len(keys))
-    rank = np.full(len(keys), visible)
-    rank[busiest[:visible]] = np.arange(visible)
+    visible_count = min(top, len(keys))
+    rank = np.full(len(keys), visible_count)
+    rank[busiest[:visible_count]] = np.arange(visible_count)
     entry, bucket, count = _entries(gold["end_to_end"])
-    latency = _sums((at[entry], bucket), count, (bins.count, histogram.LAST + 1))
+    latency = _sums((row_bins[entry], bucket), count, (bins.count, histogram.LAST + 1))
     report.latency = percentiles(latency.sum(axis=0))
-    latencies = _sums((rank[owner][entry], bucket), count, (visible + 1, histogram.LAST + 1))
-    arrivals = _sums((rank[owner], at), values["published"], (visible + 1, bins.count))
+    latencies = _sums((rank[owner][entry], bucket), count, (visible_count + 1, histogram.LAST + 1))
+    arrivals = _sums((rank[owner], row_bins), values["published"], (visible_count + 1, bins.count))
     period = (report.since, report.until)
-    report.timeline = _timeline(period, gold, bins, at, latency, depths)
+    report.timeline = _timeline(period, gold, bins, row_bins, latency, depths)
 
     def destination(members: list[int], row: int, names: list[str]) -> DestinationFigures:
-        backlogs = [latest[each] for each in members if each in latest]
+        backlogs = [latest[index] for index in members if index in latest]
         totals: Row = {name: int(column[members].sum()) for name, column in sums.items()}
         return DestinationFigures(
             broker=names[0],
@@ -348,12 +350,12 @@ def _fill(report: ReportFigures, gold: pa.RecordBatch, top: int) -> None:
         )
 
     report.queues = tuple(
-        destination([each], row, keys[each].split("\0", 2))
-        for row, each in enumerate(busiest[:visible])
+        destination([index], row, keys[index].split("\0", 2))
+        for row, index in enumerate(busiest[:visible_count])
     )
-    report.other_count = len(keys) - visible
+    report.other_count = len(keys) - visible_count
     if report.other_count:
-        report.others = destination(busiest[visible:], visible, ["", "", ""])
+        report.others = destination(busiest[visible_count:], visible_count, ["", "", ""])
 
 
 def _timeline(
@@ -365,8 +367,8 @@ def _timeline(
     depths: dict[str, Counts],
 ) -> Timeline:
     """Return the traffic of a period in minutes, its end excluded. `at` is the bin of each row."""
-    known = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
-    protocol = np.asarray(known.fill_null(len(PROTOCOLS) - 1))  # the last one is "other"
+    indices = pc.index_in(gold["protocol"], pa.array(list(PROTOCOLS)))
+    protocol = np.asarray(indices.fill_null(len(PROTOCOLS) - 1))  # the last one is "other"
     arrivals = _sums((protocol, at), np.asarray(gold["published"]), (len(PROTOCOLS), bins.count))
     edges = bins.start + bins.width * np.arange(bins.count + 1)
     covered = np.diff(edges.clip(*period))

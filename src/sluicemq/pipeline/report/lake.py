@@ -128,12 +128,12 @@ def _examples(dead_letters: DataFrame) -> DataFrame:
     newest = Window.partitionBy(reason).orderBy(f.desc("dead_lettered"), f.desc("message_sequence"))
     examples = dead_letters.selectExpr(*EXAMPLE_COLUMNS)
     ranked = examples.withColumn("rank", f.row_number().over(newest))
-    chosen = ranked.join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
-    return chosen.where(f.col("rank") <= MAX_EXAMPLES).drop("rank")
+    frequent_examples = ranked.join(f.broadcast(frequent), reason == f.col("frequent"), "left_semi")
+    return frequent_examples.where(f.col("rank") <= MAX_EXAMPLES).drop("rank")
 
 
 def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:
-    described = tuple(
+    table_states = tuple(
         {"name": name, "rows": table.read(spark).count(), **asdict(table.state(spark))}
         for name, table in tables.items()
     )
@@ -142,4 +142,4 @@ def _state(spark: SparkSession, tables: Mapping[str, LakeTable]) -> LakeState:
     for application, tag in sorted(gold.tags(spark).items()) if gold is not None else ():
         broker = application.removeprefix("sluicemq/").rpartition("/")[0]
         progress.append((broker or application, tag.version, tag.written))
-    return LakeState(described, tuple(progress))
+    return LakeState(table_states, tuple(progress))

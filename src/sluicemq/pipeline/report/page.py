@@ -50,7 +50,9 @@ def render(report: ReportFigures) -> str:
     )
     drawings = Drawings()
     shown = charts(report)
-    made = {name: {size: _chart(report, name, size, drawings) for size in SIZES} for name in shown}
+    images = {
+        name: {size: _chart(report, name, size, drawings) for size in SIZES} for name in shown
+    }
     queues = [*report.queues, *filter(None, [report.others])]
     sparks = [
         Markup(drawings.svg(spark(queue.arrivals), f"spark-{index}"))
@@ -66,7 +68,7 @@ def render(report: ReportFigures) -> str:
         script_digest=_digest(script),
         version=sluicemq.__version__,
         charts=shown,
-        drawings=made,
+        drawings=images,
         sparks=sparks,
         span=words.span,
         minute=MINUTE,

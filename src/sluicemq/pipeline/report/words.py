@@ -40,7 +40,7 @@ def _scaled(value: float | None, steps: Steps) -> str:
     if value is None or math.isnan(value):
         return UNKNOWN
     # 999.5 of one unit would become 1000
-    step, unit = next((each for each in steps if abs(value) >= each[0] * 0.9995), steps[-1])
+    step, unit = next((pair for pair in steps if abs(value) >= pair[0] * 0.9995), steps[-1])
     scaled = value / step
     digits = 0 if abs(scaled) >= 99.95 else 1 if abs(scaled) >= 9.995 else 2
     return f"{round(scaled, digits):g}{unit}"
@@ -76,8 +76,8 @@ def span(start: float, end: float, of: Callable[[float], str] = brief) -> str:
 
     `of` formats its ends."""
     day, _, clock = of(end).rpartition(", ")
-    same = end - start < 86_400 and of(start).startswith(f"{day},")
-    return f"{of(start)} to {clock if same else of(end)}"
+    is_same_day = end - start < 86_400 and of(start).startswith(f"{day},")
+    return f"{of(start)} to {clock if is_same_day else of(end)}"
 
 
 def printable(text: str, at_most: int | None = None) -> str:

@@ -64,23 +64,23 @@ def by_value(column: pa.Array, faults: Faults, read: Callable[[Any], T], missing
     Each distinct value is converted once, so this suits columns with few of them.
     """
     encoded = column.dictionary_encode()
-    found: list[T] = []
-    wrong: dict[int, str] = {}
+    values: list[T] = []
+    reasons: dict[int, str] = {}
     for value in encoded.dictionary.to_pylist():
         try:
-            found.append(read(value))
+            values.append(read(value))
         except InvalidValue as fault:
-            wrong[len(found)] = str(fault)
-            found.append(missing)
-    if len(found) == 1 and not wrong and not encoded.null_count:
-        return repeat(found[0], len(column))
-    places = encoded.indices.fill_null(len(found)).to_pylist()
-    found.append(missing)
-    if wrong:
-        for row, place in enumerate(places):
-            if place in wrong:
-                faults.setdefault(row, wrong[place])
-    return [found[place] for place in places]
+            reasons[len(values)] = str(fault)
+            values.append(missing)
+    if len(values) == 1 and not reasons and not encoded.null_count:
+        return repeat(values[0], len(column))
+    indices = encoded.indices.fill_null(len(values)).to_pylist()
+    values.append(missing)
+    if reasons:
+        for row, index in enumerate(indices):
+            if index in reasons:
+                faults.setdefault(row, reasons[index])
+    return [values[index] for index in indices]
 
 
 def _choice(choices: Mapping[str, T], problem: str) -> Callable[[str], T]:
@@ -107,8 +107,8 @@ def _name(spelled: str) -> str | bytes:
     raw = spelled.encode()
     if len(raw) > MOST_NAME_BYTES:
         raise InvalidValue(f"the destination's name has {len(raw)} bytes")
-    named = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
-    return spelled if named == raw else named
+    decoded = _RAW.sub(lambda escape: bytes.fromhex(escape[1].decode()), raw)
+    return spelled if decoded == raw else decoded
 
 
 _RAW: Final = re.compile(rb"\\x([89a-f][0-9a-f])")
@@ -126,8 +126,8 @@ def _milliseconds(column: pa.Array, faults: Faults, fault: str) -> list[int]:
     numbers = column.cast(pa.int64()).fill_null(0).to_numpy()
     for row in np.flatnonzero((numbers < 0) | (numbers > MAX_TIME)).tolist():
         faults.setdefault(row, fault)
-    found: list[int] = numbers.clip(0, MAX_TIME).tolist()
-    return found
+    times: list[int] = numbers.clip(0, MAX_TIME).tolist()
+    return times
 
 
 _topic: Final = _choice({"queue": False, "topic": True}, "destination_kind is queue or topic, not")
@@ -137,8 +137,10 @@ _body_kind: Final = _choice(
 # rows read from a journal may have `transient`, the name of `none` there
 _durability: Final = _choice(
     {
-        each.name.lower(): int(each if each is not Durability.TRANSIENT else Durability.NONE)
-        for each in Durability
+        durability.name.lower(): int(
+            durability if durability is not Durability.TRANSIENT else Durability.NONE
+        )
+        for durability in Durability
     },
     "durability is none, lazy or sync, not",
 )
@@ -154,15 +156,17 @@ def read_bodies(
     column: pa.Array, kinds: pa.Array | None, faults: Faults
 ) -> tuple[list[bytes], list[int]]:
     """Return the bytes of each body (b"" for null) and its kind."""
-    read, usual, allowed = _bytes(column, faults)
-    bodies = [body or b"" for body in read]
+    values, default_kind, allowed_kinds = _bytes(column, faults)
+    bodies = [body or b"" for body in values]
     if kinds is None and not column.null_count:
-        found = [int(usual)] * len(bodies)
+        codes = [int(default_kind)] * len(bodies)
     else:
-        found = []
-        named = repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
-        for row, (body, kind) in enumerate(zip(read, named, strict=False)):
-            if kind > BodyKind.NONE and (body is None or kind not in allowed):
+        codes = []
+        row_kinds = (
+            repeat(_UNKNOWN) if kinds is None else by_value(kinds, faults, _body_kind, _UNKNOWN)
+        )
+        for row, (body, kind) in enumerate(zip(values, row_kinds, strict=False)):
+            if kind > BodyKind.NONE and (body is None or kind not in allowed_kinds):
                 name = BodyKind(kind).name.lower()
                 problem = (
                     f"there is no body of body_kind {name}"
@@ -170,9 +174,9 @@ def read_bodies(
                     else f"a body of type {column.type} cannot be of body_kind {name}"
                 )
                 faults.setdefault(row, problem)
-            known = usual if kind == _UNKNOWN else kind
-            found.append(int(BodyKind.NONE if body is None else known))
-    return bodies, found
+            actual_kind = default_kind if kind == _UNKNOWN else kind
+            codes.append(int(BodyKind.NONE if body is None else actual_kind))
+    return bodies, codes
 
 
 def _bytes(column: pa.Array, faults: Faults) -> tuple[list[bytes | None], BodyKind, Set[BodyKind]]:
@@ -224,7 +228,7 @@ def read_properties(
     column: pa.Array, types: pa.Array | None, faults: Faults
 ) -> list[Properties | None]:
     """Return the properties of each row; None if it has none."""
-    found: list[Properties | None] = []
+    result: list[Properties | None] = []
     typed = repeat({}) if types is None else _maps(types)
     for row, (properties, kinds) in enumerate(zip(_maps(column), typed, strict=False)):
         for name, kind in kinds.items():
@@ -233,15 +237,15 @@ def read_properties(
                     properties[name] = _value(name, properties[name], kind)
                 except InvalidValue as fault:
                     faults.setdefault(row, str(fault))
-        found.append(properties or None)
-    return found
+        result.append(properties or None)
+    return result
 
 
 def _maps(column: pa.Array) -> Iterator[dict[str, Any]]:
     """Yield the map of each row; the column may be a slice of another."""
     ends = column.offsets.to_pylist()
-    used = slice(ends[0], ends[-1])
-    entries = zip(column.keys[used].to_pylist(), column.items[used].to_pylist(), strict=True)
+    span = slice(ends[0], ends[-1])
+    entries = zip(column.keys[span].to_pylist(), column.items[span].to_pylist(), strict=True)
     return (dict(islice(entries, end - start)) for start, end in pairwise(ends))
 
 
@@ -294,11 +298,11 @@ class Converter:
         """Return the rows in the batch's order.
 
         A row with a fault has the fields that could be converted, and its reason (`name_of`)."""
-        columns = {name: batch.column(place) for name, place in self._places.items()}
+        columns = {name: batch.column(index) for name, index in self._places.items()}
         count = batch.num_rows
         faults: Faults = {}
-        found: dict[str, Iterable[object]] = {}
-        found["destination"], found["topic"] = self._destinations(columns, count, faults)
+        values: dict[str, Iterable[object]] = {}
+        values["destination"], values["topic"] = self._destinations(columns, count, faults)
         body = columns.get("body", pa.nulls(count, pa.binary()))
         bodies, kinds = read_bodies(body, columns.get("body_kind"), faults)
         properties = columns.get("properties")
@@ -306,18 +310,18 @@ class Converter:
             typed = read_properties(properties, columns.get("property_types"), faults)
             _check_size(properties, typed, faults)
             _inflate(bodies, typed)
-            found["properties"] = typed
-        found["body"], found["body_kind"] = bodies, kinds
+            values["properties"] = typed
+        values["body"], values["body_kind"] = bodies, kinds
         for name, reader in _READERS_BY_COLUMN.items():
             if name in columns:
-                found[name] = reader(columns[name], faults)
+                values[name] = reader(columns[name], faults)
         if "reply_to" in columns:
             replies = columns["reply_to"].to_pylist()
-            found["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
-            found["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
+            values["reply_to"] = [name and name.removeprefix("topic:") for name in replies]
+            values["reply_topic"] = [bool(name) and name.startswith("topic:") for name in replies]
         if count and max(map(len, bodies)) > MAX_SIZE:
             _check_bodies(bodies, faults)
-        fields = (found.get(name) or repeat(_USUAL[name], count) for name in self._fields)
+        fields = (values.get(name) or repeat(_USUAL[name], count) for name in self._fields)
         rows = list(zip(*fields, strict=False))
         for row, reason in faults.items():
             rows[row] = ([rows[row][0], reason], *rows[row][1:])
@@ -326,46 +330,46 @@ class Converter:
     def _destinations(
         self, columns: Mapping[str, pa.Array], count: int, faults: Faults
     ) -> tuple[Iterable[object], Iterable[object]]:
-        named = columns.get("destination", pa.nulls(count, pa.string()))
-        spelled = named.fill_null(self._options.destination)
+        column = columns.get("destination", pa.nulls(count, pa.string()))
+        spelled = column.fill_null(self._options.destination)
         names: Iterable[str | bytes] = by_value(spelled, faults, _name, "")
         kinds = columns.get("destination_kind")
         if kinds is not None:
             return names, by_value(kinds, faults, _topic, False)
         # the option's topic applies only to rows without a destination
-        return names, named.is_null().to_pylist() if self._options.topic else repeat(False)
+        return names, column.is_null().to_pylist() if self._options.topic else repeat(False)
 
 
 def _check_bodies(bodies: list[bytes], faults: Faults) -> None:
     """Record a fault for each body over the limit and truncate it for the dead letter.
 
     Clients of JMQ have the lowest limit of all protocols, MAX_SIZE."""
-    for place, size in enumerate(map(len, bodies)):
+    for row, size in enumerate(map(len, bodies)):
         if size > MAX_SIZE:
-            faults.setdefault(place, f"the body has {size} bytes, {MAX_SIZE} are the most")
-            bodies[place] = bodies[place][:_BEGINNING]
+            faults.setdefault(row, f"the body has {size} bytes, {MAX_SIZE} are the most")
+            bodies[row] = bodies[row][:_BEGINNING]
 
 
 def _check_size(column: pa.Array, properties: list[Properties | None], faults: Faults) -> None:
     """Record a fault for properties over the limit and omit them: a part has a limit, too."""
     if column.nbytes <= MOST_PROPERTIES_BYTES:
         return
-    for place, each in enumerate(properties):
-        if each and (size := len(msgspec.msgpack.encode(each))) > MOST_PROPERTIES_BYTES:
-            faults.setdefault(place, f"the properties have {size} bytes")
-            properties[place] = None
+    for row, values in enumerate(properties):
+        if values and (size := len(msgspec.msgpack.encode(values))) > MOST_PROPERTIES_BYTES:
+            faults.setdefault(row, f"the properties have {size} bytes")
+            properties[row] = None
 
 
 def _inflate(bodies: list[bytes], properties: list[Properties | None]) -> None:
     """Decompress bodies that a JMQ client compressed.
 
     The sink does not write the flag in the frame by which other clients recognise compression."""
-    for place, each in enumerate(properties):
-        if each and each.get(COMPRESSED_SIZE) == len(bodies[place]):
-            size = each.get(UNCOMPRESSED_SIZE)
-            known = size if isinstance(size, int) else None
+    for row, values in enumerate(properties):
+        if values and values.get(COMPRESSED_SIZE) == len(bodies[row]):
+            size = values.get(UNCOMPRESSED_SIZE)
+            plain_size = size if isinstance(size, int) else None
             with suppress(ProtocolError):
-                bodies[place] = inflate(bodies[place], known, MAX_SIZE)
-                properties[place] = {
-                    name: value for name, value in each.items() if name not in COMPRESSION
+                bodies[row] = inflate(bodies[row], plain_size, MAX_SIZE)
+                properties[row] = {
+                    name: value for name, value in values.items() if name not in COMPRESSION
                 }

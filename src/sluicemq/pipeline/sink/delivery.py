@@ -77,8 +77,8 @@ class SinkCommitMessage(WriterCommitMessage):
 
     def count(self, reason: str, count: int = 1) -> None:
         """Count bad rows with that reason."""
-        known = reason in self.reasons or len(self.reasons) < MOST_REASONS
-        self.reasons[reason if known else OTHER_REASONS] += count
+        is_listed = reason in self.reasons or len(self.reasons) < MOST_REASONS
+        self.reasons[reason if is_listed else OTHER_REASONS] += count
 
 
 class BadRow(RequestRefused):

@@ -184,32 +184,32 @@ def places(schema: StructType, destination: str) -> dict[str, int]:
     Columns of type void are left out. `destination` is the option of that name, or "". Raises
     ConfigurationError if the schema does not fit.
     """
-    found: dict[str, int] = {}
-    wrong: list[str] = []
-    for place, field in enumerate(schema.fields):
+    indices: dict[str, int] = {}
+    problems: list[str] = []
+    for index, field in enumerate(schema.fields):
         name = field.name.lower()
         if name not in COLUMNS:
-            wrong.append(f"there is no column {field.name}")
+            problems.append(f"there is no column {field.name}")
             continue
         expected, sorts, _ = COLUMNS[name]
-        if name in found:
-            wrong.append(f"there are two columns {name}")
+        if name in indices:
+            problems.append(f"there are two columns {name}")
         elif not isinstance(field.dataType, NullType) and _sort(field.dataType) not in sorts:
-            wrong.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
-        found[name] = place
-    if "body" not in found:
-        wrong.append("the column body is missing")
-    if "destination" not in found and not destination:
-        wrong.append("the column destination, or the option destination, is missing")
-    if "property_types" in found and "properties" not in found:
-        wrong.append("property_types needs a column properties, which is missing")
-    if wrong:
+            problems.append(f"{name} is {expected}, and not {field.dataType.simpleString()}")
+        indices[name] = index
+    if "body" not in indices:
+        problems.append("the column body is missing")
+    if "destination" not in indices and not destination:
+        problems.append("the column destination, or the option destination, is missing")
+    if "property_types" in indices and "properties" not in indices:
+        problems.append("property_types needs a column properties, which is missing")
+    if problems:
         raise ConfigurationError(
-            f"these rows are not messages: {'; '.join(wrong)}. Messages have the columns "
+            f"these rows are not messages: {'; '.join(problems)}. Messages have the columns "
             + ", ".join(COLUMNS)
         )
     return {
-        name: place
-        for name, place in found.items()
-        if not isinstance(schema.fields[place].dataType, NullType)
+        name: index
+        for name, index in indices.items()
+        if not isinstance(schema.fields[index].dataType, NullType)
     }

@@ -72,9 +72,9 @@ class _Writer:
         for message in messages:
             if isinstance(message, SinkCommitMessage):
                 total.add(message)
-        bad = total.dropped + total.dead_lettered
+        bad_rows = total.dropped + total.dead_lettered
         _log.log(
-            logging.WARNING if bad else usual,
+            logging.WARNING if bad_rows else usual,
             "%s to %s: %d rows, %d messages written, %d already stored",
             what,
             self._options.target,
@@ -82,7 +82,7 @@ class _Writer:
             total.written,
             total.already,
         )
-        if bad:
+        if bad_rows:
             _log.warning(
                 "%s: %d bad rows were dropped, %d went to %s: %s",
                 what,
@@ -151,16 +151,16 @@ class StreamWriter(_Writer, DataSourceStreamArrowWriter):
             raise ConfigurationError(
                 "Spark did not inform the task which batch of which query it writes"
             )
-        written = self._deliver(query, int(batch), context.partitionId(), iterator)
-        if written.latest > int(batch):
+        result = self._deliver(query, int(batch), context.partitionId(), iterator)
+        if result.latest > int(batch):
             # only a checkpoint restored from a backup repeats a batch other than the last one
             raise RequestRefused(
                 f"this is batch {batch} of query {query}, which has written up to batch "
-                f"{written.latest}: its checkpoint is an older copy. With it nothing can be "
+                f"{result.latest}: its checkpoint is an older copy. With it nothing can be "
                 "written, as what its batches hold may have been sent under other numbers; start "
                 "with a new checkpoint, from the offset that the last batch has reached"
             )
-        return written
+        return result
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Log the result once all partitions of the batch are stored."""

@@ -98,9 +98,9 @@ def slices(data: pa.Buffer, starts: Integers, stops: Integers) -> pa.Array:
             f"a message of {extent} bytes is larger than the 2 GiB that a Spark column can "
             "hold: leave out the body by the option columns, or the message by startingOffsets"
         )
-    places = pa.py_buffer((offsets - base).astype(np.int32))
+    positions = pa.py_buffer((offsets - base).astype(np.int32))
     elements = pa.Array.from_buffers(
-        pa.binary(), 2 * count - 1, [None, places, data.slice(base, extent)]
+        pa.binary(), 2 * count - 1, [None, positions, data.slice(base, extent)]
     )
     return elements.take(pa.array(np.arange(0, 2 * count, 2, dtype=np.int32)))
 
@@ -195,10 +195,10 @@ class BatchRecords:
 
     def _worded(self, texts: pa.Array, codes: Column, valid: Mask | None = None) -> pa.Array:
         """Return the text of each code, null where `valid` is False."""
-        places = self._masked(pa.uint8(), codes, valid)
-        if len(codes) and not places.null_count and (codes == codes[0]).all():
+        indices = self._masked(pa.uint8(), codes, valid)
+        if len(codes) and not indices.null_count and (codes == codes[0]).all():
             return pa.repeat(texts[int(codes[0])], len(codes))
-        return texts.take(places)
+        return texts.take(indices)
 
     # --- message of an event ------------------------------------------------------------
 
@@ -223,14 +223,14 @@ class BatchRecords:
             listed_counts = self._words32[(bodies >> 2) + 1]
             sizes = heads["size"][rows].astype(np.int64) - heads["body"][rows] - LIST_HEAD
             width = np.where(self.codes[rows] == REDELIVERED, 12, 8)
-            wrong = (
+            mismatch = (
                 (listed_counts != self.counts[rows])
                 | (sizes != listed_counts * width)
                 | (bodies & 7 != 0)
             )
-            for row in rows[wrong].tolist():
+            for row in rows[mismatch].tolist():
                 self.failed(row, "the length of a list does not match its count")
-            starts[rows[~wrong]] = bodies[~wrong] + LIST_HEAD
+            starts[rows[~mismatch]] = bodies[~mismatch] + LIST_HEAD
         return self._spread(starts)
 
     @cached_property
@@ -238,74 +238,76 @@ class BatchRecords:
         """Sequence number of each row's message, and a mask of the rows that have one."""
         codes = self._row_codes
         numbers = np.where(codes == _PUBLISHED, self._field("sequence"), self._field("reference"))
-        known = codes != _DEPTH
+        has_message = codes != _DEPTH
         if not self._plain:
-            listed = np.flatnonzero(IS_LIST[codes])
-            starts = self._lists[listed]
-            known[listed] = starts >= 0
-            places = np.where(starts >= 0, (starts >> 3) + self._items[listed], 0)
-            numbers[listed] = self._words64[places]
-        return numbers, known
+            list_rows = np.flatnonzero(IS_LIST[codes])
+            starts = self._lists[list_rows]
+            has_message[list_rows] = starts >= 0
+            positions = np.where(starts >= 0, (starts >> 3) + self._items[list_rows], 0)
+            numbers[list_rows] = self._words64[positions]
+        return numbers, has_message
 
     @cached_property
     def _origins(self) -> tuple[Integers, Column, Mask]:
         """Publishing time and origin of each row's message, and a mask of the known ones."""
         times = self._field("time").copy()
         origins = self._field("origin").copy()
-        known = self._bodied.copy()
+        is_known = self._bodied.copy()
         numbers, numbered = self._message
         rows = np.flatnonzero(_CONCERNED[self._row_codes] & numbered)
         if len(rows):
-            times[rows], origins[rows], known[rows] = self.journal.origins(numbers[rows])
-        return times, origins, known
+            times[rows], origins[rows], is_known[rows] = self.journal.origins(numbers[rows])
+        return times, origins, is_known
 
     @cached_property
     def _requeues(self) -> tuple[Integers, Integers, Integers]:
         """Rows of requeued messages, with the subscription and attempts of each."""
         rows = np.flatnonzero(self.codes == _REQUEUED)
         slices = self._slices(rows, self.heads["body"][rows], self.heads["size"][rows])
-        joined = slices.buffers()[2]
+        data = slices.buffers()[2]
         try:
-            decoded = _requeues.decode(array_of(len(rows), memoryview(joined) if joined else b""))
+            requeues = _requeues.decode(array_of(len(rows), memoryview(data) if data else b""))
         except msgspec.MsgspecError as error:
             for row in rows.tolist():
                 self.failed(row, f"a requeue record cannot be decoded: {error}")
-            rows, decoded = rows[:0], []
+            rows, requeues = rows[:0], []
         first_rows = (np.cumsum(self.counts) - self.counts)[rows]
         return (
             first_rows,
-            np.array([requeue.subscription for requeue in decoded], np.int64),
-            np.array([requeue.attempts for requeue in decoded], np.int64),
+            np.array([requeue.subscription for requeue in requeues], np.int64),
+            np.array([requeue.attempts for requeue in requeues], np.int64),
         )
 
     def _subscription(self) -> pa.Array:
         numbers = np.zeros(self.rows, np.int64)
-        known = np.zeros(self.rows, np.bool_)
+        valid = np.zeros(self.rows, np.bool_)
         if not self._plain:
-            listed = np.flatnonzero(self._lists >= 0)
-            numbers[listed] = self._words32[(self._lists[listed] - LIST_HEAD) >> 2]
-            known[listed] = True
+            list_rows = np.flatnonzero(self._lists >= 0)
+            numbers[list_rows] = self._words32[(self._lists[list_rows] - LIST_HEAD) >> 2]
+            valid[list_rows] = True
         rows, subscriptions, _ = self._requeues
         numbers[rows] = subscriptions
-        known[rows] = True
-        return self._masked(pa.int64(), numbers, known)
+        valid[rows] = True
+        return self._masked(pa.int64(), numbers, valid)
 
     def _attempts(self) -> pa.Array:
         codes = self._row_codes
         attempts = np.ones(self.rows, np.int64)
-        known = codes == _DELIVERED
-        again = np.flatnonzero(codes == REDELIVERED)
-        if len(again):
+        valid = codes == _DELIVERED
+        redelivered_rows = np.flatnonzero(codes == REDELIVERED)
+        if len(redelivered_rows):
             # the attempts follow the numbers, one for each
-            starts = self._lists[again] + 8 * self._spread(self.counts)[again]
-            good = self._lists[again] >= 0
-            again, starts = again[good], starts[good]
-            attempts[again] = self._words32[(starts >> 2) + self._items[again]]
-            known[again] = True
-        rows, _, counted = self._requeues
-        attempts[rows] = counted
-        known[rows] = True
-        return self._masked(pa.int32(), attempts, known)
+            starts = self._lists[redelivered_rows] + 8 * self._spread(self.counts)[redelivered_rows]
+            has_list = self._lists[redelivered_rows] >= 0
+            redelivered_rows, starts = redelivered_rows[has_list], starts[has_list]
+            attempts[redelivered_rows] = self._words32[
+                (starts >> 2) + self._items[redelivered_rows]
+            ]
+            valid[redelivered_rows] = True
+        rows, _, requeue_attempts = self._requeues
+        attempts[rows] = requeue_attempts
+        valid[rows] = True
+        return self._masked(pa.int32(), attempts, valid)
 
     # --- events with a body ------------------------------------------------------------
 
@@ -321,24 +323,24 @@ class BatchRecords:
 
     def _slices(self, rows: Integers, starts: Column, stops: Column) -> pa.Array:
         """Return the bytes between two positions in each of these records."""
-        places = self.places[rows]
-        return slices(self.data, places + starts, places + stops)
+        positions = self.places[rows]
+        return slices(self.data, positions + starts, positions + stops)
 
     def _body(self) -> pa.Array:
         heads = self.heads
-        nothing = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
-        rows = np.flatnonzero(_BODIED[self.codes] & ~nothing)
+        is_empty = (heads["kind"] == BodyKind.NONE) & (self._sizes == 0)
+        rows = np.flatnonzero(_BODIED[self.codes] & ~is_empty)
         bodies = self._slices(rows, heads["body"][rows], heads["size"][rows])
         return bodies if len(rows) == self.rows else self._placed(bodies, rows)
 
     def _placed(self, array: pa.Array, rows: Integers) -> pa.Array:
         """Return a column with the values of these records in their rows; null elsewhere."""
-        places = np.full(self.heads.count, -1, np.int64)
-        places[rows] = np.arange(len(rows))
-        places = self._spread(places)
+        indices = np.full(self.heads.count, -1, np.int64)
+        indices[rows] = np.arange(len(rows))
+        indices = self._spread(indices)
         if not len(array):
             return pa.nulls(self.rows, array.type)
-        return array.take(pa.array(places, mask=places < 0))
+        return array.take(pa.array(indices, mask=indices < 0))
 
     # --- depths ---------------------------------------------------------
 
@@ -374,10 +376,10 @@ class BatchRecords:
         return Headers(decode_fields(metas, failed) if len(rows) else ())
 
     def _of_headers(self, array: pa.Array) -> pa.Array:
-        own = len(self._header_rows)
-        if own == self.rows:
+        count = len(self._header_rows)
+        if count == self.rows:
             return array
-        return self._placed(array.slice(0, own), self._header_rows)
+        return self._placed(array.slice(0, count), self._header_rows)
 
     @cached_property
     def _properties(self) -> tuple[pa.Array, pa.Array]:

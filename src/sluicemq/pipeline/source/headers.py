@@ -60,20 +60,20 @@ def decode_fields(metas: pa.Array, failed: Callable[[int, Exception], None]) -> 
     For a meta that cannot be decoded, call `failed(row, error)`, which may raise; otherwise that
     message has no rarely set fields.
     """
-    joined = metas.buffers()[2]
+    data = metas.buffers()[2]
     try:
-        return _all.decode(array_of(len(metas), memoryview(joined) if joined else b""))
+        return _all.decode(array_of(len(metas), memoryview(data) if data else b""))
     except _FAILURES:
         pass
-    decoded: list[Fields] = []
+    all_fields: list[Fields] = []
     for row, meta in enumerate(metas.to_pylist()):
         try:
             fields = msgspec.convert(_one.decode(meta), Fields)
         except _FAILURES as error:
             failed(row, error)
             fields = _EMPTY
-        decoded.append(fields)
-    return decoded
+        all_fields.append(fields)
+    return all_fields
 
 
 class Headers:
@@ -109,9 +109,9 @@ class Headers:
 
     def properties(self) -> tuple[pa.Array, pa.Array]:
         """Return the columns `properties` and `property_types`."""
-        given = self._columns["properties"]
-        if not any(given):
-            empty = pa.nulls(len(given), TEXTS)
+        properties = self._columns["properties"]
+        if not any(properties):
+            empty = pa.nulls(len(properties), TEXTS)
             return empty, empty
         offsets, names, values = self._pairs()
         if set(map(type, values)) == {str}:

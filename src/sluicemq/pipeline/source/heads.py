@@ -30,9 +30,9 @@ PLACING: Final = ("sequence", "offset", "size", "body", "type")
 """Columns that locate the fields of a record."""
 _HEADER: Final = np.dtype(
     {
-        "names": [name for name, _, _, place in COLUMNS if place >= 0],
-        "formats": [_CODES[name] for name, _, _, place in COLUMNS if place >= 0],
-        "offsets": [place for _, _, _, place in COLUMNS if place >= 0],
+        "names": [name for name, _, _, offset in COLUMNS if offset >= 0],
+        "formats": [_CODES[name] for name, _, _, offset in COLUMNS if offset >= 0],
+        "offsets": [offset for _, _, _, offset in COLUMNS if offset >= 0],
         "itemsize": HEADER_BYTES,
     }
 )
@@ -65,10 +65,10 @@ class Heads:
             count = len(range(*rows.indices(self.count)))
         else:
             count = int(np.count_nonzero(rows)) if rows.dtype == np.bool_ else len(rows)
-        taken = Heads({}, count)
-        taken._from = self
-        taken._rows = rows
-        return taken
+        subset = Heads({}, count)
+        subset._from = self
+        subset._rows = rows
+        return subset
 
     def only(self, rows: Column) -> Heads:
         """Return the records at ascending `rows`, without a copy if these are all records."""
@@ -155,22 +155,22 @@ def scan_segment(
 
     Damaged records are passed to `report` and skipped; without `report` they raise
     JournalDamaged."""
-    at = start or SEGMENT_HEADER_BYTES
+    position = start or SEGMENT_HEADER_BYTES
     needed = STRETCH_BYTES
-    while at < end:
-        data = segment.stretch(at, end, needed)
+    while position < end:
+        data = segment.stretch(position, end, needed)
         view = memoryview(data)
-        heads, stop = _records(view, at)
+        heads, stop = _records(view, position)
         if heads.count:
-            yield Stretch(heads, data, at)
-            at += stop
+            yield Stretch(heads, data, position)
+            position += stop
             needed = STRETCH_BYTES
             continue
         padded = size_at(view, 0) + 7 & -8
-        if len(view) < padded <= end - at:
+        if len(view) < padded <= end - position:
             needed = padded  # the record is larger than the stretch
             continue
-        at = _resume(segment, at, end, report)
+        position = _resume(segment, position, end, report)
 
 
 def _records(view: memoryview, base: int) -> tuple[Heads, int]:
@@ -178,10 +178,10 @@ def _records(view: memoryview, base: int) -> tuple[Heads, int]:
 
     The checks are those of `record_size`.
     """
-    places = np.array(_hop(view), np.int64)
-    heads = record_heads(view, places, base)
+    starts = np.array(_hop(view), np.int64)
+    heads = record_heads(view, starts, base)
     sizes = heads["size"].astype(np.int64)
-    stops = places + (sizes + 7 & -8)
+    stops = starts + (sizes + 7 & -8)
     words = np.frombuffer(view, "<u8", len(view) >> 3)
     padding = sizes & 7
     last_words = words[(stops >> 3) - 1] >> (8 * padding).astype(np.uint64)
@@ -192,7 +192,7 @@ def _records(view: memoryview, base: int) -> tuple[Heads, int]:
         & (heads["body"] >= HEADER_BYTES)
         & (heads["body"] <= heads["size"])
     )
-    count = len(places) if intact.all() else int(np.argmin(intact))
+    count = len(starts) if intact.all() else int(np.argmin(intact))
     return heads.take(slice(count)), int(stops[count - 1]) if count else 0
 
 
@@ -200,25 +200,25 @@ def _hop(view: memoryview) -> list[int]:
     """Return the starts of up to RECORDS records that match their CRC."""
     # The only loop over records. A vectorised search (for header patterns, or by pointer doubling)
     # costs more than the 0.1 µs of a step here, and each CRC has to be computed separately anyway.
-    places: list[int] = []
+    starts: list[int] = []
     end = len(view)
     words = view[: end & -4].cast("I")
     crc32 = zlib_ng.crc32
-    at = 0
+    position = 0
     last = end - HEADER_BYTES
-    while at <= last:
-        size = words[at >> 2]
-        stop = at + size
+    while position <= last:
+        size = words[position >> 2]
+        stop = position + size
         padded = stop + 7 & -8
         if size < HEADER_BYTES or padded > end:
             break
-        if crc32(view[at + 8 : stop]) != words[(at >> 2) + 1]:
+        if crc32(view[position + 8 : stop]) != words[(position >> 2) + 1]:
             break
-        places.append(at)
-        at = padded
-        if len(places) == RECORDS:
+        starts.append(position)
+        position = padded
+        if len(starts) == RECORDS:
             break
-    return places
+    return starts
 
 
 def _resume(segment: StoredSegment, at: int, end: int, report: Report | None) -> int:
@@ -294,9 +294,9 @@ class Names:
             return np.zeros(len(numbers), np.int64)
         if self._table is not None:
             return self._table.take(numbers, mode="clip")
-        places = np.searchsorted(self._numbers, numbers)
-        places[places == count] = 0
-        return np.where(self._numbers[places] == numbers, places, count)
+        indices = np.searchsorted(self._numbers, numbers)
+        indices[indices == count] = 0
+        return np.where(self._numbers[indices] == numbers, indices, count)
 
     def texts(self, numbers: Column, text: Callable[[Address], str]) -> pa.Array:
         """Return a text for each destination; null for unknown numbers.
@@ -317,5 +317,5 @@ class Names:
 
     def bounds(self, numbers: Column, bound_by_name: Mapping[str, int], others: int) -> Integers:
         """Return the bound of each number's destination, `others` for those without one."""
-        bounds = [bound_by_name.get(full_name(each), others) for each in self._ordered]
+        bounds = [bound_by_name.get(full_name(address), others) for address in self._ordered]
         return np.array([*bounds, others], np.int64)[self._places(numbers)]

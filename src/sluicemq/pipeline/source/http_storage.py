@@ -141,13 +141,13 @@ class HttpStorage(JournalStorage):
 
         Raises RecordNotFound if it has been removed."""
         parts = []
-        for at in range(start, stop, RANGE_BYTES):
-            size = min(RANGE_BYTES, stop - at)
-            parts.append(self._ask(first, f"{at}-{at + size - 1}").body)
+        for offset in range(start, stop, RANGE_BYTES):
+            size = min(RANGE_BYTES, stop - offset)
+            parts.append(self._ask(first, f"{offset}-{offset + size - 1}").body)
             if len(parts[-1]) != size:
                 raise RequestRefused(
-                    f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {at} of "
-                    f"the segment {first}"
+                    f"{self.name}: received {len(parts[-1])} of {size} bytes from offset {offset} "
+                    f"of the segment {first}"
                 )
         return b"".join(parts)
 
@@ -157,13 +157,13 @@ class HttpStorage(JournalStorage):
         data = answer.body
         headers = {name.lower(): value for name, value in answer.headers.items()}
         span = headers.get("content-range", "")
-        found = _SPAN.match(span)
-        if found is None or int(found[2]) - int(found[1]) != len(data):
+        match = _SPAN.match(span)
+        if match is None or int(match[2]) - int(match[1]) != len(data):
             raise RequestRefused(
                 f"{self.name}: the broker answered a request for the end of the segment {first} "
                 f"with {len(data)} bytes as {span!r}"
             )
-        return int(found[1]), data
+        return int(match[1]), data
 
     # --- the journal ---------------------------------------------------------
 
@@ -188,8 +188,8 @@ class HttpStorage(JournalStorage):
         )
 
     def header(self, first: int) -> SegmentHeader:
-        place = Path(f"{self.name}{API}/segments/{first}")  # for error messages
-        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), place)
+        path = Path(f"{self.name}{API}/segments/{first}")  # for error messages
+        return decode_segment_header(self.range(first, 0, SEGMENT_HEADER_BYTES), path)
 
     def open(self, first: int, end: int = 0) -> StoredSegment:
         return RemoteSegment(self, first, end)
@@ -199,15 +199,15 @@ class HttpStorage(JournalStorage):
 
     def addresses(self, numbers: Iterable[int]) -> dict[int, Address]:
         requested = sorted(numbers)
-        found = {}
+        addresses = {}
         for start in range(0, len(requested), NUMBERS):
-            asked = ",".join(map(str, requested[start : start + NUMBERS]))
-            names = self._call(LIST_JOURNAL_DESTINATIONS, DestinationNamesQuery(asked))
+            batch = ",".join(map(str, requested[start : start + NUMBERS]))
+            names = self._call(LIST_JOURNAL_DESTINATIONS, DestinationNamesQuery(batch))
             for number, kind, name in names.destinations:
-                found[int(number)] = Address(
+                addresses[int(number)] = Address(
                     Kind(int(kind)), decode_name(base64.b64decode(str(name)))
                 )
-        return found
+        return addresses
 
     # --- slots ---------------------------------------------------------
 
@@ -218,8 +218,8 @@ class HttpStorage(JournalStorage):
             return self._put(slot, position, limit_bytes)
 
     def advance(self, slot: str, position: int) -> None:
-        known = self._call(GET_SLOT, NamePath(name=slot))
-        if known.lost or position > known.position:
+        state = self._call(GET_SLOT, NamePath(name=slot))
+        if state.lost or position > state.position:
             try:
                 self._put(slot, position, None)
             except JournalError as error:
@@ -264,10 +264,10 @@ class RemoteSegment(StoredSegment):
             self.index = SegmentIndex(memoryview(payload))
 
     def _read_index(self) -> tuple[int, bytes]:
-        known = _indexes.find(self._key)
+        entry = _indexes.find(self._key)
         # the same address may serve another journal now
-        if known is not None and self._place.last(self.first, TRAILER_BYTES)[1] == known[0]:
-            return known[1:]
+        if entry is not None and self._place.last(self.first, TRAILER_BYTES)[1] == entry[0]:
+            return entry[1:]
         start, data = self._place.last(self.first, END_BYTES)
         size = start + len(data)
         end = data[-TRAILER_BYTES:]
@@ -282,26 +282,26 @@ class RemoteSegment(StoredSegment):
         length = record_size(record, 0)
         if not length or record[TYPE_AT] != RecordType.INDEX:
             raise self.damage(offset, "the index is not intact")
-        found = offset, bytes(record[HEADER_BYTES:length])
-        _indexes[self._key] = end, *found
-        return found
+        index = offset, bytes(record[HEADER_BYTES:length])
+        _indexes[self._key] = end, *index
+        return index
 
     def gather(self, offsets: Integers, sizes: Integers) -> tuple[pa.Buffer, Integers]:
         if not len(offsets):
             return pa.py_buffer(b""), offsets
         # records are padded to multiples of 8 bytes, so their starts are aligned in the result
         stops = offsets + (sizes + 7 & -8)
-        apart = np.flatnonzero(offsets[1:] - stops[:-1] > GAP_BYTES) + 1
-        starts = [0, *apart.tolist(), len(offsets)]
+        breaks = np.flatnonzero(offsets[1:] - stops[:-1] > GAP_BYTES) + 1
+        starts = [0, *breaks.tolist(), len(offsets)]
         parts = []
-        places = np.empty(len(offsets), np.int64)
-        held = 0
+        positions = np.empty(len(offsets), np.int64)
+        size = 0
         for low, high in pairwise(starts):
             start, stop = int(offsets[low]), int(stops[high - 1])
-            places[low:high] = offsets[low:high] - start + held
+            positions[low:high] = offsets[low:high] - start + size
             parts.append(self._place.range(self.first, start, stop))
-            held += stop - start
-        return pa.py_buffer(b"".join(parts)), places
+            size += stop - start
+        return pa.py_buffer(b"".join(parts)), positions
 
     def stretch(self, start: int, end: int, least: int) -> pa.Buffer:
         return pa.py_buffer(self._place.range(self.first, start, min(end, start + least)))
@@ -320,6 +320,6 @@ class RemoteSegment(StoredSegment):
 def connect(options: SourceOptions) -> JournalStorage:
     """Return the storage without connecting to it. Raises ConfigurationError."""
     if options.url:
-        given = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
-        return HttpStorage(target({name: text for name, text in given.items() if text}))
+        settings = {name: getattr(options, name) for name in ("url", "user", "password", "token")}
+        return HttpStorage(target({name: text for name, text in settings.items() if text}))
     return DirectoryStorage(local_path(options.path))

@@ -61,11 +61,11 @@ class UnindexedTail:
         parts = []
         for heads, data, base in scan_segment(segment, self.at, end, ignore_damage):
             types = heads["type"]
-            named = np.flatnonzero(
+            rows = np.flatnonzero(
                 (types == RecordType.DESTINATION_CREATED)
                 | (types == RecordType.DESTINATION_DELETED)
             )
-            for row in named.tolist():
+            for row in rows.tolist():
                 start, body, size = (int(heads[name][row]) for name in ("offset", "body", "size"))
                 address = decode_address(bytes(data[start - base + body : start - base + size]))
                 self.addresses[int(heads["destination"][row])] = address
@@ -76,8 +76,8 @@ class UnindexedTail:
 
 def _messages(heads: Heads) -> Heads:
     types = heads["type"]
-    moved = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
-    return heads.take((types == RecordType.MESSAGE) | moved)
+    is_relocated = (types == RecordType.RELOCATED) & (heads["flags"] & ENTRY == 0)
+    return heads.take((types == RecordType.MESSAGE) | is_relocated)
 
 
 _tails: RecentlyUsed[tuple[str, int], UnindexedTail] = RecentlyUsed(MOST_TAILS)
@@ -156,15 +156,15 @@ class SourceJournal:
             names.add(self.tail(segment).addresses)
             missing = names.missing(numbers)
         keys = {number: (self.identity, number) for number in missing}
-        found = {number: _names[key] for number, key in keys.items() if key in _names}
-        missing -= found.keys()
+        addresses = {number: _names[key] for number, key in keys.items() if key in _names}
+        missing -= addresses.keys()
         sources = self._sources(segment, missing)
-        while missing and (known := next(sources, None)) is not None:
-            found.update((number, known[number]) for number in missing & known.keys())
-            missing -= found.keys()
+        while missing and (source := next(sources, None)) is not None:
+            addresses.update((number, source[number]) for number in missing & source.keys())
+            missing -= addresses.keys()
         for number, key in keys.items():
-            _names[key] = found.get(number)
-        names.add({number: address for number, address in found.items() if address is not None})
+            _names[key] = addresses.get(number)
+        names.add({number: address for number, address in addresses.items() if address is not None})
 
     def _sources(self, segment: StoredSegment, missing: set[int]) -> Iterator[dict[int, Address]]:
         """Yield known destinations by number, first those that `segment` creates.
@@ -175,8 +175,10 @@ class SourceJournal:
         yield self.place.addresses(missing)
         for place in reversed(range(len(self.state.firsts))):
             with suppress(RecordNotFound, JournalDamaged):
-                other = self.segment(place)
-                yield (self.tail(other) if other.index is None else self.names(other)).addresses
+                candidate = self.segment(place)
+                yield (
+                    self.tail(candidate) if candidate.index is None else self.names(candidate)
+                ).addresses
 
     # --- messages ---------------------------------------------------------
 
@@ -187,19 +189,19 @@ class SourceJournal:
         places = np.searchsorted(firsts, unique, side="right") - 1
         times = np.zeros(len(unique), np.int64)
         origins = np.zeros(len(unique), np.uint8)
-        known = np.zeros(len(unique), np.bool_)
+        is_known = np.zeros(len(unique), np.bool_)
 
         def match(table: Heads | None, by_column: str, type: int, rows: Integers) -> None:
             if table is None or not table.count:
                 return
             numbers = table[by_column]
-            found = np.searchsorted(numbers, unique[rows])
-            found[found == table.count] = 0
-            good = (numbers[found] == unique[rows]) & (table["type"][found] == type)
-            rows, found = rows[good], found[good]
-            times[rows] = table["time"][found]
-            origins[rows] = table["origin"][found]
-            known[rows] = True
+            indices = np.searchsorted(numbers, unique[rows])
+            indices[indices == table.count] = 0
+            matching = (numbers[indices] == unique[rows]) & (table["type"][indices] == type)
+            rows, indices = rows[matching], indices[matching]
+            times[rows] = table["time"][indices]
+            origins[rows] = table["origin"][indices]
+            is_known[rows] = True
 
         for place in np.unique(places[places >= 0]).tolist():
             with suppress(RecordNotFound, JournalDamaged):
@@ -207,11 +209,11 @@ class SourceJournal:
                 match(table, "sequence", RecordType.MESSAGE, np.flatnonzero(places == place))
         for place in reversed(range(len(firsts))):
             # a moved message is in a later segment than the original
-            rows = np.flatnonzero(~known & (places < place))
+            rows = np.flatnonzero(~is_known & (places < place))
             if len(rows):
                 with suppress(RecordNotFound, JournalDamaged):
                     match(self._moved(place), "reference", RecordType.RELOCATED, rows)
-        return times[back], origins[back], known[back]
+        return times[back], origins[back], is_known[back]
 
     def _table(self, segment: StoredSegment) -> Heads:
         if segment.index is None:
@@ -226,9 +228,9 @@ class SourceJournal:
             return table
         segment = self.segment(place)
         if segment.index is None or RecordType.RELOCATED in segment.index.summary.types:
-            everything = self._table(segment)
-            moved = everything.take(everything["type"] == RecordType.RELOCATED)
-            ordered = moved.take(np.argsort(moved["reference"], kind="stable"))
+            messages = self._table(segment)
+            relocated = messages.take(messages["type"] == RecordType.RELOCATED)
+            ordered = relocated.take(np.argsort(relocated["reference"], kind="stable"))
             table = Heads.joined((ordered,), _REMEMBERED)
         if segment.index is not None and table is not None and table.count:
             _relocated[key] = table

@@ -209,14 +209,14 @@ class Mapped(StoredSegment):
         return DamagedFile(self._view.path, offset, what)
 
     def is_intact(self, strict: bool) -> bool | None:
-        known = _verified.find(self._key)
-        if known is None:
+        result = _verified.find(self._key)
+        if result is None:
             covered = self._view.view[: self._view.size - TRAILER_BYTES]
             # zlib's own crc32 takes four times as long
-            known = _verified[self._key] = zlib_ng.crc32(covered) == self._view.crc
-        if strict and not known:
+            result = _verified[self._key] = zlib_ng.crc32(covered) == self._view.crc
+        if strict and not result:
             self._view.verify()
-        return known
+        return result
 
 
 class DirectoryStorage(JournalStorage):

@@ -80,7 +80,7 @@ class LagCounter:
         records = size = 0
         unread: Heads | None = None
         for place in range(begin, len(state.firsts)):
-            end, most = self._extent(state, place)
+            end, maximum = self._extent(state, place)
             offset = SEGMENT_HEADER_BYTES
             if unread is None:
                 unread = self._first(state, place, start, end)
@@ -88,7 +88,7 @@ class LagCounter:
                     continue
                 offset = int(unread["offset"][0])
             distance = bounds[place + 1] - max(bounds[place], start.sequence)
-            records += min(distance, most, (end - offset) // HEADER_BYTES)
+            records += min(distance, maximum, (end - offset) // HEADER_BYTES)
             size += end - offset
         if unread is None:
             raise RecordNotFound(f"there is no record from {start.sequence} on")
@@ -120,7 +120,7 @@ class LagCounter:
         if first not in self._sealed:
             trailer = self._storage.trailer(first)
             if trailer is None:
-                known = self._storage.records_end(state, place)
-                return self._storage.open(first, known).end, BEYOND
+                end = self._storage.records_end(state, place)
+                return self._storage.open(first, end).end, BEYOND
             self._sealed[first] = trailer[:2]
         return self._sealed[first]

@@ -56,19 +56,19 @@ def read_offset(written: dict[str, Any], identity: str) -> Offset:
             f"one reads up to {VERSION}): use that release, or another checkpoint"
         )
     try:
-        found = msgspec.convert({"journal": "", **written}, Offset)
+        offset = msgspec.convert({"journal": "", **written}, Offset)
     except msgspec.ValidationError:
         raise ConfigurationError(
             f"the checkpoint's offset {written} is not from this source: is it the checkpoint of "
             "another query?"
         ) from None
-    if found.journal and identity and found.journal != identity:
+    if offset.journal and identity and offset.journal != identity:
         raise ConfigurationError(
-            f"the checkpoint is of the journal {found.journal}, but this one is {identity}: "
+            f"the checkpoint is of the journal {offset.journal}, but this one is {identity}: "
             "another broker, or a data directory that was created again. Their sequence numbers "
             "are unrelated: use another checkpoint."
         )
-    return replace(found, journal=found.journal or identity)
+    return replace(offset, journal=offset.journal or identity)
 
 
 class Bound(NamedTuple):
@@ -104,18 +104,18 @@ def _resolve(
     position: Position,
     others: int,
 ) -> Bound:
-    words = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
+    limits = {EARLIEST: journal.state.earliest, LATEST: journal.state.next}
     strict = options.fail_on_data_loss
     if isinstance(times, int):
         return Bound(_first_since(journal, times, strict))
     if times is not None:
         sequences = {time: _first_since(journal, time, strict) for time in set(times.values())}
         bounds = {name: sequences[moment] for name, moment in times.items()}
-        return _around(bounds, options, words[others], others)
+        return _around(bounds, options, limits[others], others)
     if isinstance(position, int):
-        return Bound(words.get(position, position), explicit=max(position, 0))
-    bounds = {name: words.get(number, number) for name, number in position.items()}
-    bound = _around(bounds, options, words[others], others)
+        return Bound(limits.get(position, position), explicit=max(position, 0))
+    bounds = {name: limits.get(number, number) for name, number in position.items()}
+    bound = _around(bounds, options, limits[others], others)
     return bound._replace(explicit=min((n for n in position.values() if n > 0), default=0))
 
 
@@ -124,8 +124,8 @@ def _around(bounds: Mapping[str, int], options: SourceOptions, other: int, other
 
     `other` is the bound of the others, of which there are none with `subscribe`.
     """
-    every = [*bounds.values()] if options.subscribe else [*bounds.values(), other]
-    return Bound(min(every) if others == EARLIEST else max(every), bounds)
+    positions = [*bounds.values()] if options.subscribe else [*bounds.values(), other]
+    return Bound(min(positions) if others == EARLIEST else max(positions), bounds)
 
 
 def _first_since(journal: SourceJournal, moment: int, strict: bool) -> int:

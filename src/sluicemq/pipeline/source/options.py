@@ -158,9 +158,9 @@ def _positive(text: str) -> Any:
 
 
 def _shape(text: str) -> Shape:
-    if (lowered := text.strip().lower()) not in list(Shape):
+    if (name := text.strip().lower()) not in list(Shape):
         raise ValueError(f"{text!r} is none; there are {', '.join(Shape)}")
-    return Shape(lowered)
+    return Shape(name)
 
 
 def _globs(text: str) -> tuple[re.Pattern[str], ...]:
@@ -182,14 +182,14 @@ def _events(text: str) -> tuple[Event, ...]:
 
 
 def _position(text: str) -> Position:
-    stripped = text.strip()
-    if stripped.lower() in _WORDS:
-        return _WORDS[stripped.lower()]
+    value = text.strip()
+    if value.lower() in _WORDS:
+        return _WORDS[value.lower()]
     with suppress(msgspec.MsgspecError):
-        found = msgspec.json.decode(stripped, type=_Sequence | _CheckpointOffset)
-        return found.sequence if isinstance(found, _CheckpointOffset) else found
+        position = msgspec.json.decode(value, type=_Sequence | _CheckpointOffset)
+        return position.sequence if isinstance(position, _CheckpointOffset) else position
     return _by_destination(
-        stripped,
+        value,
         "neither earliest, latest, a sequence number, JSON such as "
         '{"sequence": 1000}, nor JSON with destinations and offsets such as {"orders":{"0":1000}}. '
         "A destination has the partition 0 only; its offset must be a whole number, where -2 is "
@@ -198,11 +198,11 @@ def _position(text: str) -> Position:
 
 
 def _timestamp(text: str) -> int:
-    stripped = text.strip()
-    if _DIGITS.fullmatch(stripped):
-        return int(stripped) * 1000
+    value = text.strip()
+    if _DIGITS.fullmatch(value):
+        return int(value) * 1000
     try:
-        moment = datetime.fromisoformat(stripped)
+        moment = datetime.fromisoformat(value)
     except ValueError:
         raise ValueError(
             f"{text!r} is neither milliseconds since 1970 nor a time such as 2026-01-31T12:00:00Z"
@@ -273,10 +273,10 @@ def _duration_ms(text: str) -> int:
     """Return a duration such as `15m` in ms; without a unit it is in ms.
 
     Raises ValueError."""
-    found = _DURATION.fullmatch(text.strip().lower())
-    if found is None or found[2] not in _UNITS_MS:
+    match = _DURATION.fullmatch(text.strip().lower())
+    if match is None or match[2] not in _UNITS_MS:
         raise ValueError(f"{text!r} is not a duration such as 500ms, 30s, 15m, 2h or 1d")
-    return int(int(found[1]) * _UNITS_MS[found[2]])
+    return int(int(match[1]) * _UNITS_MS[match[2]])
 
 
 def _advice(name: str) -> str:
@@ -289,8 +289,8 @@ def _advice(name: str) -> str:
         )
     if name.startswith("kafka.") or name in _KAFKA_ONLY:
         return "it belongs to Kafka and has no counterpart in the sluicemq source: remove it"
-    known = ", ".join(option.name for option in OPTIONS)
-    return f"the sluicemq source has none of that name, but {known}"
+    names = ", ".join(option.name for option in OPTIONS)
+    return f"the sluicemq source has none of that name, but {names}"
 
 
 # --- options ----------------------------------------------------------------------------------
@@ -372,10 +372,10 @@ def parse_options(given: Mapping[str, str]) -> SourceOptions:
             f"machine, url its HTTP address, such as http://localhost:7680. {NOT_HANDED_ON}"
         )
     for group in _EXCLUSIVE:
-        both = [name for name in group if name.lower() in texts]
-        if len(both) > 1:
+        names = [name for name in group if name.lower() in texts]
+        if len(names) > 1:
             raise ConfigurationError(
-                f"options {' and '.join(both)}: they contradict each other, give one of them"
+                f"options {' and '.join(names)}: they contradict each other, give one of them"
             )
     values: dict[str, Any] = {}
     for name, option in _BY_NAME.items():
@@ -404,11 +404,11 @@ def _check(options: SourceOptions) -> None:
             "options shape and events: with the shape kafka, a row is a published message. Remove "
             "the option events, or read the other events with the shape events"
         )
-    least, most = options.min_offsets_per_trigger, options.max_offsets_per_trigger
-    if most and least > most:
+    minimum, maximum = options.min_offsets_per_trigger, options.max_offsets_per_trigger
+    if maximum and minimum > maximum:
         raise ConfigurationError(
             f"options minOffsetsPerTrigger and maxOffsetsPerTrigger: a micro-batch cannot have at "
-            f"least {least} and at most {most} rows: lower minOffsetsPerTrigger"
+            f"least {minimum} and at most {maximum} rows: lower minOffsetsPerTrigger"
         )
 
 

@@ -49,9 +49,9 @@ def _ranges(state: JournalState, low: int, high: int) -> Iterator[tuple[int, Seg
         first = firsts[place]
         if first >= high:
             return
-        following = firsts[place + 1] if place + 1 < len(firsts) else high
-        if max(low, first) < min(high, following):
-            yield place, SegmentRange(first, max(low, first), min(high, following), 0, 0)
+        next_first = firsts[place + 1] if place + 1 < len(firsts) else high
+        if max(low, first) < min(high, next_first):
+            yield place, SegmentRange(first, max(low, first), min(high, next_first), 0, 0)
 
 
 def segment_ranges(
@@ -62,35 +62,35 @@ def segment_ranges(
     Without `strict`, removed and damaged segments are included; their tasks report them."""
     state = journal.state
     ranges = []
-    for place, whole in _ranges(state, selection.low, min(selection.high, state.next)):
+    for place, segment_range in _ranges(state, selection.low, min(selection.high, state.next)):
         segment = journal.find(place, strict)
         if segment is None or segment.index is None:
             # only one task can read it
             end, weight = (0, LEAST_TASK_BYTES) if segment is None else (segment.end, segment.end)
-            one = np.array([whole.low]), np.array([weight])
-            ranges.append(WeighedRange(whole._replace(end=end), *one))
+            estimate = np.array([segment_range.low]), np.array([weight])
+            ranges.append(WeighedRange(segment_range._replace(end=end), *estimate))
             continue
         index = segment.index
         if not selection.may_be_in(index.summary):
             continue
-        begin, end = index.row(whole.low), index.row(whole.high)
+        begin, end = index.row(segment_range.low), index.row(segment_range.high)
         names = journal.names(segment)
         # weighing a sample takes a tenth of the time; it may lack what is rare
         for step in dict.fromkeys((max(1, (end - begin) // SAMPLES), 1)):
             heads = index_heads(index).take(slice(begin, end, step))
             rows, codes = selection.rows(heads, names)
             if len(rows):
-                chosen = heads.only(rows)
-                weights = step * _weights(chosen, codes, columns)
-                ranges.append(WeighedRange(whole, chosen["sequence"].copy(), weights))
+                records = heads.only(rows)
+                weights = step * _weights(records, codes, columns)
+                ranges.append(WeighedRange(segment_range, records["sequence"].copy(), weights))
                 break
     return ranges
 
 
 def _weights(heads: Heads, codes: np.ndarray, columns: frozenset[str]) -> np.ndarray:
     weights = row_counts(heads, codes) * ROW_BYTES
-    touch = touched(columns, codes, heads)
-    weights[touch] += heads["size"][touch]
+    is_touched = touched(columns, codes, heads)
+    weights[is_touched] += heads["size"][is_touched]
     return weights
 
 
@@ -108,18 +108,18 @@ def share(weighed: list[WeighedRange], least: int) -> list[list[SegmentRange]]:
         task_count += -task_count % processors  # no processor is idle at the end
     task_count = min(max(task_count, least), MOST_TASKS)
     tasks: list[list[SegmentRange]] = [[] for _ in range(task_count)]
-    done = 0
+    weight_before = 0
     for item in weighed:
-        middles = done + np.cumsum(item.weights) - item.weights // 2
+        middles = weight_before + np.cumsum(item.weights) - item.weights // 2
         numbers = np.minimum(middles * task_count // total, task_count - 1)
         low = item.segment_range.low
         for number in np.unique(numbers).tolist():
-            behind = int(np.searchsorted(numbers, number, side="right"))
-            last = behind == len(numbers)
-            high = item.segment_range.high if last else int(item.sequences[behind])
+            stop = int(np.searchsorted(numbers, number, side="right"))
+            is_last = stop == len(numbers)
+            high = item.segment_range.high if is_last else int(item.sequences[stop])
             tasks[number].append(item.segment_range._replace(low=low, high=high))
             low = high
-        done += int(item.weights.sum())
+        weight_before += int(item.weights.sum())
     return [task for task in tasks if task]
 
 
@@ -128,11 +128,13 @@ def between(journal: SourceJournal, low: int, high: int, start: Offset) -> list[
 
     `start` has the byte position of `low` if it is known."""
     return [
-        whole._replace(
-            start=start.offset if start.segment == whole.first and start.sequence <= low else 0,
+        segment_range._replace(
+            start=start.offset
+            if start.segment == segment_range.first and start.sequence <= low
+            else 0,
             end=journal.place.records_end(journal.state, place),
         )
-        for place, whole in _ranges(journal.state, low, high)
+        for place, segment_range in _ranges(journal.state, low, high)
     ]
 
 
@@ -157,24 +159,26 @@ def admit(
     count as empty, because the tasks report them.
     """
     rows_before = bytes_before = 0
-    for segment, chosen, counts in _selected(journal, selection, start, end, strict):
-        if not chosen.count:
+    for segment, records, counts in _selected(journal, selection, start, end, strict):
+        if not records.count:
             continue
         rows = np.cumsum(counts)
-        volume = np.cumsum(chosen["size"], dtype=np.int64)
-        beyond = min(
+        volume = np.cumsum(records["size"], dtype=np.int64)
+        admitted_count = min(
             int(np.searchsorted(rows, most_rows - rows_before, side="right")),
             int(np.searchsorted(volume, most_bytes - bytes_before, side="right")),
         )
         if not bytes_before:
-            beyond = max(beyond, 1)
+            admitted_count = max(admitted_count, 1)
         rows_before += int(rows[-1])
         bytes_before += int(volume[-1])
-        if beyond < chosen.count:
-            cut = Offset(end.journal, int(chosen["sequence"][beyond]))
+        if admitted_count < records.count:
+            position = Offset(end.journal, int(records["sequence"][admitted_count]))
             if segment.index is None:
-                cut = replace(cut, segment=segment.first, offset=int(chosen["offset"][beyond]))
-            return cut, rows_before, bytes_before
+                position = replace(
+                    position, segment=segment.first, offset=int(records["offset"][admitted_count])
+                )
+            return position, rows_before, bytes_before
     return end, rows_before, bytes_before
 
 
@@ -183,17 +187,17 @@ def _selected(
 ) -> Iterator[tuple[StoredSegment, Heads, Integers]]:
     """Yield the selected records from `start` up to `end`, with the number of rows of each."""
     requested = selection.between(start.sequence, end.sequence)
-    for place, whole in _ranges(journal.state, start.sequence, end.sequence):
+    for place, segment_range in _ranges(journal.state, start.sequence, end.sequence):
         segment = journal.find(place, strict)
         if segment is None or (
             segment.index is not None and not requested.may_be_in(segment.index.summary)
         ):
             continue
         names = journal.names(segment)
-        at = start.offset if start.segment == whole.first else 0
-        for heads in segment_heads(segment, at, ignore_damage):
+        position = start.offset if start.segment == segment_range.first else 0
+        for heads in segment_heads(segment, position, ignore_damage):
             if requested.by_destination:
                 journal.complete(names, segment, heads["destination"])
             rows, codes = requested.rows(heads, names)
-            chosen = heads.only(rows)
-            yield segment, chosen, row_counts(chosen, codes)
+            records = heads.only(rows)
+            yield segment, records, row_counts(records, codes)

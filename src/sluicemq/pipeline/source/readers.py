@@ -165,9 +165,9 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         The triggers `availableNow` and `once` do not wait, nor does the first micro-batch of a
         query, as with Spark's Kafka source. One that has `max_bytes_per_trigger` does not, either.
         """
-        enough = self._options.min_offsets_per_trigger
-        full = self._options.max_bytes_per_trigger or NO_LIMIT
-        if not enough or self._target is not None or isinstance(limit, ReadAllAvailable):
+        min_rows = self._options.min_offsets_per_trigger
+        max_bytes = self._options.max_bytes_per_trigger or NO_LIMIT
+        if not min_rows or self._target is not None or isinstance(limit, ReadAllAvailable):
             return False
         now = time.monotonic()
         if (now - self._triggered) * 1000 < self._options.max_trigger_delay_ms:
@@ -182,13 +182,13 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
                     selection,
                     counted_to,
                     end,
-                    enough - rows,
-                    full - volume,
+                    min_rows - rows,
+                    max_bytes - volume,
                     self._reading.strict,
                 )
                 rows, volume = rows + more_rows, volume + more_bytes
             self._counted = (begin.sequence, end, rows, volume)
-            if rows < enough and volume < full:
+            if rows < min_rows and volume < max_bytes:
                 return True
         self._triggered = now
         self._counted = None
@@ -215,11 +215,11 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _checked(self, journal: SourceJournal, offset: Offset) -> Offset:
         """Return the offset, or the first remaining one if records were removed."""
-        left = lost_before(journal, offset)
-        if not left:
+        earliest = lost_before(journal, offset)
+        if not earliest:
             return offset
-        self._reading.report_removed(offset.sequence, left)
-        return Offset(offset.journal, left, starts=offset.starts)
+        self._reading.report_removed(offset.sequence, earliest)
+        return Offset(offset.journal, earliest, starts=offset.starts)
 
     # --- slots ---------------------------------------------------------
 
@@ -269,14 +269,14 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def _cuts(self, journal: SourceJournal, start: Offset, end: Offset) -> tuple[int, ...]:
         """Return the sequence numbers that divide a micro-batch among tasks."""
-        least = self._options.min_partitions
-        near = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
-        if near and start.segment and least <= 1:
+        minimum = self._options.min_partitions
+        is_small = start.segment == end.segment and end.offset - start.offset < LEAST_TASK_BYTES
+        if is_small and start.segment and minimum <= 1:
             return ()
         selection = self._reading.selection.between(start.sequence, end.sequence)
         selection = selection.bounded(start.starts, {})
         weighed = segment_ranges(journal, selection, self._reading.columns, strict=False)
-        return tuple(task[0].low for task in share(weighed, least)[1:])
+        return tuple(task[0].low for task in share(weighed, minimum)[1:])
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a micro-batch; they are the same on every call."""

@@ -171,31 +171,31 @@ class _RangeReader:
         last: Heads | None = None
         for heads, gather in self._stretches():
             rows, codes = self._choose(heads)
-            chosen = heads.only(rows)
-            counts = row_counts(chosen, codes)
-            touch = touched(self._columns, codes, chosen)
-            sizes = np.where(touch, chosen["size"], 0).astype(np.int64)
+            records = heads.only(rows)
+            counts = row_counts(records, codes)
+            is_touched = touched(self._columns, codes, records)
+            sizes = np.where(is_touched, records["size"], 0).astype(np.int64)
             # a scan has checked each record
             checked = segment.index is None or (
                 int(sizes.sum()) * FEW > segment.end and bool(segment.is_intact(strict))
             )
             if last is None and len(rows) and rows[0] == 0 and codes[0] == DEAD_LETTERED:
                 last = self._before(self._range.start)
-            for part in _cut(chosen["offset"], sizes, counts):
-                some = chosen.take(part)
-                data, places, good = self._fetch(gather, some, touch[part], checked)
-                intact = some.take(good)
-                intact_codes = codes[part][good]
+            for part in _cut(records["offset"], sizes, counts):
+                part_heads = records.take(part)
+                data, positions, valid = self._fetch(gather, part_heads, is_touched[part], checked)
+                intact_heads = part_heads.take(valid)
+                intact_codes = codes[part][valid]
                 batch = BatchRecords(
-                    intact,
+                    intact_heads,
                     intact_codes,
-                    counts[part][good],
+                    counts[part][valid],
                     data,
-                    places[good],
-                    self._dead_letters(heads, rows[part][good], intact_codes, last),
+                    positions[valid],
+                    self._dead_letters(heads, rows[part][valid], intact_codes, last),
                     self._names,
                     self._journal,
-                    partial(self._failed, intact),
+                    partial(self._failed, intact_heads),
                 )
                 yield batch.record_batch(self._reading.schema)
             last = heads.take(slice(heads.count - 1, None))
@@ -211,8 +211,11 @@ class _RangeReader:
                 yield stretch.heads, stretch.gather
         elif self._selection.may_be_in(index.summary):
             # start one record earlier, which may be the dead letter of the first one
-            low = max(0, index.row(part.low) - 1)
-            yield index_heads(index).take(slice(low, index.row(part.high))), self._segment.gather
+            first_row = max(0, index.row(part.low) - 1)
+            yield (
+                index_heads(index).take(slice(first_row, index.row(part.high))),
+                self._segment.gather,
+            )
 
     def _before(self, start: int) -> Heads | None:
         """Return the record that ends at `start`: the dead letter of the first event."""
@@ -237,13 +240,13 @@ class _RangeReader:
             heads, rows = Heads.joined((last, heads), PLACING), rows + 1
         dead = np.flatnonzero((codes == DEAD_LETTERED) & (rows > 0))
         before = heads.take(rows[dead] - 1)
-        kept = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
-        dead, before = dead[kept], before.take(kept)
+        has_meta = (before["type"] == RecordType.MESSAGE) & (meta_sizes(before) > 0)
+        dead, before = dead[has_meta], before.take(has_meta)
         sizes = before["size"].astype(np.int64)
-        data, places = self._segment.gather(before["offset"], sizes)
-        good = np.array(_intact(data, places, sizes), np.bool_)
-        dead, places, bodies = dead[good], places[good], before["body"][good]
-        return DeadLetterMetas(dead, slices(data, places + HEADER_BYTES, places + bodies))
+        data, positions = self._segment.gather(before["offset"], sizes)
+        valid = np.array(_intact(data, positions, sizes), np.bool_)
+        dead, positions, bodies = dead[valid], positions[valid], before["body"][valid]
+        return DeadLetterMetas(dead, slices(data, positions + HEADER_BYTES, positions + bodies))
 
     def _choose(self, heads: Heads) -> tuple[Column, Column]:
         if not self._columns.isdisjoint(_NAMED) or self._selection.by_destination:
@@ -260,16 +263,16 @@ class _RangeReader:
         offsets = heads["offset"][rows]
         sizes = heads["size"][rows].astype(np.int64)
         data, record_starts = gather(offsets, sizes)
-        places = np.full(heads.count, -1, np.int64)
-        places[rows] = record_starts
+        positions = np.full(heads.count, -1, np.int64)
+        positions[rows] = record_starts
         if checked or not len(rows):
-            return data, places, slice(None)
-        good = np.ones(heads.count, np.bool_)
+            return data, positions, slice(None)
+        valid = np.ones(heads.count, np.bool_)
         for row, intact in zip(rows.tolist(), _intact(data, record_starts, sizes), strict=True):
             if not intact:
-                good[row] = False
+                valid[row] = False
                 self._failed(heads, row, "the record is not intact")
-        return data, places, slice(None) if good.all() else good
+        return data, positions, slice(None) if valid.all() else valid
 
     def _failed(self, heads: Heads, row: int, what: str) -> None:
         sequence = int(heads["sequence"][row])
@@ -287,9 +290,9 @@ def _intact(data: pa.Buffer, places: Integers, sizes: Integers) -> list[bool]:
     crc32 = zlib_ng.crc32
     return [
         size >= HEADER_BYTES
-        and words[place >> 2] == size
-        and crc32(view[place + 8 : place + size]) == words[(place >> 2) + 1]
-        for place, size in zip(places.tolist(), sizes.tolist(), strict=True)
+        and words[start >> 2] == size
+        and crc32(view[start + 8 : start + size]) == words[(start >> 2) + 1]
+        for start, size in zip(places.tolist(), sizes.tolist(), strict=True)
     ]
 
 

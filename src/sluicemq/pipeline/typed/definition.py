@@ -248,8 +248,8 @@ class _Section:
     def _misfit(self, key: str, value: object, kind: Any) -> str:
         """Return the error of a value that is not of its kind."""
         if kind not in _MISFITS:
-            words = [str(word) for word in kind]
-            return f"there is no {key} {value!r}; {suggestion(str(value), words)}"
+            names = [str(name) for name in kind]
+            return f"there is no {key} {value!r}; {suggestion(str(value), names)}"
         path = ".".join(part for part in (*self.path, key) if isinstance(part, str))
         return f"{key} {_MISFITS[kind].format(path=path)}"
 

@@ -66,9 +66,11 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
     Spark rejects, and for tables that read each other.
     """
     tables = {f"gold.{gold.name}": gold for gold in definition.gold}
-    read = {name: tables.keys() & {*references(gold.sql)} - {name} for name, gold in tables.items()}
+    dependencies = {
+        name: tables.keys() & {*references(gold.sql)} - {name} for name, gold in tables.items()
+    }
     try:
-        order = tuple(TopologicalSorter(read).static_order())
+        order = tuple(TopologicalSorter(dependencies).static_order())
     except CycleError as error:
         raise ConfigurationError(
             f"{definition.path}: gold tables read each other: {', '.join(error.args[1])}"
@@ -76,13 +78,13 @@ def refresh_gold(spark: SparkSession, definition: Definition, lake: Lake) -> Non
     for name in order:
         gold = tables[name]
         try:
-            _GoldWriter(spark, gold, lake, {*_PIPELINES, *read[name]}).refresh()
+            _GoldWriter(spark, gold, lake, {*_PIPELINES, *dependencies[name]}).refresh()
         except PySparkException as error:
             if not error.getCondition():
                 raise  # a conflict with another commit, after which the batch is repeated
-            place = definition.place(gold.line)
+            location = definition.place(gold.line)
             raise ConfigurationError(
-                f"{place}: gold table {gold.name!r}: {first_line(error)}"
+                f"{location}: gold table {gold.name!r}: {first_line(error)}"
             ) from error
 
 
@@ -138,11 +140,11 @@ def incremental_problem(gold: GoldTable, result: DataFrame) -> str | None:
             "an incremental query has the form SELECT ... FROM ... WHERE ... GROUP BY ..., without "
             f"{plan.nodeName()}: {advice}"
         )
-    below = plan.child()
-    while below.children().size():
-        if below.nodeName() not in _ROW_BY_ROW or below.children().size() > 1:
-            return f"an incremental query has no {below.nodeName()} below GROUP BY: {advice}"
-        below = below.children().apply(0)
+    node = plan.child()
+    while node.children().size():
+        if node.nodeName() not in _ROW_BY_ROW or node.children().size() > 1:
+            return f"an incremental query has no {node.nodeName()} below GROUP BY: {advice}"
+        node = node.children().apply(0)
     return _key_problem(gold, plan)
 
 
@@ -158,10 +160,10 @@ def _key_problem(gold: GoldTable, plan: Any) -> str | None:
             expression.child() if expression.nodeName() == "Alias" else expression
         )
     keys = [outputs.get(key.lower()) for key in gold.keys]
-    same = len(keys) == len(grouping) and all(
+    is_same = len(keys) == len(grouping) and all(
         any(key is not None and group.semanticEquals(key) for key in keys) for group in grouping
     )
-    return None if same else "keys must name the columns of GROUP BY, all of them and no others"
+    return None if is_same else "keys must name the columns of GROUP BY, all of them and no others"
 
 
 class _GoldWriter:
@@ -182,9 +184,9 @@ class _GoldWriter:
         if self._waits:
             return
         versions = {name: table.version(self._spark) for name, table in self._sources.items()}
-        reached = sum(versions.values())
+        version_sum = sum(versions.values())
         application, last = self._application()
-        if last is not None and last >= reached:
+        if last is not None and last >= version_sum:
             return
         if last is not None and self._gold.refresh is Refresh.INCREMENTAL:
             ((name, version),) = versions.items()
@@ -205,7 +207,7 @@ class _GoldWriter:
             name: self._sources[name].read(self._spark, version)
             for name, version in versions.items()
         }
-        self._table.overwrite(self._result(sources), Tag(application, reached))
+        self._table.overwrite(self._result(sources), Tag(application, version_sum))
 
     def _application(self) -> tuple[str, int | None]:
         """Return the query's application, and the version it has reached; None for a new one.
@@ -216,14 +218,14 @@ class _GoldWriter:
         identity = [self._gold.sql, *self._gold.keys, *ids]
         digest = hashlib.sha256("\0".join(identity).encode()).hexdigest()[:16]
         prefix = f"sluicemq/{self._table.name}/"
-        reached = {
+        versions = {
             application: version
             for application, version in self._table.progress(self._spark).items()
             if application.startswith(prefix)
         }
-        latest = max(reached, key=_number, default=f"{prefix}0/")
+        latest = max(versions, key=_number, default=f"{prefix}0/")
         if latest.endswith(f"/{digest}"):
-            return latest, reached[latest]
+            return latest, versions[latest]
         return f"{prefix}{_number(latest) + 1}/{digest}", None
 
     def _result(self, tables: Mapping[str, DataFrame]) -> DataFrame:
@@ -239,9 +241,9 @@ class _GoldWriter:
             current = self._result({name: source.read(self._spark, tag.version)})
             columns = [quoted(column) for column in current.columns]
             # NULL is equal to NULL, as in GROUP BY.
-            same = " AND ".join(f"affected.{key} <=> groups.{key}" for key in keys)
+            condition = " AND ".join(f"affected.{key} <=> groups.{key}" for key in keys)
             groups = current.withColumn(_PRESENT, f.lit(True)).alias("groups")
-            updates = affected.alias("affected").join(groups, f.expr(same), "left")
+            updates = affected.alias("affected").join(groups, f.expr(condition), "left")
             others = [column for column in columns if column not in keys]
             updates = updates.selectExpr(
                 *(f"affected.{key} AS {key}" for key in keys),

@@ -91,13 +91,15 @@ class _Converter:
 
     def _type(self, schema: Mapping[str, Any]) -> str:
         """Return the one type besides "null". Raises ConfigurationError."""
-        given = schema.get("type", self._implied(schema))
-        types = [given] if isinstance(given, str) else given
+        declared = schema.get("type", self._implied(schema))
+        types = [declared] if isinstance(declared, str) else declared
         if not isinstance(types, list) or not types:
             raise ConfigurationError("type is missing")
         others = [item for item in types if item != "null"]
         if len(others) != 1:
-            raise ConfigurationError(f"type {given!r}: a column has exactly one type besides null")
+            raise ConfigurationError(
+                f"type {declared!r}: a column has exactly one type besides null"
+            )
         return str(others[0])
 
     @staticmethod

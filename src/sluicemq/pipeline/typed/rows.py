@@ -174,14 +174,14 @@ def typed_rows(
 
 
 def _with_key_reason(frame: DataFrame, table: TypedTable) -> DataFrame:
-    good, reason = f.col("_good"), f.col("_reason")
+    is_good, reason = f.col("_good"), f.col("_reason")
     for name in table.key:
         null = f.col(quoted(name)).isNull()
         if name in table.partition_by:
             null = null | (f.col(quoted(name)).cast("string") == "")  # which Delta stores as NULL
-        good = good & ~null
+        is_good = is_good & ~null
         reason = f.coalesce(reason, f.when(null, f.lit(f"the key column {name} is null")))
-    return frame.withColumns({"_good": good, "_reason": reason})
+    return frame.withColumns({"_good": is_good, "_reason": reason})
 
 
 def _with_outcome(frame: DataFrame, table: TypedTable) -> DataFrame:
@@ -237,7 +237,7 @@ def _stop(table: TypedTable) -> str:
 
 def count_columns(table: TypedTable) -> list[Column]:
     """Return the aggregates of TableCounts over typed rows, for `observe` or `agg`."""
-    named = {
+    aggregates = {
         "messages": "count(1)",
         "written": f"count_if({_WRITTEN})",
         "dropped": f"count_if(_outcome = '{Outcome.DROPPED}')",
@@ -256,15 +256,15 @@ def count_columns(table: TypedTable) -> list[Column]:
         )
     )
     return [
-        *(f.expr(sql).alias(name) for name, sql in named.items()),
+        *(f.expr(sql).alias(name) for name, sql in aggregates.items()),
         failed.cast("MAP<STRING, BIGINT>").alias("failed"),
     ]
 
 
 def good_rows(rows: DataFrame, columns: StructType) -> DataFrame:
     """Return the rows to write: declared columns and METADATA."""
-    written = rows.where(_WRITTEN)
-    return written.select(*(f.col(quoted(item.name)) for item in (*columns, *METADATA)))
+    written_rows = rows.where(_WRITTEN)
+    return written_rows.select(*(f.col(quoted(item.name)) for item in (*columns, *METADATA)))
 
 
 def quarantined_rows(rows: DataFrame) -> DataFrame:
@@ -285,11 +285,11 @@ def newest_rows(rows: DataFrame, table: TypedTable, columns: StructType) -> Data
     """Return the newest written message of each key, with `_deleted`.
 
     All rows are of one broker, so the highest sequence number is the newest."""
-    written = rows.where(_WRITTEN)
+    written_rows = rows.where(_WRITTEN)
     names = [item.name for item in (*columns, *METADATA)]
-    whole = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
+    row = f.struct(*(f.col(quoted(name)) for name in names), f.col("_deleted"))
     keys = [f.col(quoted(name)) for name in table.key]
-    newest = written.groupBy(*keys).agg(f.max_by(whole, f.col("_sequence")).alias("_newest"))
+    newest = written_rows.groupBy(*keys).agg(f.max_by(row, f.col("_sequence")).alias("_newest"))
     return newest.select(
         *(f.col("_newest")[name].alias(name) for name in names),
         f.col("_newest")["_deleted"].alias("_deleted"),

@@ -109,17 +109,17 @@ def process(
 
     Raises ExpectationFailed, and ConfigurationError.
     """
-    found = overview(events, definition)
+    summary = overview(events, definition)
     table = lake.table(COUNTS_TABLE, COUNTS_COLUMNS)
-    reached = table.reached(spark, application(lake.broker, table))
+    progress = table.reached(spark, application(lake.broker, table))
     # the journal is read again: a table was added to the definition, or a checkpoint was lost
-    again = found["_first"] is not None and found["_first"] <= reached
-    counted = _counted(spark, lake, table) if again else {}
-    counts = write_typed(spark, events, definition, lake, found, counted)
+    is_repeated = summary["_first"] is not None and summary["_first"] <= progress
+    earlier_counts = _counted(spark, lake, table) if is_repeated else {}
+    counts = write_typed(spark, events, definition, lake, summary, earlier_counts)
     if counts:
-        last = found["_last"]
+        last = summary["_last"]
         # without a tag for a table that has no counts yet: Delta would leave them out
-        tag = Tag(application(lake.broker, table), last) if last > reached else None
+        tag = Tag(application(lake.broker, table), last) if last > progress else None
         table.append(_counts_rows(spark, lake.broker, last, counts), tag)
     refresh_gold(spark, definition, lake)
     return counts
@@ -138,7 +138,7 @@ def _counts_rows(
     """Return the counts of a batch that ends with the record `last` as rows of COUNTS_TABLE."""
     now = datetime.now(UTC)
     rows = [
-        (broker, name, last, now, *(getattr(count, each) for each in _SUMS), dict(count.failed))
+        (broker, name, last, now, *(getattr(count, field) for field in _SUMS), dict(count.failed))
         for name, count in counts.items()
     ]
     return spark.createDataFrame(rows, COUNTS_COLUMNS)
@@ -198,8 +198,8 @@ def write_typed(
 
 def _failure(definition: Definition, table: TypedTable, error: Exception) -> Exception:
     """Return the error to raise for an error of Spark."""
-    _, found, rest = str(error).partition(f"{STOPPED} ")
-    if not found:
+    _, separator, rest = str(error).partition(f"{STOPPED} ")
+    if not separator:
         return error
     reason = rest.split("\n")[0].split(" SQLSTATE")[0].rstrip(". ")
     return ExpectationFailed(
@@ -263,19 +263,19 @@ class _TableWriter:
         if end >= self._last:
             counts = self._counted(rows)
         else:
-            seen = Observation()
+            observation = Observation()
             # Conditions are not moved below an observation, which would parse each body twice.
-            observed = rows.observe(seen, *count_columns(self._table))
+            observed = rows.observe(observation, *count_columns(self._table))
             observed = observed.where(f.col("_record") > end)
             size = 0 if self._table.partition_by else self._found.messages
             rows = good_rows(observed, self._columns)
             self._rows.append(rows, self._tag(self._rows), size=size)
-            counts = TableCounts(**seen.get)
+            counts = TableCounts(**observation.get)
         if counts.quarantined:
-            within = f.expr(
+            condition = f.expr(
                 f"sequence BETWEEN {counts.first_quarantined} AND {counts.last_quarantined}"
             )
-            self._write_quarantine(self._typed(messages.where(within)))
+            self._write_quarantine(self._typed(messages.where(condition)))
         return counts
 
     def _merge(self, messages: DataFrame) -> TableCounts:
@@ -297,9 +297,11 @@ class _TableWriter:
             self._tombstones.merge(removed, tag=self._tag(self._tombstones), newer=_NEWER)
         if self._table.delete and self._tombstones.exists(self._spark):
             # A tombstone of the same position stays: it is of this batch, written before a crash.
-            same = " AND ".join(f"old.{key} = new.{key}" for key in keys)
-            known = self._tombstones.read(self._spark).alias("old")
-            newest = newest.alias("new").join(known, f.expr(f"{same} AND {_OLDER}"), "left_anti")
+            condition = " AND ".join(f"old.{key} = new.{key}" for key in keys)
+            tombstones = self._tombstones.read(self._spark).alias("old")
+            newest = newest.alias("new").join(
+                tombstones, f.expr(f"{condition} AND {_OLDER}"), "left_anti"
+            )
         tag = self._tag(self._rows)
         self._rows.merge(newest, tag=tag, newer=_NEWER, removed="new._deleted")
 
@@ -323,16 +325,16 @@ class _TableWriter:
     def _without_repeated(self, messages: DataFrame) -> DataFrame:
         """Leave out relocated messages that are in the tables, or published in this batch."""
         first = messages.where(f.col("event") == str(Event.PUBLISHED))
-        moved = messages.where(f.col("event") == str(Event.RELOCATED))
-        moved = moved.dropDuplicates(["message_sequence"])
-        known = [first.select("message_sequence")]
+        relocated = messages.where(f.col("event") == str(Event.RELOCATED))
+        relocated = relocated.dropDuplicates(["message_sequence"])
+        known_sequences = [first.select("message_sequence")]
         for table, broker, sequence in (
             (self._rows, "_broker", "_sequence"),
             (self._quarantine, "broker", "sequence"),
         ):
             if table.exists(self._spark):
                 rows = table.read(self._spark).where(f.col(broker) == self._broker)
-                known.append(rows.select(f.col(sequence).alias("message_sequence")))
-        for others in known:
-            moved = moved.join(others, "message_sequence", "left_anti")
-        return first.unionByName(moved)
+                known_sequences.append(rows.select(f.col(sequence).alias("message_sequence")))
+        for sequences in known_sequences:
+            relocated = relocated.join(sequences, "message_sequence", "left_anti")
+        return first.unionByName(relocated)

@@ -61,8 +61,8 @@ def check(spark: SparkSession, definition: Definition) -> None:
         problems += (Problem(table.line, f"{title}: {text}") for text in faults)
         if columns is None:
             continue
-        whole = StructType([*columns.fields, *METADATA.fields])
-        rows = spark.createDataFrame([], whole)
+        row_type = StructType([*columns.fields, *METADATA.fields])
+        rows = spark.createDataFrame([], row_type)
         tables[f"silver.{table.name}"] = rows
         tables[f"silver.{table.name}{QUARANTINE}"] = spark.createDataFrame([], QUARANTINE_COLUMNS)
         problems += (
@@ -176,9 +176,9 @@ def _check_gold(
     spark: SparkSession, gold: GoldTable, tables: dict[str, DataFrame], problems: list[Problem]
 ) -> None:
     text: str | None = None
-    known = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
+    sources = {name: frame for name, frame in tables.items() if name in references(gold.sql)}
     try:
-        result = query(spark, gold.sql, known)
+        result = query(spark, gold.sql, sources)
     except PySparkException as error:
         names = references(gold.sql)
         if "silver.messages" in names or not all(name.startswith("silver.") for name in names):
