@@ -80,7 +80,7 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
         api_fixture.broker.destinations.declare(Address(Kind.TOPIC, name))
     checked = 0
     for operation in Operation:
-        rest = " ".join(each for each in Operation if each is not operation)
+        rest = " ".join(permission for permission in Operation if permission is not operation)
         api_fixture.add(f"no-{operation}", f"own.*: {rest}")
         few = api_fixture.http_client()
         await few.login(f"no-{operation}")
@@ -94,7 +94,10 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
                     assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
     # destinations and users are unchanged
     assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
-    assert set(api_fixture.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
+    assert set(api_fixture.store.read().users) == {
+        "root",
+        *(f"no-{permission}" for permission in Operation),
+    }
     assert checked > 5
 
 
@@ -104,34 +107,34 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
         api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
-    own = f"/destinations/queue/{OWN}"
-    actions = f"{own}/messages/actions"
-    to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
+    own_path = f"/destinations/queue/{OWN}"
+    actions = f"{own_path}/messages/actions"
+    own_target = {"target": {"kind": "queue", "name": OWN + ".copy"}}
     attempts: list[tuple[str, str, str, Any]] = [
         ("create", "PUT", "/destinations/queue/own.new", {}),
-        ("manage", "PUT", own, {"max_messages": 1}),
+        ("manage", "PUT", own_path, {"max_messages": 1}),
         ("consume", "POST", actions, {"action": "delete", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "redeliver", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "redrive", "ids": ["1"]}),
-        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **to}),
-        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **to}),
-        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
-        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **own_target}),
+        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **own_target}),
+        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **own_target}),
+        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **own_target}),
         ("manage", "POST", actions, {"action": "delete", "all": True}),
         ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
     ]
     # all permissions for the own destinations give none for others
-    theirs = {"target": {"kind": "queue", "name": OTHERS}}
+    foreign_target = {"target": {"kind": "queue", "name": OTHERS}}
     attempts += [
-        ("", "POST", actions, {"action": action, "all": True, **theirs})
+        ("", "POST", actions, {"action": action, "all": True, **foreign_target})
         for action in ("move", "copy")
     ]
-    attempts += [("", "PUT", own, {"dead_letter": True, "dead_letter_queue": OTHERS})]
+    attempts += [("", "PUT", own_path, {"dead_letter": True, "dead_letter_queue": OTHERS})]
     for lacking, method, path, body in attempts:
         name = f"no-{lacking or 'others'}"
         few = api_fixture.http_client()
         if name not in api_fixture.store.read().users:
-            rest = " ".join(each for each in Operation if each != lacking)
+            rest = " ".join(permission for permission in Operation if permission != lacking)
             api_fixture.add(name, f"own.*: {rest}")
         await few.login(name)
         answer = await few.ask(method, path, body)
@@ -171,7 +174,7 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
     """Only the first few passwords and tokens are checked, on any endpoint."""
     api_fixture.add("root", superuser=True)
     thief = api_fixture.http_client("10.6.6.6:1")
-    basic = base64.b64encode(b"root:another guess").decode()
+    credentials = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
         answers = (
             await thief.login("root", f"guess {guess}"),
@@ -182,7 +185,7 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
                 assert (answer.status, answer.code) == (401, "authentication-failed")
             else:
                 refused(answer)
-    refused(await thief.ask("GET", "/status", Authorization=f"Basic {basic}"))
+    refused(await thief.ask("GET", "/status", Authorization=f"Basic {credentials}"))
     # the right password is not checked either; other users and other addresses can log in
     refused(await thief.login("root"))
     api_fixture.add("anna")
@@ -237,10 +240,10 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
 async def test_csrf(api_fixture: ApiFixture) -> None:
     """Requests that change state require more than the cookie."""
     api_fixture.add("root", superuser=True)
-    victim, other = api_fixture.http_client(), api_fixture.http_client()
+    victim, other_client = api_fixture.http_client(), api_fixture.http_client()
     await victim.login("root")
-    await other.login("root")
-    right, of_another = victim.csrf, other.csrf
+    await other_client.login("root")
+    right, of_another = victim.csrf, other_client.csrf
     for endpoint in protected(api_fixture):
         if endpoint.operation.changes:
             for token in ("", "x", of_another):
@@ -317,8 +320,8 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             if answer.body and kind in ("application/json", "application/problem+json"):
                 json.loads(answer.body)
-    nothing = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
-    assert nothing.headers["content-type"] == "application/problem+json"
+    not_found = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
+    assert not_found.headers["content-type"] == "application/problem+json"
 
 
 # --- paths -----------------------------------------------------------------------------------
@@ -417,12 +420,12 @@ def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
 def test_a_head_that_is_too_large(start: Start) -> None:
     """The head is rejected as soon as it is too long."""
     broker = start(f"{HTTP}?max-header-bytes=4096")
-    much = b"a" * 10_000_000
+    padding = b"a" * 10_000_000
     for head in (
-        b"GET /%s" % much,
+        b"GET /%s" % padding,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n%s" % (b"A: b\r\n" * 1_000_000),
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), much),
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), much),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), padding),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), padding),
     ):
         before = broker.status()["resident_memory_bytes"]
         try:

@@ -44,8 +44,8 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
     assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
-    again = await act(http_client, action="move", ids=requested, target=TARGET)
-    assert (again["processed"], len(again["failed"])) == (0, 3)
+    repetition = await act(http_client, action="move", ids=requested, target=TARGET)
+    assert (repetition["processed"], len(repetition["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
 
 
@@ -210,7 +210,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
     assert done["processed"] == 2
-    assert [each["reason"] for each in done["failed"]] == ["target-full"]
+    assert [failure["reason"] for failure in done["failed"]] == ["target-full"]
     assert done["next_cursor"] is None
     assert waiting(broker) == ["c", "d"]
     assert waiting(broker, "target") == ["a", "b"]
@@ -234,7 +234,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     assert details["original_destination"] == {"kind": "queue", "name": "q"}
     done = await act(http_client, f"{path}/actions", action="redrive", all=True)
     assert done["processed"] == 2
-    assert [each["reason"] for each in done["failed"]] == ["no-origin"]
+    assert [failure["reason"] for failure in done["failed"]] == ["no-origin"]
     assert waiting(broker) == ["a", "b"]
     assert waiting(broker, "q.dlq") == ["never dead"]
     for delivery in jobs.queue.cursor():
@@ -247,26 +247,26 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
-    news = topic(broker, "news", dead_letter=True)
-    one, two = (broker.subscribe(news, name, durable=True) for name in ("one", "two"))
-    send(news, "a", broker=broker)
-    for subscription in (one, two):
+    news_topic = topic(broker, "news", dead_letter=True)
+    first, second = (broker.subscribe(news_topic, name, durable=True) for name in ("one", "two"))
+    send(news_topic, "a", broker=broker)
+    for subscription in (first, second):
         reader = Reader(broker)
         reader.consumer = broker.attach(subscription, reader, Window(9, True))
         for number in held(reader.consumer):
             broker.dead_letter(subscription, number, "rejected")
         reader.detach()
     dead = broker.destinations.queue("news.dlq")
-    dead_letters = [each.sequence for each in dead.queue.browse()]
+    dead_letters = [record.sequence for record in dead.queue.browse()]
     assert len(dead_letters) == 2
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
     done = await act(http_client, path, action="redrive", ids=ids(dead_letters[:1]))
     assert done["processed"] == 1
-    assert (one.waiting, two.waiting) == (1, 0)
-    broker.unsubscribe(two)
+    assert (first.waiting, second.waiting) == (1, 0)
+    broker.unsubscribe(second)
     done = await act(http_client, path, action="redrive", ids=ids(dead_letters[1:]))
-    assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
+    assert [failure["reason"] for failure in done["failed"]] == ["origin-gone"]
     assert dead.waiting == 1
 
 
@@ -308,23 +308,23 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     looker, taker = api_fixture.http_client(), api_fixture.http_client()
     await looker.login("looker")
     await taker.login("taker")
-    one = ids([number])
-    refused = (
-        (looker, {"action": "delete", "ids": one}),
-        (looker, {"action": "move", "ids": one, "target": TARGET}),
-        (looker, {"action": "redeliver", "ids": one}),
-        (looker, {"action": "redrive", "ids": one}),
-        (taker, {"action": "move", "ids": one, "target": TARGET}),
-        (taker, {"action": "copy", "ids": one, "target": TARGET}),
+    message_ids = ids([number])
+    refused_actions = (
+        (looker, {"action": "delete", "ids": message_ids}),
+        (looker, {"action": "move", "ids": message_ids, "target": TARGET}),
+        (looker, {"action": "redeliver", "ids": message_ids}),
+        (looker, {"action": "redrive", "ids": message_ids}),
+        (taker, {"action": "move", "ids": message_ids, "target": TARGET}),
+        (taker, {"action": "copy", "ids": message_ids, "target": TARGET}),
         (taker, {"action": "delete", "all": True}),
     )
-    for http_client, body in refused:
+    for http_client, body in refused_actions:
         answer = await http_client.ask("POST", ACTIONS, body)
         assert (answer.status, answer.code) == (403, "forbidden"), body
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker) == ["a"]
-    assert (await act(looker, action="copy", ids=one, target=TARGET))["processed"] == 1
-    assert (await act(taker, action="delete", ids=one))["processed"] == 1
+    assert (await act(looker, action="copy", ids=message_ids, target=TARGET))["processed"] == 1
+    assert (await act(taker, action="delete", ids=message_ids))["processed"] == 1
 
 
 @looped
@@ -341,7 +341,7 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     await http_client.login("anna")
     path = "/destinations/queue/q.dlq/messages/actions"
     done = await act(http_client, path, action="redrive", all=True)
-    assert [each["reason"] for each in done["failed"]] == ["forbidden"]
+    assert [failure["reason"] for failure in done["failed"]] == ["forbidden"]
     assert waiting(broker) == []
     assert waiting(broker, "q.dlq") == ["a"]
 
