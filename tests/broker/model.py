@@ -122,8 +122,8 @@ class Consumer:
         self.retired = False
 
     def held(self) -> list[Entry]:
-        mine = [e for e in self.subscription.entries if e.holder is self]
-        return sorted(mine, key=lambda entry: entry.delivered)
+        entries = [e for e in self.subscription.entries if e.holder is self]
+        return sorted(entries, key=lambda entry: entry.delivered)
 
     def may_take(self, entry: Entry) -> bool:
         return self.wants is None or self.wants(
@@ -172,8 +172,8 @@ class Subscription:
 
     def elect(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
-        for place, consumer in enumerate(self.consumers):
-            consumer.active = place < limit
+        for index, consumer in enumerate(self.consumers):
+            consumer.active = index < limit
 
 
 class Totals:
@@ -283,19 +283,19 @@ class Model:
             self.detach(consumer)
 
     def purge(self, subscription: Subscription, unacked: bool) -> int:
-        gone = 0
+        count = 0
         for entry in list(subscription.entries):
             if entry.state != TAKEN:
                 subscription.entries.remove(entry)
-                gone += 1
+                count += 1
             elif unacked and isinstance(entry.holder, Consumer):
                 self.refund(entry.holder)
                 subscription.entries.remove(entry)
-                gone += 1
-        return gone
+                count += 1
+        return count
 
     def staged_of(self, destination: Destination) -> list[ModelMessage]:
-        return [model_message for model_message, where, *_ in self.staged if where is destination]
+        return [model_message for model_message, target, *_ in self.staged if target is destination]
 
     def count_waiting(self, destination: Destination) -> int:
         longest = max(len(s.waiting()) for s in destination.every())
@@ -335,8 +335,10 @@ class Model:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
         matching = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
-        alone = destination.settings.retain_without_subscriptions and not destination.members()
-        if alone and (destination.grouped or not matching):
+        is_retaining = (
+            destination.settings.retain_without_subscriptions and not destination.members()
+        )
+        if is_retaining and (destination.grouped or not matching):
             matching.append(destination.queue)
         return matching
 
@@ -352,13 +354,13 @@ class Model:
         model_message.born = self.births
         targets = [chosen] if chosen else self.targets(destination, model_message)
         model_message.routes = [target for target in targets if target.durable]
-        held = destination.settings.retain_without_subscriptions and any(
+        is_for_group = destination.settings.retain_without_subscriptions and any(
             map(destination.is_of_group, targets)
         )
         if model_message.durability is Durability.SYNC:
-            self.staged.append((model_message, destination, targets, held))
+            self.staged.append((model_message, destination, targets, is_for_group))
         else:
-            self.show(model_message, destination, targets, held)
+            self.show(model_message, destination, targets, is_for_group)
 
     def durable(self) -> None:
         """Make all staged messages visible, because they are on disk."""
@@ -387,11 +389,11 @@ class Model:
                     s for s in destination.subscriptions.values() if s.accepts(model_message)
                 ]
                 group = matching or group
-        alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
+        is_alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
         for subscription in (*group, *targets):
             entry = Entry(model_message, subscription, self.steady, self.wall)
             entry.shared = subscription in group
-            entry.alone = entry.shared and alone
+            entry.alone = entry.shared and is_alone
             if model_message.deliver_at > self.wall:
                 entry.state = DELAYED
                 entry.until = self.steady + model_message.deliver_at - self.wall
@@ -477,8 +479,8 @@ class Model:
         subscription = consumer.subscription
         subscription.consumers.remove(consumer)
         subscription.retired.append(consumer)
-        others = [entry for entry in consumer.held() if entry not in kept]
-        self.release(consumer, others, attempted, False)
+        remaining = [entry for entry in consumer.held() if entry not in kept]
+        self.release(consumer, remaining, attempted, False)
         consumer.retired = True
         consumer.window = Window(0, False)
         subscription.elect()
@@ -491,15 +493,15 @@ class Model:
         """Check the order of the deliveries since the last check: no message that was ready all
         the time, and that the same consumer may take, was skipped."""
         for consumer, entry in self.since:
-            for other in self.visible.get(consumer.subscription, []):
+            for ready_entry in self.visible.get(consumer.subscription, []):
                 if (
-                    other.state != READY
-                    or not other.order
-                    or other not in other.subscription.entries
+                    ready_entry.state != READY
+                    or not ready_entry.order
+                    or ready_entry not in ready_entry.subscription.entries
                 ):
                     continue
-                assert not consumer.may_take(other) or entry.place < other.place, (
-                    f"{entry} was delivered before {other}"
+                assert not consumer.may_take(ready_entry) or entry.place < ready_entry.place, (
+                    f"{entry} was delivered before {ready_entry}"
                 )
         self.since = []
         self.visible = {s: s.ready() for s in self.subscriptions()}
@@ -512,9 +514,9 @@ class Model:
         assert consumer.active, "delivered to a consumer that stands by"
         assert not consumer.suspended, "delivered to a suspended consumer"
         assert consumer.window.credit > 0, "delivered without credit"
-        found = self._ready(subscription, name, sequence)
-        assert found, f"{name} #{sequence} was not ready in {subscription}"
-        entry = found[0]
+        candidates = self._ready(subscription, name, sequence)
+        assert candidates, f"{name} #{sequence} was not ready in {subscription}"
+        entry = candidates[0]
         assert entry.model_message.name == name
         assert consumer.may_take(entry), f"{entry} does not match the selector"
         assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
@@ -538,12 +540,12 @@ class Model:
         return bool(self._ready(consumer.subscription, name, sequence))
 
     def _ready(self, subscription: Subscription, name: str, sequence: int) -> list[Entry]:
-        found = [e for e in subscription.ready() if e.sequence == sequence]
-        if not found:  # a copy, whose number only the engine knew so far
-            found = [
+        candidates = [e for e in subscription.ready() if e.sequence == sequence]
+        if not candidates:  # a copy, whose number only the engine knew so far
+            candidates = [
                 e for e in subscription.ready() if not e.sequence and e.model_message.name == name
             ]
-        return found
+        return candidates
 
     def settle(self, entry: Entry) -> None:
         if isinstance(entry.holder, Consumer):
@@ -697,13 +699,13 @@ class Model:
             return False
         address, name = model_message.origin
         target = self.resolve(address)
-        chosen = target.subscriptions.get(name) if name else None
-        if name and chosen is None:
+        subscription = target.subscriptions.get(name) if name else None
+        if name and subscription is None:
             return False
         copy = ModelMessage(
             model_message.name, model_message.size, model_message.priority, model_message.durability
         )
-        return self.transfer(entry, target, copy, entry, chosen)
+        return self.transfer(entry, target, copy, entry, subscription)
 
     def redeliver(self, entry: Entry, recorded: bool) -> bool:
         """Make the entry ready; `recorded` if the journal would delay it again after a restart."""
@@ -747,8 +749,8 @@ class Model:
         topic = subscription.destination
         topic.subscriptions[subscription.name] = subscription
         if topic.settings.retain_without_subscriptions and not topic.grouped:
-            held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
-            for entry in held:
+            entries = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
+            for entry in entries:
                 if subscription.accepts(entry.model_message):
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
@@ -823,7 +825,7 @@ class Model:
                 self.forget(address)
             destination.parked = []
             destination.totals = Totals()
-            everything = [entry for s in destination.every() for entry in s.entries]
+            entries = [entry for s in destination.every() for entry in s.entries]
             for name, subscription in list(destination.subscriptions.items()):
                 if not subscription.durable:
                     subscription.closed = True
@@ -837,15 +839,15 @@ class Model:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.wake(entry, deliveries_recorded)
-            self.hold_again(destination, [e for e in everything if e.shared], deliveries_recorded)
+            self.hold_again(destination, [e for e in entries if e.shared], deliveries_recorded)
 
     def wake(self, entry: Entry, deliveries_recorded: bool) -> None:
         """Make the entry ready without its consumer; its attempts stay. An entry requeued unseen
         may count as delivered."""
-        most = max(entry.failed, entry.reported)
+        maximum = max(entry.failed, entry.reported)
         entry.may_count = (
-            most if deliveries_recorded and entry.state == TAKEN else entry.failed,
-            most,
+            maximum if deliveries_recorded and entry.state == TAKEN else entry.failed,
+            maximum,
         )
         entry.model_message.sender = None
         entry.holder = None
@@ -860,8 +862,10 @@ class Model:
         """Requeue the group's messages; the journal knows only that the group still had them."""
         for subscription in topic.every():
             subscription.entries = [e for e in subscription.entries if not e.shared]
-        held = {e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE}
-        for old in held.values():
+        copies_by_sequence = {
+            e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE
+        }
+        for old in copies_by_sequence.values():
             model_message = old.model_message
             model_message.sender = None
             takers = [topic.queue]

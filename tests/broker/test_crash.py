@@ -129,13 +129,15 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> 
 
 def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
     topic = disk.broker.destinations.topic("t")
-    kept, gone = (disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone"))
+    kept_subscription, deleted_subscription = (
+        disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone")
+    )
     disk.send(topic, "a")
-    disk.broker.unsubscribe(gone)
+    disk.broker.unsubscribe(deleted_subscription)
     disk.crash_when_durable()
     topic = disk.broker.destinations[TOPIC]
     assert list(topic.subscriptions) == ["kept"]
-    assert topic.subscriptions["kept"].number == kept.number
+    assert topic.subscriptions["kept"].number == kept_subscription.number
     disk.read(topic.subscriptions["kept"]).settle()
     disk.sync()
     assert disk.journal.stats().live == 0
@@ -295,7 +297,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
         False,
         True,
     ]
-    [last] = [place for place, record in enumerate(records) if record.flags & UNIT_END][:1]
+    [last] = [index for index, record in enumerate(records) if record.flags & UNIT_END][:1]
     assert [record.type for record in records[: last + 1]] == [RecordType.MESSAGE] * 2
     assert disk.read(queue.queue).got() == ["c"]
 
@@ -489,10 +491,10 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
 
 
 def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
-    own = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
+    own_settings = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
     for seal in (False, True):
-        queue = disk.broker.destinations.resolve(QUEUE, own)
-        assert (queue.settings, queue.automatic) == (own, True)
+        queue = disk.broker.destinations.resolve(QUEUE, own_settings)
+        assert (queue.settings, queue.automatic) == (own_settings, True)
         created = queue.created
         disk.clock.advance(1000)
         disk.send(queue, "1")
@@ -503,10 +505,10 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
         disk.crash()
         for _ in range(2):
             queue = disk.broker.destinations[QUEUE]
-            assert (queue.settings, queue.automatic, queue.created) == (own, True, created)
+            assert (queue.settings, queue.automatic, queue.created) == (own_settings, True, created)
             disk.crash()
-        usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
-        assert usual.settings == disk.broker.settings.default_destination
+        default_queue = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
+        assert default_queue.settings == disk.broker.settings.default_destination
         # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
         disk.sync()
@@ -678,10 +680,10 @@ def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: boo
         selector=selector,
         exclude="\ud800",
     )
-    gone = disk.broker.subscribe(
+    deleted_subscription = disk.broker.subscribe(
         disk.broker.destinations.resolve(address), "gone" + RAW, durable=True
     )
-    disk.broker.unsubscribe(gone)
+    disk.broker.unsubscribe(deleted_subscription)
     disk.sync()
     if sealed:
         disk.seal()
