@@ -234,12 +234,14 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
     fixture = BrokerFixture(EngineSettings(default_destination=defaults))
-    early = fixture.broker.destinations.resolve(DEAD, DROPPING)
+    early_queue = fixture.broker.destinations.resolve(DEAD, DROPPING)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("other", dead_letter=True)
-    late = fixture.broker.destinations.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
+    late_queue = fixture.broker.destinations.resolve(
+        Address(Kind.QUEUE, "other.dlq"), settings=DROPPING
+    )
     exhaust(fixture, queue, "a", "b", "c")
-    assert early.settings == late.settings == DestinationSettings()
+    assert early_queue.settings == late_queue.settings == DestinationSettings()
     assert dead(fixture) == ["a", "b", "c"]
 
 
@@ -322,11 +324,11 @@ class DeadLetters(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
-        there: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for destination in self.fixture.broker.destinations.values():
             for delivery in destination.queue.browse():
-                there[self.fixture.broker.core.read(delivery).body.decode()] += 1
-        assert there == +self.expected
+                counts[self.fixture.broker.core.read(delivery).body.decode()] += 1
+        assert counts == +self.expected
 
     def teardown(self) -> None:
         """Once there is capacity, every exhausted message becomes a dead letter."""

@@ -142,12 +142,12 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     give_up(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
     start = journal.durable + 1
     give_up(fixture, fixture.queue(dead_letter=True), "second")
-    sent, dead, ended = read_from(journal, start)
+    sent, dead, completion = read_from(journal, start)
     assert sent.type == dead.type == RecordType.MESSAGE
-    assert ended.type == RecordType.COMPLETED
-    assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
+    assert completion.type == RecordType.COMPLETED
+    assert (completion.kind, completion.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
     assert not dead.flags & UNIT_END
-    assert ended.flags & UNIT_END
+    assert completion.flags & UNIT_END
 
 
 def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
@@ -193,10 +193,10 @@ def test_a_protocol_decides_for_its_own_messages(
         fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
         fixture.broker.flush()
     assert note.asked == [(b"a", "q")]
-    usual = setting or force
-    expected = [b"a"] if (usual if kept is None else kept) else []
-    dead = fixture.dead() if expected or usual else []
-    assert [message.body for message in dead] == expected + ([b"b"] if usual else [])
+    by_default = setting or force
+    expected = [b"a"] if (by_default if kept is None else kept) else []
+    dead = fixture.dead() if expected or by_default else []
+    assert [message.body for message in dead] == expected + ([b"b"] if by_default else [])
     assert [(m.properties or {}).get("noted") for m in dead if m.body == b"a"] == [
         f"q rejected 1 {fixture.clock.wall}"
     ] * len(expected)

@@ -118,12 +118,12 @@ def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> Non
     subscription = fixture.queue.queue
     delivery = fixture.broker.operations.find(subscription, sequence)
     assert delivery is not None
-    other = fixture.broker.destinations.queue("other")
+    other_queue = fixture.broker.destinations.queue("other")
     operations = fixture.broker.operations
-    for act in (operations.move, operations.copy):
-        with pytest.raises(ActionRefused) as caught:
-            act(delivery, other)
-        assert caught.value.reason == "low-disk-space"
+    for operation in (operations.move, operations.copy):
+        with pytest.raises(ActionRefused) as error:
+            operation(delivery, other_queue)
+        assert error.value.reason == "low-disk-space"
     fixture.broker.operations.delete(subscription, [delivery])
     assert fixture.queue.waiting == 0
 
@@ -142,12 +142,12 @@ def test_transactions(fixture: Fixture) -> None:
     fixture.broker.flush()
     reader.got()
     fixture.level(SpaceLevel.LOW)
-    refused: list[Callable[[], object]] = [
+    refused_calls: list[Callable[[], object]] = [
         lambda: transactions.publish(acking, fixture.queue, fixture.message()),
         lambda: transactions.commit(sending),
         lambda: transactions.prepare(sending, b"other"),
     ]
-    for call in refused:
+    for call in refused_calls:
         with pytest.raises(LowDiskSpace):
             call()
     transactions.rollback(sending)
@@ -160,9 +160,9 @@ def test_transactions(fixture: Fixture) -> None:
 def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
     fixture.level(SpaceLevel.LOW)
-    with pytest.raises(BatchRefused) as caught:
+    with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
-    [refusal] = caught.value.refused
+    [refusal] = error.value.refused
     assert refusal.passing
     fixture.level(SpaceLevel.ENOUGH)
     assert not fixture.broker.batches.write(

@@ -137,7 +137,7 @@ def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     fixture.broker.remove(queue)
     dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
     delivery = next(iter(dead.queue.cursor()))
-    with pytest.raises(ActionRefused) as refused:
+    with pytest.raises(ActionRefused) as error:
         fixture.broker.operations.redrive(delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
-    assert refused.value.reason == "origin-gone"
+    assert error.value.reason == "origin-gone"
     assert dead.waiting == 1
