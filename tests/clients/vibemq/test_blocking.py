@@ -51,8 +51,8 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
             client.subscribe("q")
         subscription.unsubscribe()
         subscription.unsubscribe()
-        again = client.subscribe("q").receive()
-        assert (again.id, again.attempts) == ("mine", 2)
+        redelivered = client.subscribe("q").receive()
+        assert (redelivered.id, redelivered.attempts) == ("mine", 2)
         assert client.ping() >= 0
     assert harness.bodies("q") == [b""]
 

@@ -72,8 +72,8 @@ def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
             async with await client.subscribe("q") as subscription:
                 assert (await subscription.receive()).attempts == 1
             async with await client.subscribe("q") as subscription:
-                again = await subscription.receive()
-                assert (again.id, again.attempts) == (identity, 2)
+                redelivered = await subscription.receive()
+                assert (redelivered.id, redelivered.attempts) == (identity, 2)
 
     run(scenario)
 
@@ -219,16 +219,20 @@ def test_declarations() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, queues=[Declaration("q")]) as client:
             await client.publish("q", 1)
-            same = QueueOptions(max_queue_size=5, max_retry_attempts=9)
-            other = QueueOptions(Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d")
-            await client.declare(Declaration("q", same), Declaration("q", other, Conflict.IGNORE))
+            equal_options = QueueOptions(max_queue_size=5, max_retry_attempts=9)
+            other_options = QueueOptions(
+                Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d"
+            )
+            await client.declare(
+                Declaration("q", equal_options), Declaration("q", other_options, Conflict.IGNORE)
+            )
             with pytest.raises(ClientError, match="mode is RoundRobin, not PriorityBased"):
-                await client.declare(Declaration("q", other))
+                await client.declare(Declaration("q", other_options))
             assert harness.bodies("q") == [b"1"]
-            await client.declare(Declaration("q", other, Conflict.OVERRIDE))
+            await client.declare(Declaration("q", other_options, Conflict.OVERRIDE))
             info = await client.queue_info("q")
             assert info is not None
-            assert (info.messages, info.options) == (0, other)
+            assert (info.messages, info.options) == (0, other_options)
         with pytest.raises(ClientError, match="q is not as declared"):
             await VibeMQClient.connect(port=port, queues=[Declaration("q")])
         lasting, short = QueueOptions(message_ttl=10_000), QueueOptions(message_ttl=9_999)
@@ -401,7 +405,7 @@ def test_answers_without_sense(payload: bytes) -> None:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type == wire.CONNECT:
             return [HELLO]
-        return [each._replace(payload=payload) for each in acknowledge(frame)]
+        return [reply._replace(payload=payload) for reply in acknowledge(frame)]
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -430,16 +434,16 @@ def test_the_modes_of_the_protocol_page_are_read_too() -> None:
 
 
 def test_wrong_credentials() -> None:
-    refused = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
+    error_frame = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
 
     async def scenario(broker: Script, port: int) -> None:
-        with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as caught:
+        with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as error:
             await VibeMQClient.connect(port=port)
-        assert caught.value.code == "AUTH_FAILED"
+        assert error.value.code == "AUTH_FAILED"
         with pytest.raises(CommandRefused, match="AUTH_FAILED"):
             await asyncio.to_thread(BlockingClient, VibeMQClient.connect, port=port)
 
-    script(scenario, saying(wire.CONNECT, refused))
+    script(scenario, saying(wire.CONNECT, error_frame))
 
 
 def test_an_answer_that_does_not_come() -> None:
@@ -537,7 +541,7 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
 
 
 def test_a_refused_subscription_leaves_nothing() -> None:
-    refused = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
+    error_frame = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -545,7 +549,7 @@ def test_a_refused_subscription_leaves_nothing() -> None:
                 with pytest.raises(CommandRefused, match="NOT_AUTHORIZED: no"):
                     await client.subscribe("q")
 
-    script(scenario, saying(wire.SUBSCRIBE, refused))
+    script(scenario, saying(wire.SUBSCRIBE, error_frame))
 
 
 def test_the_last_complaint_explains_the_end() -> None:
@@ -587,8 +591,8 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
                 broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
             while transport._transport.is_reading():
                 await asyncio.sleep(0.001)
-            held = len(subscription._inbox.messages)
-            assert 3 <= held < 50
+            count = len(subscription._inbox.messages)
+            assert 3 <= count < 50
             await client.ping()  # answers are read all the same
             ids = [(await subscription.receive()).id for _ in range(200)]
             assert ids == [f"m{number}" for number in range(200)]

@@ -71,9 +71,9 @@ def test_mistakes(text: str) -> None:
 
 def test_a_mistake_does_not_show_the_password() -> None:
     for text in ("Password=secret;Port=x", "Password=secret;oops", "vibemq://me:secret@h:x"):
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(ConfigurationError) as error:
             Target.parse(text)
-        assert "secret" not in str(caught.value)
+        assert "secret" not in str(error.value)
 
 
 def test_tls() -> None:
