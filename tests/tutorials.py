@@ -45,7 +45,7 @@ class Snippet:
 
 def snippets(text: str) -> list[Snippet]:
     """Return the snippets of a text, with their expected output."""
-    found: list[Snippet] = []
+    snippets_found: list[Snippet] = []
     skipped = False
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
@@ -55,10 +55,10 @@ def snippets(text: str) -> list[Snippet]:
             skipped = True
         elif match["language"] != "text":
             skipped = False
-            found.append(Snippet(line, match["language"], match["code"]))
+            snippets_found.append(Snippet(line, match["language"], match["code"]))
         elif not skipped:
-            found[-1].prints = match["code"]
-    return found
+            snippets_found[-1].prints = match["code"]
+    return snippets_found
 
 
 @dataclass
@@ -153,9 +153,9 @@ class Reader:
     def _bash(self, code: str) -> str:
         if not code.strip():
             return ""
-        where = self._base / "where"
+        directory_file = self._base / "where"
         before = f". {shlex.quote(str(self._environment))}\n" * self._environment.exists()
-        after = f"pwd > {shlex.quote(str(where))}\n"
+        after = f"pwd > {shlex.quote(str(directory_file))}\n"
         after += f"export -p > {shlex.quote(str(self._environment))}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{before}{code}\n{after}"],
@@ -166,7 +166,7 @@ class Reader:
             timeout=SHELL_SECONDS,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-        self.directory = Path(where.read_text().strip())
+        self.directory = Path(directory_file.read_text().strip())
         os.chdir(self.directory)
         return done.stdout
 
