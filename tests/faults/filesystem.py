@@ -55,8 +55,8 @@ class SmallFilesystem:
             setattr(os, name, getattr(self, name))
 
     def uninstall(self) -> None:
-        for name, real in self._real.items():
-            setattr(os, name, real)
+        for name, original in self._real.items():
+            setattr(os, name, original)
 
     @property
     def used(self) -> int:
@@ -65,8 +65,8 @@ class SmallFilesystem:
 
     @property
     def free(self) -> int:
-        size, others = self._sizes()
-        return max(0, size - others - self.used)
+        size, used_by_others = self._sizes()
+        return max(0, size - used_by_others - self.used)
 
     def _is_here(self, path: Any) -> bool:
         return isinstance(path, str | Path) and str(path).startswith(self._directory)
@@ -127,11 +127,11 @@ class SmallFilesystem:
             self._real["rename"](source, target, **more)
 
     def statvfs(self, path: Any) -> Any:
-        found = self._real["statvfs"](path)
+        status = self._real["statvfs"](path)
         if not self._is_here(path):
-            return found
+            return status
         free = self.free // BLOCK
-        values = list(found)
+        values = list(status)
         values[0] = values[1] = BLOCK
         values[2], values[3], values[4] = self._sizes()[0] // BLOCK, free, free
         return os.statvfs_result(values)

@@ -119,7 +119,7 @@ class Consumer(Client):
         recorder.connected()
         fences: dict[bytes, set[int]] = {}
         acknowledged: set[int] = set()
-        held: deque[PhpmqMessage] = deque()
+        unacked: deque[PhpmqMessage] = deque()
 
         def settle(message: PhpmqMessage) -> None:
             message.ack()
@@ -136,11 +136,11 @@ class Consumer(Client):
                     message.ack()
                 else:
                     recorder.delivered(number_of(message.body))
-                    held.append(message)
+                    unacked.append(message)
                     if self._chance.random() < 0.9:
-                        settle(held.pop())
-                    elif len(held) > MOST_HELD:
-                        settle(held.popleft())
+                        settle(unacked.pop())
+                    elif len(unacked) > MOST_HELD:
+                        settle(unacked.popleft())
                 if turn % 50 == 49:
                     fence = FENCE + self._chance.randbytes(8).hex().encode()
                     fences[fence], acknowledged = acknowledged, set()

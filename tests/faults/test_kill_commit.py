@@ -176,8 +176,8 @@ def find_outcome(
         assert not (request is Request.COMMIT and answered), "a committed branch is prepared again"
         commit = chance.random() < 0.5
         kind = PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
-        ended = client.transact(kind, work.xid, flags=XaFlag.NOFLAGS)
-        assert status_of(ended) == Status.OK, ended.properties
+        end_reply = client.transact(kind, work.xid, flags=XaFlag.NOFLAGS)
+        assert status_of(end_reply) == Status.OK, end_reply.properties
         return commit
 
 
@@ -188,10 +188,10 @@ def expect_all_or_nothing(port: int, work: Work, committed: bool | None) -> bool
     acked = sorted(take_all(port, SOURCE))
     if committed is None:
         committed = bool(sent)
-    found = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"
+    outcome = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"
     expected_sent = sorted(work.sent) if committed else []
     expected_acked = [] if committed else sorted(work.acked)
     # no lists of thousands of bodies in the report
     is_whole = sent == expected_sent and acked == expected_acked
-    assert is_whole, found
+    assert is_whole, outcome
     return committed

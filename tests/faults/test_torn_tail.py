@@ -78,8 +78,8 @@ def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> Non
             # behind the first record, without which there has been no write to this file
             end = chance.randrange(SEGMENT_HEADER_BYTES + 200, durable)
             cut(newest, end)
-            left = newest.read_bytes()
-            expected = [number for number, body in enumerate(bodies) if _whole(body, left)]
+            remaining = newest.read_bytes()
+            expected = [number for number, body in enumerate(bodies) if _whole(body, remaining)]
             broker.start()
             assert _drained(broker.port("phpmq")) == expected
             log_lines = [json.loads(line) for line in broker.log.read_text().splitlines()]
@@ -90,8 +90,8 @@ def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> Non
 
 def _whole(body: bytes, content: bytes) -> bool:
     """Return whether the file has a record that ends with the body and its padding."""
-    place = content.find(body)
-    return place >= 0 and (place + len(body) + 7 & -8) <= len(content)
+    position = content.find(body)
+    return position >= 0 and (position + len(body) + 7 & -8) <= len(content)
 
 
 def _drained(port: int) -> list[int]:

@@ -47,13 +47,13 @@ def resident(broker: LocalBroker) -> int:
 
 
 def nothing_is_held(broker: LocalBroker) -> bool:
-    held = broker.status()["input"]
-    return held["buffered_bytes"] == held["connections"] == held["paused"] == 0
+    buffers = broker.status()["input"]
+    return buffers["buffered_bytes"] == buffers["connections"] == buffers["paused"] == 0
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
 def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: bool) -> None:
-    half = PUBLISH[: len(PUBLISH) // 2]
+    half_frame = PUBLISH[: len(PUBLISH) // 2]
     with LocalBroker(tmp_path, ["vibemq://127.0.0.1:0"]) as broker:
         before = resident(broker)
         for _ in range(HALF_FRAMES // AT_A_TIME):
@@ -64,7 +64,7 @@ def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: 
                         client.sendall(CONNECT)
                         assert client.recv(1 << 16)
                     with suppress(ConnectionError):
-                        client.sendall(half)
+                        client.sendall(half_frame)
         wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         assert resident(broker) - before < GROWTH
 
@@ -107,8 +107,14 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                     failed.append(error)
 
         threads = [
-            *(threading.Thread(target=send, args=(each, unfinished, False)) for each in attackers),
-            *(threading.Thread(target=send, args=(each, complete, True)) for each in honest),
+            *(
+                threading.Thread(target=send, args=(attacker, unfinished, False))
+                for attacker in attackers
+            ),
+            *(
+                threading.Thread(target=send, args=(attacker, complete, True))
+                for attacker in honest
+            ),
         ]
         peak = before
         for thread in threads:

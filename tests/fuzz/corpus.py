@@ -150,8 +150,8 @@ def vibemq(chance: Random) -> Frames:
         elif kind == vibemq_wire.ACK:
             headers = chance.choice(({}, {"messageId": "1"}))
         frames.append(vibemq_wire.Frame(kind, str(number), queue, payload, headers))
-    how = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
-    return [vibemq_wire.compressed(vibemq_wire.encode(frame), how, 0) for frame in frames]
+    compression = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
+    return [vibemq_wire.compressed(vibemq_wire.encode(frame), compression, 0) for frame in frames]
 
 
 def http(chance: Random) -> Frames:

@@ -46,7 +46,7 @@ def answers(chance: Random, packet: Packet) -> list[bytes]:
     if packet.flags & packets.A:
         kind = PacketType.SEND_REPLY if packet.is_message else packet.type + 1
         status = Status.OK if chance.random() < 0.9 else chance.choice(list(Status))
-        given: dict[str, object] = {
+        properties: dict[str, object] = {
             "JMQSessionID": Long(1),
             "JMQProducerID": Long(2),
             "JMQConsumerID": Long(CONSUMER),
@@ -61,11 +61,16 @@ def answers(chance: Random, packet: Packet) -> list[bytes]:
             body = bytes(64)
         elif packet.type == PacketType.GENERATE_UID:
             body = bytes(8)
-        frames.append(encode_reply(kind, packet.consumer_id, status, given, body))
+        frames.append(encode_reply(kind, packet.consumer_id, status, properties, body))
     if packet.type == PacketType.HELLO:
-        asked = {"JMQAuthType": chance.choice(("basic", "digest")), "JMQChallenge": True}
+        challenge_properties = {
+            "JMQAuthType": chance.choice(("basic", "digest")),
+            "JMQChallenge": True,
+        }
         kind = PacketType.AUTHENTICATE_REQUEST
-        frames.append(encode_packet(kind, 0, packet.consumer_id, asked, body=b"nonce"))
+        frames.append(
+            encode_packet(kind, 0, packet.consumer_id, challenge_properties, body=b"nonce")
+        )
     if packet.type in (PacketType.ADD_CONSUMER, PacketType.DELIVER):
         for flag in (0, packets.L):
             frames.append(

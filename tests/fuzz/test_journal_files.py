@@ -185,8 +185,10 @@ def test_files_that_are_damaged(written: Path, chance: Random) -> None:
 
 def damage(chance: Random, data: bytes) -> bytes:
     """One change that keeps most of it."""
-    how = chance.choice((flip_bits, flip_bits, change_digits, change_number, cut_out, insert_noise))
-    return how(chance, [data])[0]
+    mutation = chance.choice(
+        (flip_bits, flip_bits, change_digits, change_number, cut_out, insert_noise)
+    )
+    return mutation(chance, [data])[0]
 
 
 @given(chance=seeds)
@@ -201,8 +203,8 @@ def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -
         for _ in range(chance.randint(1, 3)):
             offset, size = chance.choice([*places, places[-1]])
             if chance.random() < 0.5:  # a field of the header
-                place = offset + 8 + chance.randrange(HEADER_BYTES - 8)
-                data[place] = chance.choice((0, 1, 2, 9, 127, 128, 255, chance.randrange(256)))
+                position = offset + 8 + chance.randrange(HEADER_BYTES - 8)
+                data[position] = chance.choice((0, 1, 2, 9, 127, 128, 255, chance.randrange(256)))
             else:
                 body = damage(chance, bytes(data[offset + HEADER_BYTES : offset + size]))
                 body = body[: size - HEADER_BYTES].ljust(size - HEADER_BYTES, b" ")
@@ -211,8 +213,8 @@ def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -
         if sealed:
             trailer = len(data) - TRAILER_BYTES
             if chance.random() < 0.2:
-                place = trailer + 8 + chance.randrange(16)
-                data[place] = chance.randrange(256)
+                position = trailer + 8 + chance.randrange(16)
+                data[position] = chance.randrange(256)
             data[trailer + 24 : trailer + 28] = _crc(data[:trailer])
             data[trailer + 28 :] = _crc(data[trailer : trailer + 28])
         path.write_bytes(data)
@@ -248,8 +250,8 @@ def test_snapshots_that_lie_with_a_right_checksum(written: Path, chance: Random)
 def _changed(chance: Random, value: object) -> object:
     """The same with one leaf that is something else; bytes may hold another document."""
     if isinstance(value, list) and value:
-        place = chance.randrange(len(value))
-        return [*value[:place], _changed(chance, value[place]), *value[place + 1 :]]
+        index = chance.randrange(len(value))
+        return [*value[:index], _changed(chance, value[index]), *value[index + 1 :]]
     if isinstance(value, bytes) and len(value) > 20 and chance.random() < 0.7:
         try:
             return msgspec.msgpack.encode(_changed(chance, msgspec.msgpack.decode(value)))

@@ -177,9 +177,9 @@ def _figures(broker: LocalBroker) -> Figures:
 
 def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:
     """Once the connections that have ended are gone; that may take until a linger is over."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     figures = _figures(broker)
-    while figures.sockets != before.sockets and time.monotonic() < until:
+    while figures.sockets != before.sockets and time.monotonic() < deadline:
         time.sleep(0.05)
         figures = _figures(broker)
     return figures
