@@ -29,19 +29,19 @@ def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]
     magic, index, records, crc, _ = struct.unpack("<8sQQII", data[-32:])
     assert magic == b"SLUICEND"
     assert zlib.crc32(data[:-32]) == crc
-    place = index + 56
-    (length,) = struct.unpack_from("<I", data, place)
-    summary = json.loads(data[place + 4 : place + 4 + length])
-    place += 4 + length + (-(4 + length) & 7)
+    position = index + 56
+    (length,) = struct.unpack_from("<I", data, position)
+    summary = json.loads(data[position + 4 : position + 4 + length])
+    position += 4 + length + (-(4 + length) & 7)
     columns = {}
     for name, code in LAYOUT:
-        assert place % 8 == 0
+        assert position % 8 == 0
         column = array(code)
         size = column.itemsize * records
-        column.frombytes(data[place : place + size])
+        column.frombytes(data[position : position + size])
         columns[name] = column
-        place += size + (-size & 7)
-    assert place + 32 == len(data)
+        position += size + (-size & 7)
+    assert position + 32 == len(data)
     return summary, columns
 
 
