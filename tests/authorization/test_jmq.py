@@ -530,8 +530,8 @@ def _create(cell: JmqCell) -> None:
 
 @row(PacketType.CREATE_DESTINATION, "that is temporary", LOGGED_IN, changes=True)
 def _create_temporary(cell: JmqCell) -> None:
-    place = cell.peer.place("temporary_destination://queue/x/2", temporary=True)
-    cell.ask(PacketType.CREATE_DESTINATION, place)
+    properties = cell.peer.place("temporary_destination://queue/x/2", temporary=True)
+    cell.ask(PacketType.CREATE_DESTINATION, properties)
 
 
 @row(
