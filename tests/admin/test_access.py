@@ -103,9 +103,9 @@ def test_users_and_their_permissions(
     assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
     events = audit(broker)
     assert events.count(("login", "anna")) == 5  # one per connection
-    denied = [event for event in events if event[0] == "denied"]
+    denials = [event for event in events if event[0] == "denied"]
     # each request for the journal, each part with the forbidden name, and the dead-letter queue
-    assert denied == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
+    assert denials == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
 
 
 def test_wrong_credentials(start: Start, command: Command) -> None:
@@ -180,10 +180,10 @@ def test_any_host_name_is_accepted_on_public_and_tls_listeners(
         options=("--insecure-public",),
     )
     with (
-        Client(broker.port("http")) as public,
-        Client(broker.port("http+tls"), authority.trust()) as encrypted,
+        Client(broker.port("http")) as plain_client,
+        Client(broker.port("http+tls"), authority.trust()) as tls_client,
     ):
-        for client in (public, encrypted):
+        for client in (plain_client, tls_client):
             assert client.get("/status", Host="broker.example").status == 200
             assert client.get("/status", Origin="http://evil.example").status == 403
 
@@ -202,8 +202,8 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
     broker = start(f"http+tls://127.0.0.1:0?certificate={pem}")
     port = broker.port("http+tls")
     with Client(port, authority.trust()) as client:
-        large = [row("q", bytes(1000))] * 5000
-        assert client.write(large).json()["written"] == 5000
+        rows = [row("q", bytes(1000))] * 5000
+        assert client.write(rows).json()["written"] == 5000
         [segment] = client.journal()["segments"]
         assert len(client.segment(segment["first_sequence"]).body) == segment["size"] > 5_000_000
         authority.pem(authority.issue())

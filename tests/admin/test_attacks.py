@@ -65,10 +65,10 @@ def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
 @looped
 async def test_an_unknown_session_is_no_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
-    stale = api_fixture.http_client()
-    stale.cookie, stale.csrf = "made up", "made up"
+    http_client = api_fixture.http_client()
+    http_client.cookie, http_client.csrf = "made up", "made up"
     for endpoint in protected(api_fixture):
-        assert (await attempt(stale, endpoint, OTHERS)).status == 401, endpoint
+        assert (await attempt(http_client, endpoint, OTHERS)).status == 401, endpoint
 
 
 @looped
@@ -82,16 +82,16 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
     for operation in Operation:
         rest = " ".join(permission for permission in Operation if permission is not operation)
         api_fixture.add(f"no-{operation}", f"own.*: {rest}")
-        few = api_fixture.http_client()
-        await few.login(f"no-{operation}")
+        http_client = api_fixture.http_client()
+        await http_client.login(f"no-{operation}")
         for endpoint in protected(api_fixture):
             if endpoint.operation.needs is Need.SUPERUSER:
-                assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+                assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
             elif isinstance(endpoint.operation.needs, Operation):
-                assert (await attempt(few, endpoint, OTHERS)).status == 403, endpoint
+                assert (await attempt(http_client, endpoint, OTHERS)).status == 403, endpoint
                 if endpoint.operation.needs is operation:
                     checked += 1
-                    assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+                    assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
     # destinations and users are unchanged
     assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
     assert set(api_fixture.store.read().users) == {
@@ -130,15 +130,22 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
         for action in ("move", "copy")
     ]
     attempts += [("", "PUT", own_path, {"dead_letter": True, "dead_letter_queue": OTHERS})]
-    for lacking, method, path, body in attempts:
-        name = f"no-{lacking or 'others'}"
-        few = api_fixture.http_client()
+    for missing_permission, method, path, body in attempts:
+        name = f"no-{missing_permission or 'others'}"
+        http_client = api_fixture.http_client()
         if name not in api_fixture.store.read().users:
-            rest = " ".join(permission for permission in Operation if permission != lacking)
+            rest = " ".join(
+                permission for permission in Operation if permission != missing_permission
+            )
             api_fixture.add(name, f"own.*: {rest}")
-        await few.login(name)
-        answer = await few.ask(method, path, body)
-        assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
+        await http_client.login(name)
+        answer = await http_client.ask(method, path, body)
+        assert (answer.status, answer.code) == (403, "forbidden"), (
+            missing_permission,
+            method,
+            path,
+            body,
+        )
     assert api_fixture.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
 
 
@@ -150,8 +157,8 @@ async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> 
     body = b"".join(encode([row(f"q{number}") for number in range(3)]))
     path = "/batches?writer=w&batch=0&partition=0&part=0"
     assert (await http_client.ask("POST", path, body)).status == 409
-    denied = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
-    assert denied == ["denied: anna produce q0 and 2 others"]
+    denials = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
+    assert denials == ["denied: anna produce q0 and 2 others"]
 
 
 @looped
@@ -220,16 +227,16 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
     """A cookie of the client never becomes the session."""
     api_fixture.add("anna")
     page = api_fixture.http_client()
-    planted = page.cookie = "planted"
+    planted_cookie = page.cookie = "planted"
     await page.login("anna")
-    assert page.cookie != planted
+    assert page.cookie != planted_cookie
     first = page.cookie
     await page.login("anna")
     assert page.cookie != first
     thief = api_fixture.http_client("10.6.6.6:1")
-    thief.cookie = planted
+    thief.cookie = planted_cookie
     assert (await thief.ask("GET", "/session")).status == 401
-    assert len({first, page.cookie, planted}) == 3
+    assert len({first, page.cookie, planted_cookie}) == 3
     assert len(page.cookie) >= 43  # 256 bits
 
 
@@ -264,29 +271,31 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
 async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> None:
     """With a session, and without: a login, and a broker without users."""
     guest = api_fixture.http_client()
-    tricks: list[dict[str, str]] = [
+    attacks: list[dict[str, str]] = [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://localhost:3000"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
         {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
     ]
-    for trick in tricks:
+    for rejected_headers in attacks:
         for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
-            answer = await guest.ask(method, path, {} if method != "GET" else None, **trick)
-            assert (answer.status, answer.code) == (403, "cross-origin"), trick
+            answer = await guest.ask(
+                method, path, {} if method != "GET" else None, **rejected_headers
+            )
+            assert (answer.status, answer.code) == (403, "cross-origin"), rejected_headers
     api_fixture.add("root", superuser=True)
     victim = api_fixture.http_client()
     await victim.login("root")
-    for trick in tricks:
-        assert (await victim.ask("PUT", "/roles/x", **trick)).code == "cross-origin"
+    for rejected_headers in attacks:
+        assert (await victim.ask("PUT", "/roles/x", **rejected_headers)).code == "cross-origin"
     # the console itself, and a link on another page
-    for fine in (
+    for accepted_headers in (
         {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
         {"Sec-Fetch-Site": "none"},
     ):
-        assert (await victim.ask("GET", "/session", **fine)).status == 200
+        assert (await victim.ask("GET", "/session", **accepted_headers)).status == 200
     # other origins may not read the response
     answer = await victim.ask("GET", "/session")
     assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -332,23 +341,23 @@ def test_path_traversal(start: Start, base: str) -> None:
     """No path leads to any other file."""
     broker = start(HTTP)
     (broker.directory / "secret").write_text("do not show")
-    escapes = (
+    suffixes = (
         "../secret",
         "..%2fsecret",
         "%2e%2e/secret",
         "..%5csecret",
         "%2e%2e%2f%2e%2e%2fsecret",
     )
-    absolute = quote(str(broker.directory / "secret"), safe="")
-    for escape in (
-        *escapes,
-        absolute,
+    absolute_path = quote(str(broker.directory / "secret"), safe="")
+    for suffix in (
+        *suffixes,
+        absolute_path,
         "/" + str(broker.directory / "secret"),
         "..%00/secret",
         "%00",
     ):
         for depth in range(0, 9, 4):
-            path = f"{base}/{'../' * depth}{escape}"
+            path = f"{base}/{'../' * depth}{suffix}"
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             head, _, body = talk(broker.port("http"), request.encode()).partition(b"\r\n\r\n")
             assert head[9:12] in (b"400", b"404"), path
@@ -367,9 +376,9 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
         if operation.body is None and not operation.raw_body:
             continue
         assert SMALL_BYTES <= endpoint.limit <= 512 * 1024 * 1024
-        announced = {"Content-Length": str(endpoint.limit + 1)}
+        length_header = {"Content-Length": str(endpoint.limit + 1)}
         for name, headers, status in (
-            ("large", announced, 413),
+            ("large", length_header, 413),
             ("huge", {"Content-Length": "9" * 30}, 413),
             ("unknown", {"Transfer-Encoding": "chunked"}, 411),
         ):
@@ -401,17 +410,17 @@ def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
     """Many requests that never end; test_http_session.py tests their time limits."""
     broker = start(PHPMQ, HTTP)
     port = broker.port("http")
-    slow = []
+    connections = []
     for number in range(200):
         connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
-        slow.append(connection)
+        connections.append(connection)
         head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
         connection.sendall(head if number % 2 else head + b"\r\n{")
     with Client(port) as client:
-        for connection in slow:
-            connection.sendall(b"X" if connection is slow[0] else b" ")
+        for connection in connections:
+            connection.sendall(b"X" if connection is connections[0] else b" ")
             assert client.get("/status").status == 200
-    for connection in slow:
+    for connection in connections:
         with closing(connection):
             pass
     assert broker.status()["pid"] == broker.pid

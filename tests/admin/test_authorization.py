@@ -192,10 +192,12 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
         else:
             assert (answer.status, answer.code) == (403, "forbidden")
         if operation.method != "GET" and caller != "anonymous":
-            latest = next(e for e in api_fixture.context.audit.recent() if e.event == "change")
+            latest_event = next(
+                e for e in api_fixture.context.audit.recent() if e.event == "change"
+            )
             result = "done" if answer.status < 300 else str(answer.status)
-            audited = (latest.action, latest.result) == (operation_id, result)
-            assert audited is (operation_id not in TRAFFIC), latest
+            audited = (latest_event.action, latest_event.result) == (operation_id, result)
+            assert audited is (operation_id not in TRAFFIC), latest_event
         if operation.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
             assert b"own." not in answer.body
 

@@ -190,15 +190,15 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     broker: LocalBroker, home: Path
 ) -> None:
     fill(broker, 3000)
-    slow = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
     body = json.dumps({"directory": "slow", "max_rate": 300_000}).encode()
-    slow.request("POST", "/api/v1/backups", body)
-    first = json.loads(slow.getresponse().readline())
+    connection.request("POST", "/api/v1/backups", body)
+    first = json.loads(connection.getresponse().readline())
     assert first["state"] == "copying"
     with Client(broker.port("http")) as client:
         assert client.get("/backups").json()["running"]
         assert refused(client, "fast") == (409, "backup-running")
-        slow.close()
+        connection.close()
         deadline = time.monotonic() + 30
         while client.get("/backups").json()["running"]:
             assert time.monotonic() < deadline
@@ -217,9 +217,9 @@ def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
     fill(broker, 1000)
     body = json.dumps({"directory": "slow", "max_rate": 5_000}).encode()
     port = broker.port("http")
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as slow:
-        slow.request("POST", "/api/v1/backups", body)
-        with slow.getresponse() as answer:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection:
+        connection.request("POST", "/api/v1/backups", body)
+        with connection.getresponse() as answer:
             assert json.loads(answer.readline())["state"] == "copying"
             stop_time = time.monotonic()
             assert broker.stop() == 0

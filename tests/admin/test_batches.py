@@ -95,10 +95,10 @@ def test_a_part_is_written_once(start: Start) -> None:
         for writer in (client, other_client):
             answer = writer.write(rows(5), part=0, final="false").json()
             assert (answer["duplicate"], answer["written"]) == (True, 0)
-        differing = client.write(rows(5, start=1), part=0, final="false")
-        assert (differing.status, differing.code) == (409, "batch-conflict")
-        skipped = client.write(rows(5), part=2)
-        assert (skipped.status, skipped.code) == (409, "batch-conflict")
+        conflict = client.write(rows(5, start=1), part=0, final="false")
+        assert (conflict.status, conflict.code) == (409, "batch-conflict")
+        gap_conflict = client.write(rows(5), part=2)
+        assert (gap_conflict.status, gap_conflict.code) == (409, "batch-conflict")
         assert client.write(rows(2), part=1, final="true").json()["written"] == 2
         assert client.write(rows(3), partition=1).json()["written"] == 3
         assert client.write(rows(4), batch=1).json()["written"] == 4
@@ -124,10 +124,10 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
             assert client.write(reordered, part=0).json()["duplicate"] is True
             assert client.write(reordered[:5], part=0, final="false").json()["duplicate"] is True
             assert client.write(reordered[5:], part=1).json()["duplicate"] is True
-            differing = client.write(rows(6, start=1), part=0)
-            assert (differing.status, differing.code) == (409, "batch-conflict")
-            differing = client.write(rows(6, "r"), part=0)
-            assert (differing.status, differing.code) == (409, "batch-conflict")
+            conflict = client.write(rows(6, start=1), part=0)
+            assert (conflict.status, conflict.code) == (409, "batch-conflict")
+            conflict = client.write(rows(6, "r"), part=0)
+            assert (conflict.status, conflict.code) == (409, "batch-conflict")
             assert waiting(broker) == {"q": 6}
         broker.kill()
         broker.start()
@@ -190,12 +190,12 @@ def send_all(
 
 def test_a_large_part(start: Start) -> None:
     broker = start(HTTP)
-    large = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
+    rows_of_part = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
     with Client(broker.port("http")) as client:
-        assert client.write(large).json()["written"] == 10_000
+        assert client.write(rows_of_part).json()["written"] == 10_000
         before = broker.status()["resident_memory_bytes"]
         for _ in range(3):
-            assert client.write(large, batch=0).json()["duplicate"] is True
+            assert client.write(rows_of_part, batch=0).json()["duplicate"] is True
         assert broker.status()["resident_memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
     assert sum(waiting(broker).values()) == 10_000
@@ -259,16 +259,16 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
 def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) -> None:
     broker = start(HTTP)
     valid_row = row("news", b"\xff", topic=True, body_kind=BodyKind.JSON, properties={"p": 1})
-    unusable: Any = [
+    invalid_rows: Any = [
         (["news", "no such type"], *valid_row[1:]),
         ([b"\xff", "too large"], False, b""),
         ([5, "x"], False, b""),
     ]
     with Client(broker.port("http")) as client:
-        answer = client.write(unusable).json()
+        answer = client.write(invalid_rows).json()
         assert list(reasons(answer).values())[:2] == ["no such type", "too large"]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
-        assert client.write(unusable, **query).json()["dead_lettered"] == 3
+        assert client.write(invalid_rows, **query).json()["dead_lettered"] == 3
     first, second, third = written(broker)
     properties = dict(first.properties or {})
     assert (first.body, first.kind, properties["p"]) == (b"\xff", BodyKind.BYTES, 1)
@@ -303,9 +303,9 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
         assert (second_answer.status, second_answer.code) == (409, "rejected")
         assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
         for policy in ("fail", "drop", "dead-letter"):
-            later = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
-            assert (later.status, later.code) == (503, "temporarily-unavailable")
-            assert later.headers["retry-after"] == "1"
+            third_answer = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
+            assert (third_answer.status, third_answer.code) == (503, "temporarily-unavailable")
+            assert third_answer.headers["retry-after"] == "1"
         assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}
 
 
@@ -396,8 +396,8 @@ def test_a_stop_between_parts_is_reported(start: Start) -> None:
     stopper.join()
     broker.start()
     with Client(broker.port("http")) as client:
-        final = client.write(rows(50), batch=parts_written)
-        assert final.status == 200
+        last_answer = client.write(rows(50), batch=parts_written)
+        assert last_answer.status == 200
         assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
 
 
@@ -418,7 +418,7 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         assert "max_destinations_per_user" in answer.json()["detail"]
         assert waiting(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200
-        unusable: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
+        invalid_rows: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
         known_rows = [row(f"0{number}", b"") for number in range(3)]
-        answer = client.write(known_rows + unusable, batch=3, bad_rows="drop").json()
+        answer = client.write(known_rows + invalid_rows, batch=3, bad_rows="drop").json()
         assert (answer["written"], answer["rejected_rows"]) == (3, 4)

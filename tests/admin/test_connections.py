@@ -112,11 +112,11 @@ def jmq(broker: LocalBroker, client: Client) -> None:
 
 def maintenance(broker: LocalBroker, client: Client) -> None:
     address = ("127.0.0.1", broker.port("phpmq-maintenance"))
-    with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as reading:
+    with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as file:
         peer.sendall(b"q\n")
         wait_until(lambda: bool(listed(client, "protocol=phpmq-maintenance")), "not there")
         close(client, "phpmq-maintenance")
-        assert b"Closed by an administrator: you are too loud." in reading.read()
+        assert b"Closed by an administrator: you are too loud." in file.read()
 
 
 def http(broker: LocalBroker, client: Client) -> None:
@@ -277,8 +277,8 @@ async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> 
     assert await numbers(root) == [1, 2, 3]
     assert await numbers(anna) == [1]
     assert (await anna.ask("GET", "/connections/1")).status == 200
-    for hidden in (2, 3):
-        answer = await anna.ask("GET", f"/connections/{hidden}")
+    for number in (2, 3):
+        answer = await anna.ask("GET", f"/connections/{number}")
         assert (answer.status, answer.code) == (404, "connection-not-found")
     answer = await anna.ask("DELETE", "/connections/1")
     assert (answer.status, answer.code) == (403, "forbidden")

@@ -167,12 +167,12 @@ async def test_a_changed_setting_replaces_those_of_a_client(
     api_fixture: ApiFixture,
 ) -> None:
     jobs = Address(Kind.QUEUE, "jobs")
-    written = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
-    explicit = frozenset({"max_messages", "max_attempts", "message_ttl"})
+    written_values = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
+    explicit_names = frozenset({"max_messages", "max_attempts", "message_ttl"})
     api_fixture.broker.destinations.declare(
         jobs,
         DestinationSettings(max_messages=1, max_attempts=1, message_ttl=1),
-        provenance=Provenance(CreatedBy.VIBEMQ, explicit, written, 7),
+        provenance=Provenance(CreatedBy.VIBEMQ, explicit_names, written_values, 7),
     )
     body = {"max_messages": 1, "max_attempts": None}
     await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/jobs", body)
@@ -230,12 +230,12 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
     assert (await http_client.ask("PUT", path, {})).status == 201
     assert Address(Kind.QUEUE, STRANGE) in api_fixture.broker.destinations
-    raw = base64.b64encode(b"\xff\xfe/..").decode()
-    by_bytes = f"/destinations/queue/~?name_base64={quote(raw)}"
+    encoded_name = base64.b64encode(b"\xff\xfe/..").decode()
+    by_bytes = f"/destinations/queue/~?name_base64={quote(encoded_name)}"
     answer = await http_client.ask("PUT", by_bytes, {})
     assert answer.status == 201
     view = answer.json()
-    assert view["name_base64"] == raw
+    assert view["name_base64"] == encoded_name
     assert view["name"].isprintable()
     for item in (await http_client.ask("GET", "/destinations")).json()["items"]:
         item_path = f"/destinations/queue/~?name_base64={quote(item['name_base64'])}"
@@ -418,10 +418,10 @@ async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture)
     api_fixture.add("root", superuser=True)
     api_fixture.add("maker", "*: create")
     api_fixture.add("keeper", "*: manage")
-    maker, keeper = api_fixture.http_client(), api_fixture.http_client()
-    await maker.login("maker")
-    await keeper.login("keeper")
-    assert (await maker.ask("PUT", "/destinations/queue/a", {})).status == 403
-    assert (await keeper.ask("PUT", "/destinations/queue/a", {})).status == 200
-    assert (await keeper.ask("PUT", "/destinations/queue/b", {})).status == 403
-    assert (await maker.ask("PUT", "/destinations/queue/b", {})).status == 201
+    creator, updater = api_fixture.http_client(), api_fixture.http_client()
+    await creator.login("maker")
+    await updater.login("keeper")
+    assert (await creator.ask("PUT", "/destinations/queue/a", {})).status == 403
+    assert (await updater.ask("PUT", "/destinations/queue/a", {})).status == 200
+    assert (await updater.ask("PUT", "/destinations/queue/b", {})).status == 403
+    assert (await creator.ask("PUT", "/destinations/queue/b", {})).status == 201

@@ -97,7 +97,7 @@ def test_every_error_code_is_documented() -> None:
     assert len(codes) > 20
     table = PAGE.partition("| status | codes |")[2]
     assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) <= codes
-    missing = {code for code in codes if f"`{code}`" not in PAGE}
+    missing = {error_code for error_code in codes if f"`{error_code}`" not in PAGE}
     assert missing == {"client-disconnected"}  # no client receives it
 
 

@@ -93,17 +93,17 @@ def test_a_slow_reader_uses_bounded_memory(start: Start) -> None:
     """Its buffer is bounded, and the broker continues; later reads return current state."""
     broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
-        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow,
+        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow_stream,
         Client(broker.port("http")) as client,
     ):
-        events = slow.events()
+        events = slow_stream.events()
         next(events)
 
         def sent() -> int:
             [item] = [
                 item
                 for item in client.get("/connections").json()["items"]
-                if item["peer"].endswith(f":{slow.socket.getsockname()[1]}")
+                if item["peer"].endswith(f":{slow_stream.socket.getsockname()[1]}")
             ]
             return int(item["sent_bytes"])
 
@@ -125,8 +125,8 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
             first.close()
 
             def admitted() -> bool:
-                with contextlib.closing(Stream(port)) as another:
-                    return another.status == 200
+                with contextlib.closing(Stream(port)) as stream:
+                    return stream.status == 200
 
             wait_until(admitted, "who has gone still counts")
 
@@ -214,8 +214,8 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
 
     await reader.next()
     stream = StreamingResponse(reader.chunks)
-    connected: Any = asyncio.Event()
-    task = asyncio.ensure_future(stream({"type": "http"}, connected.wait, send))
+    disconnected: Any = asyncio.Event()
+    task = asyncio.ensure_future(stream({"type": "http"}, disconnected.wait, send))
     await sent_at_least(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3
@@ -251,8 +251,8 @@ async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> N
     reader = Reader(api_fixture, http_client)
     for _ in range(3):
         await reader.next()
-    waiting = asyncio.ensure_future(reader.next())
+    task = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
     http_client.caller.leaving.set()
     with pytest.raises(StopAsyncIteration):
-        await waiting
+        await task

@@ -316,9 +316,9 @@ async def test_a_slow_body_times_out() -> None:
     for transport in (slow_transport, steady_transport):
         transport.session.receive(POST)
     step = round(SLOWEST * PATIENCE_SECONDS)
-    large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
+    large_request = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
     quick_transport = fixture.connect()
-    quick_transport.session.receive(large)
+    quick_transport.session.receive(large_request)
     await fixture.rest()
     for _ in range(3):
         fixture.turn(LOOK)
@@ -376,17 +376,17 @@ async def test_a_connection_lost_during_a_request() -> None:
 async def test_a_stop() -> None:
     """Idle connections are closed at once; a pending response is sent."""
     fixture = SessionFixture()
-    idle, busy = fixture.connect(), fixture.connect()
-    busy.session.receive(POST + BODY[:-1])
+    idle_transport, busy_transport = fixture.connect(), fixture.connect()
+    busy_transport.session.receive(POST + BODY[:-1])
     await fixture.rest()
-    for transport in (idle, busy):
+    for transport in (idle_transport, busy_transport):
         transport.session.disconnect("the broker stops", stopping=True)
-    assert not idle.open
-    assert busy.open
-    busy.session.receive(BODY[-1:])
+    assert not idle_transport.open
+    assert busy_transport.open
+    busy_transport.session.receive(BODY[-1:])
     await fixture.rest()
-    assert answers(busy)[0][0] == 200
-    assert not busy.open
+    assert answers(busy_transport)[0][0] == 200
+    assert not busy_transport.open
 
 
 @looped
@@ -395,9 +395,9 @@ async def test_unfinished_bodies_do_not_delay_others() -> None:
     fixture.http = HttpService(
         Application(context(fixture.broker, limits=ApiLimits(part=1 << 28))), HEAD
     )
-    announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
+    large_request = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
     first, second = fixture.connect(), fixture.connect()
-    first.session.receive(announced)
+    first.session.receive(large_request)
     await fixture.rest()
     second.session.receive(POST + BODY)
     await fixture.rest()

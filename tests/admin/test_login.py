@@ -101,8 +101,8 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
-        everybody = (by_password, by_token, by_header)
-        return [(await http_client.ask("GET", path)).status for http_client in everybody]
+        clients = (by_password, by_token, by_header)
+        return [(await http_client.ask("GET", path)).status for http_client in clients]
 
     assert await statuses("/audit") == [200, 200, 200]
     api_fixture.store.change(
@@ -147,13 +147,13 @@ async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     )
     a_token = {"current_password": api_fixture.token("anna"), "new_password": "better horse"}
     assert (await page.ask("POST", "/session/password", a_token)).status == 401
-    old = page.cookie
+    old_cookie = page.cookie
     answer = await page.ask(
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
     assert answer.status == 200
     page.keep(answer)
-    assert page.cookie != old
+    assert page.cookie != old_cookie
     assert (await page.ask("GET", "/session")).status == 200
     assert (await other_client.ask("GET", "/session")).status == 401
     assert (await other_client.login("anna", PASSWORD)).status == 401

@@ -76,11 +76,11 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
         reader.detach()
         if len(texts) < 40:
             send(jobs, f"new {len(texts)}", broker=broker)
-    old = [text for text in texts if not text.startswith("new")]
+    old_texts = [text for text in texts if not text.startswith("new")]
     # no duplicates, and no message that was there all the time is missing
-    assert old == sorted(set(old), key=int)
-    assert old[-1] == "39"
-    assert {str(number) for number in range(20, 40)} <= set(old)
+    assert old_texts == sorted(set(old_texts), key=int)
+    assert old_texts[-1] == "39"
+    assert {str(number) for number in range(20, 40)} <= set(old_texts)
     assert texts[-1].startswith("new")
 
 
@@ -152,13 +152,13 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     assert [item["attempts"] for item in flight["items"]] == [1, 1, 1]
     assert not any(item["redelivered"] for item in flight["items"])
     assert flight["total"] == 3
-    later = (await page(http_client, "?state=scheduled&body=true"))["items"]
+    scheduled_items = (await page(http_client, "?state=scheduled&body=true"))["items"]
     wall = broker.clock.wall
-    assert [(item["body"]["value"], item["deliver_at"]) for item in later] == [
+    assert [(item["body"]["value"], item["deliver_at"]) for item in scheduled_items] == [
         ("scheduled", wall + 9000),
         ("a", wall + 1000),
     ]
-    assert [item["redelivered"] for item in later] == [False, True]
+    assert [item["redelivered"] for item in scheduled_items] == [False, True]
     assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
     first = await page(http_client, "?state=unacked&limit=2")
     assert await bodies(http_client, f"?state=unacked&cursor={first['next_cursor']}") == ["b"]
@@ -332,9 +332,9 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
 ) -> None:
     """A list shows them as they are, and other threads decompress them for other requests."""
     text = "x" * (PREVIEWED_BYTES + 1)
-    native = bytes(62) + b"\x04"  # the flag of a compressed body
+    native_flags = bytes(62) + b"\x04"  # the flag of a compressed body
     compressed = message(zlib.compress(text.encode()), BodyKind.TEXT)
-    compressed.native = native
+    compressed.native = native_flags
     broker = api_fixture.broker
     broker.publish(queue(broker), compressed)
     broker.flush()
@@ -373,13 +373,13 @@ async def test_a_message_that_cannot_be_read_is_listed(
 
     monkeypatch.setattr(type(broker.journal), "fetch", fetch)
     http_client = api_fixture.http_client(local=True)
-    lost, intact = (await page(http_client, "?body=true"))["items"]
-    assert lost["id"] == str(numbers[0])
-    assert lost["damaged"] is True
-    assert lost["body_kind"] == "none"
-    assert "body" not in lost
-    assert "damaged" not in intact
-    assert intact["body"]["value"] == "kept"
+    lost_item, intact_item = (await page(http_client, "?body=true"))["items"]
+    assert lost_item["id"] == str(numbers[0])
+    assert lost_item["damaged"] is True
+    assert lost_item["body_kind"] == "none"
+    assert "body" not in lost_item
+    assert "damaged" not in intact_item
+    assert intact_item["body"]["value"] == "kept"
 
 
 @looped

@@ -140,7 +140,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     reply = {"body": "reply"}
     assert (await user.ask("POST", f"{path}/messages", reply)).status == 201
     assert await listed(user, "/destinations") == []
-    for method, below, body in (
+    for method, subpath, body in (
         ("GET", "", None),
         ("GET", "/messages", None),
         ("POST", "/purge", {}),
@@ -148,7 +148,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
         ("POST", "/messages/actions", {"action": "delete", "selector": "TRUE"}),
         ("DELETE", "", None),
     ):
-        assert (await user.ask(method, path + below, body)).status == 404, (method, below)
+        assert (await user.ask(method, path + subpath, body)).status == 404, (method, subpath)
     history = "/history?kind=queue&destination=temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     assert (await user.ask("GET", history)).status == 404
     assert queue.waiting == 1

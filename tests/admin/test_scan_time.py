@@ -64,8 +64,8 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     broker.destinations.declare(
         Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q")
     )
-    later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
-    send(jobs, *map(str, range(MESSAGES)), broker=broker, **later)
+    schedule = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
+    send(jobs, *map(str, range(MESSAGES)), broker=broker, **schedule)
     if scan.state == "unacked":
         read(broker, jobs, MESSAGES)
         broker.flush()

@@ -62,14 +62,14 @@ IMPORT = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.M
 def imported(name: str, sources: Mapping[str, str]) -> list[str]:
     """Return the modules that a module imports statically, directly or indirectly, each once."""
     imports: list[str] = []
-    waiting = [name]
-    while waiting:
-        module = waiting.pop(0)
+    pending = [name]
+    while pending:
+        module = pending.pop(0)
         if module in imports:
             continue
         imports.append(module)
         for reference in IMPORT.findall(sources[module]):
-            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
+            pending.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
     return imports
 
 
@@ -199,18 +199,18 @@ def test_every_file_has_a_media_type_and_is_used() -> None:
     assert len(entries) == len([name for name in files if "/" not in name])
     index = files[INDEX].content.decode()
     sources = modules()
-    loaded = set(imported("app.js", sources)) | {"theme.js"}
+    loaded_files = set(imported("app.js", sources)) | {"theme.js"}
     while (
         imports := {
             module
-            for name in loaded
+            for name in loaded_files
             for first in lazily(name, sources[name])
             for module in imported(first, sources)
         }
-        - loaded
+        - loaded_files
     ):
-        loaded |= imports
-    assert loaded == set(sources), "modules that are not imported, or that do not exist"
+        loaded_files |= imports
+    assert loaded_files == set(sources), "modules that are not imported, or that do not exist"
     for name in set(files) - set(sources) - {INDEX}:
         assert f"/{name}" in index, name
 
@@ -229,8 +229,8 @@ def test_the_page_preloads_the_modules_of_the_overview() -> None:
         attributes for tag, attributes in elements.tags if attributes.get("rel") == "modulepreload"
     ]
     preloaded = [link["href"].removeprefix(f"{static_files.version}/") for link in links]
-    needed = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
-    assert preloaded == sorted(needed)
+    modules_needed = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
+    assert preloaded == sorted(modules_needed)
 
 
 FORBIDDEN = re.compile(
@@ -261,8 +261,8 @@ def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(static_files, "_read", lambda: contents)
     after: StaticFiles = static_files.load_static_files.__wrapped__()
     assert after.version != before.version
-    changed: StaticFile = after.files["app.js"]
-    assert changed.tag != before.files["app.js"].tag
+    changed_file: StaticFile = after.files["app.js"]
+    assert changed_file.tag != before.files["app.js"].tag
     assert after.files["dom.js"].tag == before.files["dom.js"].tag
 
 

@@ -42,13 +42,13 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 @looped
 async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin(api_fixture, b"a")
-    since = api_fixture.clock.wall
+    start_time = api_fixture.clock.wall
     api_fixture.clock.advance(10)
     prepared = begin(api_fixture, b"b", b"c")
     api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
     http_client = api_fixture.http_client()
     first, second = await listed(http_client)
-    assert (first["state"], first["publishes"], first["started"]) == ("open", 1, since)
+    assert (first["state"], first["publishes"], first["started"]) == ("open", 1, start_time)
     assert "xid" not in first
     assert second == {
         "id": f"p{prepared.record}",
@@ -61,7 +61,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
         },
         "publishes": 2,
         "acks": 0,
-        "started": since + 10,
+        "started": start_time + 10,
     }
     assert await listed(http_client, "state=prepared") == [second]
     assert await listed(http_client, "order=desc") == [second, first]

@@ -236,10 +236,10 @@ def test_effective_settings(tmp_path: Path) -> None:
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), socket_mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = EffectiveConfiguration(config, {"auth.login_backoff": "/etc/sluicemq.toml"})
-    assert in_force.declares(Address(Kind.QUEUE, "orders"))
-    assert not in_force.declares(Address(Kind.TOPIC, "orders"))
-    views = in_force.settings()
+    effective = EffectiveConfiguration(config, {"auth.login_backoff": "/etc/sluicemq.toml"})
+    assert effective.declares(Address(Kind.QUEUE, "orders"))
+    assert not effective.declares(Address(Kind.TOPIC, "orders"))
+    views = effective.settings()
     by_name = {view.name: view for view in views}
     delay = by_name["auth.login_backoff"]
     assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
@@ -262,14 +262,14 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
         owner = api_fixture.http_client("unix", local=True)
         maximum = 0
         for name in "abcde":
-            turned = 0
+            iterations = 0
             path = f"/users/{name}"
             request = asyncio.ensure_future(owner.ask("PUT", path, {"password": PASSWORD}))
             while not request.done():
-                turned += 1
+                iterations += 1
                 await asyncio.sleep(0)
             assert request.result().status == 201
-            maximum = max(maximum, turned)
+            maximum = max(maximum, iterations)
         api_fixture.authenticator.close()
         assert maximum > 50
 
@@ -279,8 +279,8 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
 @looped
 async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
-    short = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
-    assert "fewer than 12 characters" in short["warnings"][0]
+    view = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
+    assert "fewer than 12 characters" in view["warnings"][0]
     for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
         assert (await admin.ask("PUT", "/users/anna", body)).json()["warnings"] == []
 

@@ -465,10 +465,10 @@ def _give_back(cell: HttpCell) -> None:
 
 @row(f"POST {ONE}/messages/actions", "origin to the owner's queue", RIGHTS, changes=True)
 def _give_back_to_owner(cell: HttpCell) -> None:
-    dead = cell.name("letters")
-    _dead_letter(cell, dead)
+    dead_letter_queue = cell.name("letters")
+    _dead_letter(cell, dead_letter_queue)
     body = {"action": "redrive", "all": True}
-    cell.ask("POST", f"{API}/destinations/queue/{dead}/messages/actions", body)
+    cell.ask("POST", f"{API}/destinations/queue/{dead_letter_queue}/messages/actions", body)
     if b'"reason":"forbidden"' in cell.received:  # message by message
         cell.outcome = DENIED
 
@@ -483,9 +483,9 @@ def _give_back_to_owner(cell: HttpCell) -> None:
 def _redeliver(cell: HttpCell) -> None:
     broker = cell.fixture.broker
     queue = broker.destinations[Address(Kind.QUEUE, QUEUE)]
-    later = broker.clock.wall + 3_600_000
+    deliver_at = broker.clock.wall + 3_600_000
     broker.publish(
-        queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=later)
+        queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=deliver_at)
     )
     broker.flush()
     body = {"action": "redeliver", "all": True, "state": "scheduled"}

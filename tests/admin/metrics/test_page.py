@@ -94,11 +94,11 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
     resident = page.value("process_resident_memory_bytes")
     assert resident is not None
     assert resident > 1 << 20
-    free = page.value("sluicemq_journal_disk_free_bytes")
+    free_bytes = page.value("sluicemq_journal_disk_free_bytes")
     disk_size = page.value("sluicemq_journal_disk_size_bytes")
-    assert free is not None
+    assert free_bytes is not None
     assert disk_size is not None
-    assert 0 < free <= disk_size
+    assert 0 < free_bytes <= disk_size
     exported = set(page.families)
     # absent: traces (disabled), subscriptions, and connections closed because of a limit
     missing = {family.name for family in ALL} - exported
@@ -144,9 +144,9 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     link = fixture.connect()
     link.session.receive(ASK)
     await fixture.rest()
-    [(_, later)] = answers(link)
+    [(_, second_answer)] = answers(link)
     route = {"method": "GET", "route": "/metrics", "status": "200"}
-    assert parse(later).value("sluicemq_http_requests_total", **route) == 3
+    assert parse(second_answer).value("sluicemq_http_requests_total", **route) == 3
 
 
 @looped
