@@ -637,12 +637,12 @@ class ModelComparison:
     def catch_up(self) -> None:
         """Let time pass until no selector is new any more."""
         for _ in range(30):
-            trying = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
-            if not trying:
+            rescanned = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
+            if not rescanned:
                 return
             self.advance(100)
             self.flush()
-        raise AssertionError(f"{trying} are not tried to their ends")
+        raise AssertionError(f"{rescanned} are not tried to their ends")
 
     def flush(self) -> None:
         """End the event loop iteration and the required further ones."""

@@ -635,13 +635,13 @@ class BatchMachine(Machine):
 
     def open_parts(self, writer: str) -> list[BatchPart]:
         """Return the parts of incomplete partitions of the latest batch."""
-        latest = [
+        latest_parts = [
             part
             for part in self.written
             if (part.writer, part.batch) == (writer, self.latest[writer])
         ]
-        done = {part.partition for part in latest if part.final}
-        return [part for part in latest if part.partition not in done]
+        done = {part.partition for part in latest_parts if part.final}
+        return [part for part in latest_parts if part.partition not in done]
 
     @rule(
         writer=st.sampled_from("xy"),

@@ -319,12 +319,14 @@ class Model:
         if limits.max_message_bytes and model_message.size > limits.max_message_bytes:
             return "reject"
         if limits.message_ttl:
-            latest = self.wall + limits.message_ttl
-            model_message.expiration = min(model_message.expiration or latest, latest)
+            latest_expiration = self.wall + limits.message_ttl
+            model_message.expiration = min(
+                model_message.expiration or latest_expiration, latest_expiration
+            )
         if destination.parked or self.full(destination, model_message.size):
             if limits.overflow is Overflow.BLOCK and may_wait:
-                never = limits.max_bytes and model_message.size > limits.max_bytes
-                return "reject" if never else "park"
+                never_fits = limits.max_bytes and model_message.size > limits.max_bytes
+                return "reject" if never_fits else "park"
             if limits.overflow is Overflow.DEAD_LETTER and limits.dead_letter:
                 return "redirect"
             if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
@@ -407,9 +409,9 @@ class Model:
         if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
             return
         while True:
-            waiting = subscription.waiting()
-            size = sum(entry.model_message.size for entry in waiting)
-            if not (limits.max_messages and len(waiting) > limits.max_messages) and not (
+            waiting_entries = subscription.waiting()
+            size = sum(entry.model_message.size for entry in waiting_entries)
+            if not (limits.max_messages and len(waiting_entries) > limits.max_messages) and not (
                 limits.max_bytes and size > limits.max_bytes
             ):
                 return
@@ -739,8 +741,10 @@ class Model:
         for subscription in self.subscriptions():
             for consumer in (*subscription.consumers, *subscription.retired):
                 if consumer.ack_timeout:
-                    latest = self.steady - consumer.ack_timeout
-                    self.time_out(consumer, [e for e in consumer.held() if e.delivered <= latest])
+                    latest_delivery = self.steady - consumer.ack_timeout
+                    self.time_out(
+                        consumer, [e for e in consumer.held() if e.delivered <= latest_delivery]
+                    )
         self.look()
 
     # --- topics ---------------------------------------------------------------------------------
@@ -865,10 +869,10 @@ class Model:
         copies_by_sequence = {
             e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE
         }
-        for old in copies_by_sequence.values():
-            model_message = old.model_message
+        for old_entry in copies_by_sequence.values():
+            model_message = old_entry.model_message
             model_message.sender = None
-            takers = [topic.queue]
+            subscriptions = [topic.queue]
             if not topic.grouped:
                 matching = [
                     subscription
@@ -876,18 +880,18 @@ class Model:
                     if subscription not in model_message.routes
                     and subscription.accepts(model_message)
                 ]
-                takers = matching or takers
-            for subscription in takers:
+                subscriptions = matching or subscriptions
+            for subscription in subscriptions:
                 entry = Entry(model_message, subscription, self.steady, self.wall)
-                entry.sequence = old.sequence
-                entry.order, entry.requeued = old.sequence, 0
-                if old.alone:
-                    entry.order, entry.requeued = old.order, old.requeued
-                    entry.expires = old.expires
-                    entry.state = old.state
-                entry.failed, entry.reported = old.failed, old.reported
+                entry.sequence = old_entry.sequence
+                entry.order, entry.requeued = old_entry.sequence, 0
+                if old_entry.alone:
+                    entry.order, entry.requeued = old_entry.order, old_entry.requeued
+                    entry.expires = old_entry.expires
+                    entry.state = old_entry.state
+                entry.failed, entry.reported = old_entry.failed, old_entry.reported
                 entry.shared = True
-                entry.alone = old.alone and subscription is topic.queue
+                entry.alone = old_entry.alone and subscription is topic.queue
                 subscription.entries.append(entry)
                 self.wake(entry, deliveries_recorded)
                 if not entry.alone:

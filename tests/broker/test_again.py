@@ -17,9 +17,9 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue)
     a, b = fixture.send(queue, "a", "b")
-    [urgent] = fixture.send(queue, "urgent", priority=9)
+    [urgent_sequence] = fixture.send(queue, "urgent", priority=9)
     fixture.send(queue, "not asked for")
-    redelivered = fixture.broker.again(reader.consumer, [b, urgent, a, 99], attempted=True)
+    redelivered = fixture.broker.again(reader.consumer, [b, urgent_sequence, a, 99], attempted=True)
     assert sent(redelivered) == [("urgent", 2), ("a", 2), ("b", 2)]
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics

@@ -89,18 +89,18 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.broker.destinations.queue("q")
-    waited: list[int] = []
+    counts: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
     answer = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
     assert not answer.already
     assert fixture.journal.durable < answer.sequence
-    fixture.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
-    assert waited == []
+    fixture.broker.when_durable(answer.sequence, lambda: counts.append(queue.waiting))
+    assert counts == []
     repetition = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
     assert (repetition.already, repetition.sequence) == (True, answer.sequence)
     fixture.broker.flush()
-    assert waited == [3]
+    assert counts == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
     records = list(read_from(fixture.journal, 0))
     unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH_PART)]
@@ -222,9 +222,9 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_topics=False, memory_limit=0))
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
-    full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
+    full_queue, small_queue = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
     fixture.send(fixture.broker.destinations.queue("full"), "there")
-    messages = rows("fine") + rows("x", to=full) + rows("long", to=small)
+    messages = rows("fine") + rows("x", to=full_queue) + rows("long", to=small_queue)
     messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
     fixture.broker.core.memory += 1
     refusals = fixture.broker.batches.check(messages)

@@ -55,13 +55,13 @@ def test_browse_carries_only_messages_that_are_not_journaled() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=2, memory_budget=0))
     queue = fixture.queue()
     sequences = fixture.send(queue, *"abcdefgh")
-    [volatile] = fixture.send(queue, "volatile", durability=Durability.NONE)
+    [volatile_sequence] = fixture.send(queue, "volatile", durability=Durability.NONE)
     fixture.broker.publish(queue, fixture.message(queue, "lazy", durability=Durability.LAZY))
     browse = browsed(fixture, queue.queue)
     assert len(browse) == 10
-    assert [sequence for sequence, _ in browse][:9] == [*sequences, volatile]
+    assert [sequence for sequence, _ in browse][:9] == [*sequences, volatile_sequence]
     assert [message for _, message in browse][:8] == [None] * 8
     sequence, message = browse[8]
     assert message is not None
-    assert (sequence, message.body) == (volatile, b"volatile")
+    assert (sequence, message.body) == (volatile_sequence, b"volatile")
     assert fixture.broker.fetch(browse[9][0]).body == b"lazy"

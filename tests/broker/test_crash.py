@@ -146,14 +146,15 @@ def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(d
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
-    old = disk.broker.subscribe(topic, "old", durable=True).number
+    old_number = disk.broker.subscribe(topic, "old", durable=True).number
     disk.broker.unsubscribe(topic.subscriptions["old"])
     if sealed:
         disk.seal()
     disk.sync()
     disk.crash()
     assert (
-        disk.broker.subscribe(disk.broker.destinations.topic("t"), "new", durable=True).number > old
+        disk.broker.subscribe(disk.broker.destinations.topic("t"), "new", durable=True).number
+        > old_number
     )
 
 
@@ -319,11 +320,13 @@ def test_acked_messages_of_one_subscription_are_not_restored_to_it(
     disk: Disk, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.topic("t")
-    done, slow = (disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow"))
-    reader = disk.read(done)
+    done_subscription, slow_subscription = (
+        disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow")
+    )
+    reader = disk.read(done_subscription)
     disk.send(topic, "a")
     disk.sync()
-    assert slow.waiting == 1
+    assert slow_subscription.waiting == 1
     reader.settle()
     disk.sync()
     if sealed:
@@ -393,14 +396,14 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk
 def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
     queue = disk.queue()
-    for crashes in range(3):
+    for count in range(3):
         source = disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True)
         readers = [disk.read(disk.broker.destinations.queue("q").queue, 1), disk.read(source, 1)]
-        if not crashes:
+        if not count:
             disk.send(queue, "seen", "not seen")
             disk.send(topic, "seen", "not seen")
         deliver_for_good(disk)
-        assert [reader.attempts for reader in readers] == [{"seen": crashes + 1}] * 2
+        assert [reader.attempts for reader in readers] == [{"seen": count + 1}] * 2
         if sealed:
             disk.seal()
         disk.crash()
@@ -442,10 +445,10 @@ def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
     """The interrupted delivery counts; but there is always another one after it."""
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
-    for crashes in range(3):
+    for count in range(3):
         reader = disk.read(disk.broker.destinations.queue("q").queue)
         deliver_for_good(disk)
-        assert reader.attempts == {"a": crashes + 1}
+        assert reader.attempts == {"a": count + 1}
         disk.crash()
     reader = disk.read(disk.broker.destinations.queue("q").queue)
     reader.release()

@@ -219,7 +219,7 @@ def test_requeued_deliveries_are_kept_in_order(orders: list[int], pops: int) -> 
     assert len(requeued) == len(expected)
     assert [d.order for d in requeued] == expected
     for order in (0, 1, 2500, 5000):
-        later_orders = [later for later in expected if later > order]
+        later_orders = [value for value in expected if value > order]
         assert [d.order for d in requeued.after(order, 7)] == later_orders[:7]
 
 

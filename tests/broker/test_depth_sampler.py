@@ -127,9 +127,9 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
         fixture.broker.publish(queue, fixture.message(queue, "a"))
     fixture.broker.flush()
     assert sum(fixture.turns(4990)) == 0
-    shares = list(fixture.turns(10_000))
-    assert sum(shares) == 3000
-    assert max(shares) <= SHARE
+    share_sizes = list(fixture.turns(10_000))
+    assert sum(share_sizes) == 3000
+    assert max(share_sizes) <= SHARE
 
 
 class Looked:

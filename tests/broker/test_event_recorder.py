@@ -107,16 +107,19 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue)
-    [acked] = fixture.send(queue, "acked")
+    [acked_sequence] = fixture.send(queue, "acked")
     reader.settle("acked")
-    assert fixture.records() == [(RecordType.DELIVERED, [acked]), (RecordType.COMPLETED, [acked])]
-    [dead] = fixture.send(queue, "dead")
+    assert fixture.records() == [
+        (RecordType.DELIVERED, [acked_sequence]),
+        (RecordType.COMPLETED, [acked_sequence]),
+    ]
+    [dead_letter_sequence] = fixture.send(queue, "dead")
     reader.release("dead")
     reader.release("dead")
     assert fixture.records() == [
-        (RecordType.DELIVERED, [dead]),
-        (RecordType.REDELIVERED, [dead]),
-        (RecordType.COMPLETED, [dead]),
+        (RecordType.DELIVERED, [dead_letter_sequence]),
+        (RecordType.REDELIVERED, [dead_letter_sequence]),
+        (RecordType.COMPLETED, [dead_letter_sequence]),
     ]
     single_attempt_queue = fixture.queue("once", max_attempts=1)
     single_attempt_reader = fixture.read(single_attempt_queue)
@@ -144,11 +147,11 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
         (RecordType.DELIVERED, [rejected]),
         (RecordType.COMPLETED, [rejected]),
     ]
-    [removed] = fixture.send(queue, "removed")
+    [removed_sequence] = fixture.send(queue, "removed")
     fixture.broker.remove(queue, force=True)
     assert fixture.records() == [
-        (RecordType.DELIVERED, [removed]),
-        (RecordType.COMPLETED, [removed]),
+        (RecordType.DELIVERED, [removed_sequence]),
+        (RecordType.COMPLETED, [removed_sequence]),
     ]
 
 

@@ -133,25 +133,29 @@ def test_transactions(fixture: Fixture) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")
     reader = fixture.read()
-    prepared, sending, acking = transactions.begin(), transactions.begin(), transactions.begin()
+    prepared, sending_transaction, acking_transaction = (
+        transactions.begin(),
+        transactions.begin(),
+        transactions.begin(),
+    )
     transactions.publish(prepared, fixture.queue, fixture.message(b"prepared"))
     transactions.prepare(prepared, b"xid")
-    transactions.publish(sending, fixture.queue, fixture.message(b"sent"))
-    transactions.settle(acking, reader.consumer, reader.held()["one"])
-    transactions.settle(sending, reader.consumer, reader.held()["two"])
+    transactions.publish(sending_transaction, fixture.queue, fixture.message(b"sent"))
+    transactions.settle(acking_transaction, reader.consumer, reader.held()["one"])
+    transactions.settle(sending_transaction, reader.consumer, reader.held()["two"])
     fixture.broker.flush()
     reader.got()
     fixture.level(SpaceLevel.LOW)
     refused_calls: list[Callable[[], object]] = [
-        lambda: transactions.publish(acking, fixture.queue, fixture.message()),
-        lambda: transactions.commit(sending),
-        lambda: transactions.prepare(sending, b"other"),
+        lambda: transactions.publish(acking_transaction, fixture.queue, fixture.message()),
+        lambda: transactions.commit(sending_transaction),
+        lambda: transactions.prepare(sending_transaction, b"other"),
     ]
     for call in refused_calls:
         with pytest.raises(LowDiskSpace):
             call()
-    transactions.rollback(sending)
-    transactions.commit(acking)
+    transactions.rollback(sending_transaction)
+    transactions.commit(acking_transaction)
     transactions.commit(prepared)
     fixture.broker.flush()
     assert sorted(reader.got()) == ["prepared", "two"]
@@ -174,16 +178,16 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
-    accepted: list[str] = []
+    accepted_bodies: list[str] = []
     assert not fixture.broker.publish(
-        fixture.queue, fixture.message(b"two"), lambda: accepted.append("two")
+        fixture.queue, fixture.message(b"two"), lambda: accepted_bodies.append("two")
     )
     fixture.level(SpaceLevel.LOW)
     reader = fixture.read()
     reader.settle()
-    assert accepted == []
+    assert accepted_bodies == []
     fixture.level(SpaceLevel.ENOUGH)
-    assert accepted == ["two"]
+    assert accepted_bodies == ["two"]
     assert reader.got() == ["one", "two"]
 
 

@@ -105,9 +105,9 @@ def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: Brok
     broker.remove(destination)
     broker.transactions.commit(transaction)
     assert broker.destinations.created["ann"] == 1
-    removed = broker.destinations[queue("a")]
-    broker.remove(removed)
-    broker.publish(removed, fixture.message(removed, "y"))
+    removed_queue = broker.destinations[queue("a")]
+    broker.remove(removed_queue)
+    broker.publish(removed_queue, fixture.message(removed_queue, "y"))
     assert broker.destinations.created["ann"] == 1
 
 

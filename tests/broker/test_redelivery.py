@@ -77,10 +77,10 @@ def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> Non
 def test_a_consumers_own_timeout_overrides_that_of_the_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
-    patient = fixture.read(queue, ack_timeout=0)
+    patient_reader = fixture.read(queue, ack_timeout=0)
     fixture.send(queue, "a")
     fixture.wait(10_000)
-    assert patient.got() == ["a"]
+    assert patient_reader.got() == ["a"]
 
 
 def test_the_retry_delay_doubles_up_to_its_limit() -> None:

@@ -118,9 +118,11 @@ def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 1"))
-    changed = fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 2"))
+    changed_subscription = fixture.broker.subscribe(
+        topic, "s", durable=True, selector=compile_selector("a = 2")
+    )
     assert topic.targets(fixture.message(topic, "m", properties={"a": 1})) == []
-    assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed]
+    assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed_subscription]
 
 
 def test_one_that_takes_the_name_of_another_displaces_it() -> None:

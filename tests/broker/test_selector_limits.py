@@ -128,12 +128,12 @@ def largest(part: str, joint: str) -> str:
     """Join as many parts as the limits accept."""
     text = part
     for times in count(2):
-        longer = joint.join([part] * times)
+        longer_text = joint.join([part] * times)
         try:
-            compile_selector(longer, LIMITS)
+            compile_selector(longer_text, LIMITS)
         except SelectorError:
             return text
-        text = longer
+        text = longer_text
     raise AssertionError
 
 

@@ -140,14 +140,14 @@ def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     fixture.send(queue, *["x"] * 600)
     red, green = OfType("red"), OfType("green")
     reader = fixture.read(queue, selector=red)
-    waiting = fixture.read(queue, selector=green)
+    second_reader = fixture.read(queue, selector=green)
     reader.detach()
     for _ in range(3):
         fixture.wait(10)
     fixture.send(queue, "y", type="green")
     assert (red.calls, green.calls) == (FIRST, 601)
-    assert waiting.got() == ["y"]
-    waiting.detach()
+    assert second_reader.got() == ["y"]
+    second_reader.detach()
     assert queue.queue.rescan is None
 
 
@@ -201,9 +201,9 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
 def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue()
-    also_red = OfType("red")
-    also_red.text = "also red"
-    holder = fixture.read(queue, 1, selector=also_red)
+    selector = OfType("red")
+    selector.text = "also red"
+    holder = fixture.read(queue, 1, selector=selector)
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY)
     [late_sequence] = fixture.send(queue, "late", type="red")
     fixture.send(queue, *["x"] * 20, durability=Durability.LAZY)
@@ -280,11 +280,11 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
     queue = fixture.queue()
     for number in range(100):
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
-    packed = objects(queue)
-    assert packed < 15
+    packed_count = objects(queue)
+    assert packed_count < 15
     red = fixture.read(queue, 2, refill=False, selector=OfType("red"))
     assert red.got() == ["0", "20"]
-    assert objects(queue) <= packed + 5
+    assert objects(queue) <= packed_count + 5
     assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
     red.settle("0")
     red.release("20")

@@ -213,10 +213,10 @@ def test_header_fields() -> None:
 
 
 def test_a_message_without_properties() -> None:
-    bare = Message(QUEUE, b"")
+    message = Message(QUEUE, b"")
     for text in ("a = 'x'", "a = 1", "a = 1.0", "a", "NOT a", "a <> 'x'", "NOT (a = 1)"):
-        assert not compile_selector(text)(bare), text
-    assert compile_selector("a IS NULL")(bare)
+        assert not compile_selector(text)(message), text
+    assert compile_selector("a IS NULL")(message)
 
 
 @pytest.mark.parametrize(
@@ -362,9 +362,9 @@ def test_equal_texts_share_one_selector() -> None:
     first = compile_selector(text)
     assert compile_selector("".join(list(text))) is first
     assert first.text == text
-    long = f"age = 17 OR name = '{'x' * 5000}'"
-    selector = compile_selector(long)
-    assert compile_selector(long) is selector
+    long_text = f"age = 17 OR name = '{'x' * 5000}'"
+    selector = compile_selector(long_text)
+    assert compile_selector(long_text) is selector
 
 
 def test_patterns_do_not_backtrack() -> None:

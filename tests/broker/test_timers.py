@@ -76,26 +76,26 @@ def test_everything_expires_once_never_early_and_at_most_a_slot_late(
 ) -> None:
     wheel = ExpiryWheel()
     now = START
-    waiting: list[Delivery] = []
+    pending: list[Delivery] = []
     for step, number in steps:
         if step == "add":
             delivery = expiring(now + number)
             wheel.add(delivery, now)
-            waiting.append(delivery)
-        elif step == "discard" and waiting:
-            delivery = waiting.pop(number % len(waiting))
+            pending.append(delivery)
+        elif step == "discard" and pending:
+            delivery = pending.pop(number % len(pending))
             delivery.state = GONE
             wheel.discard(delivery)
         elif step == "wait":
             now += number
         elif step == "sleep until the deadline":
             deadline = wheel.deadline()
-            if waiting:
-                first = min(delivery.expires for delivery in waiting)
+            if pending:
+                first = min(delivery.expires for delivery in pending)
                 assert deadline <= max(first, START) + SLOT
             now = max(now, deadline) if deadline < NEVER else now
         expired = wheel.due(now)
         assert all(delivery.expires <= now for delivery in expired)
         for delivery in expired:
-            waiting.remove(delivery)
-        assert all(delivery.expires > now - SLOT for delivery in waiting)
+            pending.remove(delivery)
+        assert all(delivery.expires > now - SLOT for delivery in pending)

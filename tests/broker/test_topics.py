@@ -99,9 +99,11 @@ def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True)
     fixture.send(topic, "old", type="red")
-    changed = fixture.broker.subscribe(topic, "s", durable=True, selector=OfType("red"))
+    changed_subscription = fixture.broker.subscribe(
+        topic, "s", durable=True, selector=OfType("red")
+    )
     fixture.send(topic, "new", type="red")
-    assert fixture.read(changed).got() == ["new"]
+    assert fixture.read(changed_subscription).got() == ["new"]
     assert fixture.journal.stats().live == 1
 
 

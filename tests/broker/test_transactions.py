@@ -252,7 +252,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     fixture = BrokerFixture(journal=journal)
     orders, other_queue = fixture.queue("orders"), fixture.queue("others")
     full = fixture.queue("full", max_messages=1, overflow=Overflow.DROP_OLDEST)
-    fresh = fixture.broker.destinations.queue("fresh")  # not yet known to the journal
+    new_queue = fixture.broker.destinations.queue("fresh")  # not yet known to the journal
     readers = [fixture.read(orders), fixture.read(other_queue)]
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
@@ -263,7 +263,7 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     # messages displaced by a lazy message must not be recorded inside the unit
     message = fixture.message(full, "new", durability=Durability.LAZY)
     transactions.publish(transaction, full, message)
-    send(fixture, transaction, fresh, "answer")
+    send(fixture, transaction, new_queue, "answer")
     if two_phases:
         transactions.prepare(transaction, b"xid")
         fixture.broker.flush()
@@ -274,13 +274,13 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     first = next(i for i, record in enumerate(records) if record.type == RecordType.MESSAGE)
     last = next(record.sequence for record in records[first:] if record.flags & UNIT_END)
     unit = [record for record in records[first:] if record.sequence <= last]
-    ends = [RecordType.TRANSACTION_RESOLVED] if two_phases else []
+    end_records = [RecordType.TRANSACTION_RESOLVED] if two_phases else []
     assert [record.type for record in unit] == [
         RecordType.MESSAGE,
         RecordType.MESSAGE,
         RecordType.COMPLETED,
         RecordType.COMPLETED,
-        *ends,
+        *end_records,
     ]
     assert [bool(record.flags & UNIT_END) for record in unit[:-1]] == [False] * (len(unit) - 1)
     assert unit[-1].flags & UNIT_END
