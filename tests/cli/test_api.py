@@ -135,24 +135,24 @@ def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
 
 def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as lost,
+        pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as error,
         Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))) as api,
     ):
         api.call(GET_STATUS, NoParameters())
-    assert "sluicemq serve" in lost.value.__notes__[0]
+    assert "sluicemq serve" in error.value.__notes__[0]
     with (
         pytest.raises(
             ConnectionLost, match=r"no broker answers at http://127\.0\.0\.1:1: "
-        ) as lost,
+        ) as error,
         Api(HttpTarget("127.0.0.1", 1)) as api,
     ):
         api.call(GET_STATUS, NoParameters())
-    assert "listener" in lost.value.__notes__[0]
+    assert "listener" in error.value.__notes__[0]
 
 
 def test_partial_actions_are_requested_until_done(api: Api, stub: StubServer) -> None:
-    failed = {"id": "9", "reason": "in-flight"}
-    first = {"processed": 2, "failed": [failed], "scanned": 3, "next_cursor": "c1"}
+    failure_document = {"id": "9", "reason": "in-flight"}
+    first = {"processed": 2, "failed": [failure_document], "scanned": 3, "next_cursor": "c1"}
     second = {"processed": 1, "failed": [], "scanned": 1, "next_cursor": "c2"}
     stub.answers = [(200, json.dumps(document).encode()) for document in (first, second)]
     selection = select(None, None, True)

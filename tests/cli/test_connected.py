@@ -63,8 +63,8 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         assert connection["consumers"] == 1
         rows = ask("connections").out.splitlines()
         assert rows[0].split()[:3] == ["ID", "Protocol", "Peer"]
-        closed = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
-        assert closed.code == 0
+        result = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
+        assert result.code == 0
         with pytest.raises(ConnectionLost):
             client.receive(10)
     # its unacked messages are ready again

@@ -53,8 +53,8 @@ def test_dead_letters_are_listed_and_redriven(ask: Run, broker: RunningBroker) -
     assert ready_count(ask, "other") == 1
     assert ask("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
     assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (2, 0)
-    detail = ask("messages", "show", "mortal", messages[0]["id"])
-    assert "dead letter" not in detail.out
+    shown_message = ask("messages", "show", "mortal", messages[0]["id"])
+    assert "dead letter" not in shown_message.out
 
 
 def test_dead_letters_are_purged(ask: Run, broker: RunningBroker) -> None:

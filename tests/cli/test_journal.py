@@ -107,8 +107,8 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     records = dumped(run, str(data_dir), "--message", str(number))
     assert [record["type"] for record in records] == ["message", "completed"]
     assert (records[1]["outcome"], records[1]["sequences"]) == ("acknowledged", [number])
-    later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
-    assert [record["sequence"] for record in later] == [second["sequence"]]
+    limited_records = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
+    assert [record["sequence"] for record in limited_records] == [second["sequence"]]
 
 
 def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: 
 def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
     """The broker treats a client that sends nothing for a while as a request for the ports."""
     with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
-        speaks = dialect("jmq", 100, queue=b"bench")
-        with Load(BrokerAddress(broker.port("jmq")), speaks) as load:
+        protocol = dialect("jmq", 100, queue=b"bench")
+        with Load(BrokerAddress(broker.port("jmq")), protocol) as load:
             time.sleep(0.5)
             assert load.flood(messages=10).messages == 10
 
@@ -140,8 +140,8 @@ def test_producer_keeps_its_limit_of_unconfirmed_messages(
 
     monkeypatch.setattr(Load, "_push", noted)
     with fresh(protocol, "tcp", "sync") as server:
-        speaks = dialect(protocol, 100, queue=b"bench", window=120)
-        with Load(server.target, speaks, producers=2, consumers=0) as load:
+        producer_dialect = dialect(protocol, 100, queue=b"bench", window=120)
+        with Load(server.target, producer_dialect, producers=2, consumers=0) as load:
             assert load.flood(messages=1000).messages == 1000
         assert server.destination(b"bench")["ready"] == 1000
     assert 100 <= max(counts) <= 120
@@ -162,18 +162,18 @@ def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
             encode_dispatch(b"q", body, i, 0, dispatch_version=dispatch_version) for i in ids
         )
         delays: list[int] = []
-        received = 0
+        count = 0
         for start in range(0, len(stream), step):
             server_socket.sendall(stream[start : start + step])
-            received += consumer.read(delays)
-        assert received == len(delays) == 10
+            count += consumer.read(delays)
+        assert count == len(delays) == 10
         assert all(0 < delay < 60e9 for delay in delays)
         acks = Decoder().feed(server_socket.recv(1 << 16))
         assert [identity for _, _, _, identity, _ in acks] == ids
 
 
 def test_invalid_message_is_reported() -> None:
-    for protocol, nonsense in (
+    for protocol, data in (
         (Phpmq(100), b"H0100200" + bytes(400)),
         (Msglite(100), b"- out of order\r\n" + bytes(400)),
         (Jmq(100), encode_packet(PacketType.GOODBYE, body=b"H0100200" + bytes(400))),
@@ -181,7 +181,7 @@ def test_invalid_message_is_reported() -> None:
         client_socket, server_socket = socket.socketpair()
         with client_socket, server_socket:
             consumer = protocol.receiver(client_socket)
-            server_socket.sendall(nonsense)
+            server_socket.sendall(data)
             with pytest.raises(ConnectionLost, match=r"H0100200|out of order"):
                 consumer.read()
 

@@ -171,14 +171,14 @@ def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroke
         client.subscribe(name, 1)
         client.receive(10)
         (unacked_message,) = items(ask, name, "--state", "unacked")
-        busy = ask("messages", "move", name, f"{name}.target", unacked_message["id"])
-        assert busy.code == 1
-        assert "redeliver requeues it" in busy.err
-        unacked = ("--state", "unacked")
-        unnamed = ask("messages", "redeliver", name, "--all", *unacked)
-        assert unnamed.code == 2
-        assert "selected by their ids" in unnamed.err
-        assert ask("messages", "redeliver", name, unacked_message["id"], *unacked).code == 0
+        refused_move = ask("messages", "move", name, f"{name}.target", unacked_message["id"])
+        assert refused_move.code == 1
+        assert "redeliver requeues it" in refused_move.err
+        state_option = ("--state", "unacked")
+        redeliver_all = ask("messages", "redeliver", name, "--all", *state_option)
+        assert redeliver_all.code == 2
+        assert "selected by their ids" in redeliver_all.err
+        assert ask("messages", "redeliver", name, unacked_message["id"], *state_option).code == 0
         # and redelivered to the same consumer
         assert client.receive(10).body == b"held"
         (redelivered,) = items(ask, name, "--state", "unacked")

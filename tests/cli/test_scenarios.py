@@ -160,7 +160,7 @@ def test_idle(run: Call) -> None:
 
 
 def test_the_document_is_documented() -> None:
-    explained = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
+    documented_names = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
     records = [
         item
         for module in (result, backlog, idle)
@@ -169,7 +169,7 @@ def test_the_document_is_documented() -> None:
     ]
     fields = {name for record in records for name in record.__struct_fields__}
     assert len(records) > 10
-    assert fields - explained == set()
+    assert fields - documented_names == set()
 
 
 @pytest.mark.parametrize(

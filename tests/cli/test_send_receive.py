@@ -222,10 +222,10 @@ def test_name_that_the_protocol_cannot_express_is_a_usage_error(
     run: Run, broker: RunningBroker, protocol: str, name: str
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue={name}"
-    sent, received = run("send", url, "x"), run("receive", url)
-    assert (sent.code, received.code) == (2, 2)
-    assert "cannot be sent to" in sent.err
-    assert "cannot be read" in received.err
+    send_result, receive_result = run("send", url, "x"), run("receive", url)
+    assert (send_result.code, receive_result.code) == (2, 2)
+    assert "cannot be sent to" in send_result.err
+    assert "cannot be read" in receive_result.err
 
 
 def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:

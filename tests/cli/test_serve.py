@@ -41,14 +41,14 @@ def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path)
     broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
     pid = broker.pid
     exit_codes: list[int] = []
-    waiting = threading.Thread(target=lambda: exit_codes.append(broker.wait()))
-    waiting.start()
+    waiter = threading.Thread(target=lambda: exit_codes.append(broker.wait()))
+    waiter.start()
     with suppress(ProcessLookupError):
-        while waiting.is_alive():
+        while waiter.is_alive():
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGINT)
-            waiting.join(0.001)
-    waiting.join()
+            waiter.join(0.001)
+    waiter.join()
     assert exit_codes == [0]
 
 

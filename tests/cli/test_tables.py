@@ -166,12 +166,12 @@ def test_optional_columns_appear_if_the_width_permits(
         Column("Ready", lambda item: number(item["ready"]), right=True, optional=True),
     )
     item = {"name": "a" * 20, "rate": 12, "ready": 1_000_000}
-    heads = []
+    headings = []
     for width in ("20", "30", "80"):
         monkeypatch.setenv("COLUMNS", width)
         show(ItemTable(shown_columns, [item]))
-        heads.append(capsys.readouterr().out.split("aaaa")[0].split())
-    assert heads == [
+        headings.append(capsys.readouterr().out.split("aaaa")[0].split())
+    assert headings == [
         ["Publish", "Name", "rate"],
         ["Publish", "Name", "rate", "Ready"],
         ["Name", "Publish", "rate", "Ready"],

@@ -140,13 +140,13 @@ def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
 
 def test_the_api_over_tls(run: Run, running: LocalBroker, authority: Authority) -> None:
     url = f"https://localhost:{running.port('http+tls')}"
-    trust = ["--ca", str(authority.ca_file)]
-    assert run("queues", "--url", url, *trust).code == 0
-    stranger = run("queues", "--url", url)
-    assert stranger.code == 1
-    assert f"the certificate of {url} is not trusted" in stranger.err
-    assert "--ca FILE" in stranger.err
-    other_name = run("queues", "--url", url.replace("localhost", "127.0.0.1"), *trust)
+    trust_option = ["--ca", str(authority.ca_file)]
+    assert run("queues", "--url", url, *trust_option).code == 0
+    untrusted = run("queues", "--url", url)
+    assert untrusted.code == 1
+    assert f"the certificate of {url} is not trusted" in untrusted.err
+    assert "--ca FILE" in untrusted.err
+    other_name = run("queues", "--url", url.replace("localhost", "127.0.0.1"), *trust_option)
     assert other_name.code == 1
     assert "IP address mismatch" in other_name.err
     result = run("queues", "--url", url.replace("https", "http"))

@@ -127,11 +127,11 @@ def test_a_cancelled_receive_loses_nothing() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             await client.subscribe("q", 5)
-            waiting = asyncio.create_task(client.receive())
+            task = asyncio.create_task(client.receive())
             await asyncio.sleep(0)
-            waiting.cancel()
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await waiting
+                await task
             await client.send("q", b"1")
             assert (await client.receive()).body == b"1"
 

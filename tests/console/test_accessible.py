@@ -73,9 +73,9 @@ def test_pages_have_no_accessibility_violations(
         page = browser_page.open(location.format(greeting=greeting), expected)
         browser_page.shoot(f"{name}-{look}")
         defects = violations(page, *RULES[look])
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        if wide > 0:
-            defects.append(f"{wide} px wider than the page")
+        excess_width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if excess_width > 0:
+            defects.append(f"{excess_width} px wider than the page")
         if defects:
             problems[name] = defects
     assert not problems, "\n".join(f"{name}: {defects}" for name, defects in problems.items())
@@ -84,13 +84,13 @@ def test_pages_have_no_accessibility_violations(
 def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "Protocol")
-    opened: dict[str, Callable[[], None]] = {
+    dialogs: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
         "move": lambda: page.get_by_role("button", name="Move all").click(),
         "keys": lambda: page.keyboard.press("?"),
     }
-    for name, open_it in opened.items():
-        open_it()
+    for name, open_dialog in dialogs.items():
+        open_dialog()
         page.get_by_role("dialog").wait_for()
         browser_page.shoot(f"dialog-{name}")
         assert not violations(page), name

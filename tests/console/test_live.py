@@ -139,9 +139,9 @@ def test_first_paint_with_ten_thousand_destinations_and_two_thousand_connections
 def first_paint(browser_page: BrowserPage) -> float:
     """Milliseconds until something of the overview is there."""
     page = browser_page.open("", "Messages per second")
-    paint = float(page.evaluate(PAINTED)["paint"])
+    milliseconds = float(page.evaluate(PAINTED)["paint"])
     page.close()
-    return paint
+    return milliseconds
 
 
 @contextmanager

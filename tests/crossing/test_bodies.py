@@ -46,13 +46,13 @@ def raw(
 
 def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) -> Message:
     """Return a message compressed as the Java client does it."""
-    packed = zlib.compress(body)
+    compressed_body = zlib.compress(body)
     properties = {
         "JMS_SUN_COMPRESS": True,
         "JMS_SUN_UNCOMPRESSED_SIZE": len(body) if size is None else size,
-        "JMS_SUN_COMPRESSED_SIZE": len(packed),
+        "JMS_SUN_COMPRESSED_SIZE": len(compressed_body),
     }
-    return raw(packed, type, Z, properties | more)
+    return raw(compressed_body, type, Z, properties | more)
 
 
 def delivered(message: Message) -> Packet:
@@ -114,9 +114,11 @@ def test_a_damaged_compressed_body_stays_as_it_is(body: bytes) -> None:
 
 
 def test_a_body_larger_than_a_packet_is_not_unpacked() -> None:
-    bomb = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
-    message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1}))
-    assert b64decode(PHP.received(message).body) == bomb
+    compressed_body = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
+    message = stored(
+        raw(compressed_body, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1})
+    )
+    assert b64decode(PHP.received(message).body) == compressed_body
 
 
 def test_the_properties_alone_compress_nothing() -> None:

@@ -232,9 +232,9 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
                 php.subscribe(queue, 1)
             for expected in expected_bodies["bytes"]:
                 if reader == "phpmq":
-                    received = php.receive(PATIENCE)
-                    body = received.body
-                    received.ack()
+                    php_message = php.receive(PATIENCE)
+                    body = php_message.body
+                    php_message.ack()
                 else:
                     lite_message = shell.ready(queue, timeout=PATIENCE)
                     assert lite_message is not None

@@ -57,26 +57,26 @@ class Script:
         if packet.is_message:
             return encode_reply(PacketType.SEND_REPLY, cid, Status.OK)
         properties: dict[str, object] = {}
-        unique = Long(next(self._ids))
+        new_id = Long(next(self._ids))
         match kind:
             case PacketType.HELLO:
-                properties = {"JMQConnectionID": unique, "JMQProtocolLevel": 500}
+                properties = {"JMQConnectionID": new_id, "JMQProtocolLevel": 500}
                 challenge = {"JMQAuthType": "digest", "JMQChallenge": True}
                 return encode_reply(kind + 1, cid, Status.OK, properties) + encode_packet(
                     PacketType.AUTHENTICATE_REQUEST, 0, cid, challenge, body=NONCE
                 )
             case PacketType.CREATE_SESSION:
-                properties = {"JMQSessionID": unique}
+                properties = {"JMQSessionID": new_id}
             case PacketType.ADD_PRODUCER:
-                properties = {"JMQProducerID": unique, "JMQSize": -1}
+                properties = {"JMQProducerID": new_id, "JMQSize": -1}
             case PacketType.ADD_CONSUMER:
-                properties = {"JMQConsumerID": unique, "JMQSize": packet.properties["JMQSize"]}
+                properties = {"JMQConsumerID": new_id, "JMQSize": packet.properties["JMQSize"]}
             case PacketType.BROWSE:
-                properties = {"JMQConsumerID": unique}
+                properties = {"JMQConsumerID": new_id}
             case PacketType.START_TRANSACTION:
-                properties = {"JMQTransactionID": unique}
+                properties = {"JMQTransactionID": new_id}
             case PacketType.COMMIT_TRANSACTION if "JMQStartNextTransaction" in packet.properties:
-                properties = {"JMQNextTransactionID": unique}
+                properties = {"JMQNextTransactionID": new_id}
         return encode_reply(kind + 1, cid, Status.OK, properties)
 
     async def hears(self, enough: Callable[[], bool]) -> None:

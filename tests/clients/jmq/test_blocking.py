@@ -150,10 +150,10 @@ def test_the_end(served: Served) -> None:
         except ConnectionLost as error:
             failures.append(error)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    thread = threading.Thread(target=wait)
+    thread.start()
     client.close()
-    waiting.join(60)
+    thread.join(60)
     assert len(failures) == 1
     client.close()
     with pytest.raises(ConnectionLost, match="closed"):

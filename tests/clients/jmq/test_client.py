@@ -82,23 +82,23 @@ def test_sent_messages_are_received(body: object) -> None:
         producer, consumer = await session.producer("q"), await session.consumer("q")
         for compress in (False, True):
             await producer.send(body, compress=compress)
-            received = (await consumer.receive(5)).body
-            assert received == body
-            assert type(received) is type(body)
+            received_body = (await consumer.receive(5)).body
+            assert received_body == body
+            assert type(received_body) is type(body)
 
     run(scenario)
 
 
 def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
-    foreign = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
+    foreign_object = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
 
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
-        await producer.send(JavaObject(foreign))
+        await producer.send(JavaObject(foreign_object))
         await producer.send(JavaObject.of({"a": 1}))
         first, second = [await consumer.receive(5) for _ in range(2)]
-        assert first.body == JavaObject(foreign)
+        assert first.body == JavaObject(foreign_object)
         assert isinstance(first.body, JavaObject)
         assert isinstance(second.body, JavaObject)
         assert second.body.value == {"a": 1}
@@ -231,11 +231,11 @@ def test_iteration_and_the_end_of_it() -> None:
         assert bodies == ["a", "b", "c"]
         with pytest.raises(ConnectionLost, match="closed"):
             await consumer.receive()
-        waiting = asyncio.create_task((await session.consumer("q")).receive())
+        task = asyncio.create_task((await session.consumer("q")).receive())
         await asyncio.sleep(0)
         await session.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await waiting
+            await task
 
     harness = run(scenario)
     assert harness.bodies("q") == []
@@ -316,8 +316,8 @@ def test_client_acknowledge_recover() -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcde")
         consumer = await session.consumer("q", prefetch=2)
-        received = [await consumer.receive(5) for _ in range(3)]
-        await received[1].acknowledge(only=True)
+        received_messages = [await consumer.receive(5) for _ in range(3)]
+        await received_messages[1].acknowledge(only=True)
         await session.recover()
         messages = [await consumer.receive(5) for _ in range(4)]
         assert [(item.body, item.redelivered, item.delivery_count) for item in messages] == [
@@ -333,11 +333,11 @@ def test_a_cancelled_recover_does_not_stop_the_session() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer, producer = await session.consumer("q"), await session.producer("q")
-        recovering = asyncio.create_task(session.recover())
+        recovery = asyncio.create_task(session.recover())
         await asyncio.sleep(0)  # STOP is sent
-        recovering.cancel()
+        recovery.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await recovering
+            await recovery
         await producer.send("x")
         assert (await consumer.receive(5)).body == "x"
 
@@ -364,11 +364,11 @@ def test_topics_have_subscribers() -> None:
         producer = await session.producer(topic)
         await producer.send("without subscribers")
         first, second = await session.consumer(topic), await session.consumer(topic)
-        deaf = await session.consumer(topic, no_local=True)
+        no_local_consumer = await session.consumer(topic, no_local=True)
         await producer.send("x")
         await nothing_but(first, "x")
         await nothing_but(second, "x")
-        await nothing(deaf)
+        await nothing(no_local_consumer)
 
     run(scenario)
 
@@ -400,8 +400,10 @@ def test_shared_subscriptions() -> None:
         topic = Topic("t")
         members = [await session.consumer(topic, name="s", shared=True) for _ in range(2)]
         await (await session.producer(topic)).send_all(map(str, range(10)))
-        received = [await texts(member, 5) for member in members]
-        assert sorted(map(str, received[0] + received[1])) == [str(n) for n in range(10)]
+        texts_by_member = [await texts(member, 5) for member in members]
+        assert sorted(map(str, texts_by_member[0] + texts_by_member[1])) == [
+            str(n) for n in range(10)
+        ]
 
     run(scenario)
 
@@ -456,12 +458,12 @@ def test_a_cancelled_rollback_leaves_the_session_transacted() -> None:
         producer = await session.producer("q")
         for iterations in range(12):
             await producer.send("rolled back")
-            rolling_back = asyncio.create_task(session.rollback())
+            rollback = asyncio.create_task(session.rollback())
             for _ in range(iterations):
                 await asyncio.sleep(0)
-            rolling_back.cancel()
+            rollback.cancel()
             with suppress(asyncio.CancelledError):
-                await rolling_back
+                await rollback
             with suppress(StatusError):
                 await producer.send("not committed")
             await client.ping()
@@ -546,8 +548,8 @@ def test_browsing_takes_nothing() -> None:
         for _ in range(2):
             bodies = [message.body async for message in browser]
             assert bodies == [str(number) for number in range(2500)]
-        few = [message.body async for message in session.browser("q", "n >= 2498")]
-        assert few == ["2498", "2499"]
+        matches = [message.body async for message in session.browser("q", "n >= 2498")]
+        assert matches == ["2498", "2499"]
         assert [message async for message in session.browser("empty")] == []
         async for message in browser:
             assert message.body == "0"
@@ -563,12 +565,12 @@ def test_temporary_destinations() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         queue, topic = await session.temporary_queue(), await session.temporary_topic()
-        for temporary in (queue, topic):
-            consumer = await session.consumer(temporary)
-            await (await session.producer(temporary)).send("x")
+        for destination in (queue, topic):
+            consumer = await session.consumer(destination)
+            await (await session.producer(destination)).send("x")
             message = await consumer.receive(5)
-            assert message.destination == temporary
-            assert type(message.destination) is type(temporary)
+            assert message.destination == destination
+            assert type(message.destination) is type(destination)
         with pytest.raises(StatusError):
             await session.delete(topic)
         await consumer.close()
@@ -602,18 +604,18 @@ def test_requests_and_replies() -> None:
         other_consumer = await worker.consumer("other")
         request = await other_consumer.receive(60)
         assert request.reply_to is not None
-        answering = await worker.producer(request.reply_to)
-        await answering.send("by id", correlation_id=request.id)
+        answer_producer = await worker.producer(request.reply_to)
+        await answer_producer.send("by id", correlation_id=request.id)
         assert (await by_id).body == "by id"
         await (await worker.producer("other")).send("no reply wanted")
         message = await other_consumer.receive(60)
         with pytest.raises(ValueError, match="has no reply destination"):
             await worker.reply(message, "x")
-        waiting = asyncio.create_task(client.request("unanswered", "x"))
+        task = asyncio.create_task(client.request("unanswered", "x"))
         await client.ping()
         await client.close()
         with pytest.raises(ConnectionLost):
-            await waiting
+            await task
 
     run(scenario)
 

@@ -90,13 +90,13 @@ def test_client_acknowledges_all_or_one() -> None:
         await messages[1].acknowledge(only=True)
         await messages[0].acknowledge()
         await messages[2].acknowledge()
-        acknowledged = [decode_blocks(packet.body) for packet in broker.all(PacketType.ACKNOWLEDGE)]
+        acks = [decode_blocks(packet.body) for packet in broker.all(PacketType.ACKNOWLEDGE)]
         cid = consumer.id
-        assert acknowledged == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
+        assert acks == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
 
     broker = script(scenario)
-    closed = broker.all(PacketType.DELETE_CONSUMER)[0]
-    assert (closed.body, closed.properties["JMQBodyType"]) == (sysid(3), 3)
+    deletion = broker.all(PacketType.DELETE_CONSUMER)[0]
+    assert (deletion.body, deletion.properties["JMQBodyType"]) == (sysid(3), 3)
 
 
 def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
@@ -143,14 +143,14 @@ def test_no_ack_acknowledges_nothing() -> None:
 def test_an_expired_message_is_a_dead_one() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()
-        consumer, dead = await session.consumer("q"), await session.consumer("mq.sys.dmq")
+        consumer, dlq_consumer = await session.consumer("q"), await session.consumer("mq.sys.dmq")
         broker.say(deliver(consumer.id, 1, expiration=1), deliver(consumer.id, 2))
-        broker.say(deliver(dead.id, 3, expiration=1))
+        broker.say(deliver(dlq_consumer.id, 3, expiration=1))
         assert (await consumer.receive()).body == "2"
         acknowledge = broker.all(PacketType.ACKNOWLEDGE)[0]
         assert acknowledge.properties == {"JMQAckType": 2, "JMQDeadReason": 1}
         assert acknowledge.body == encode_blocks([(consumer.id, sysid(1))])
-        assert (await dead.receive()).body == "3"
+        assert (await dlq_consumer.receive()).body == "3"
 
     script(scenario)
 
@@ -389,21 +389,21 @@ def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
         consumer = await session.consumer("q")
         broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
         await consumer.receive()
-        stopped: list[Packet] = []
+        stop_packets: list[Packet] = []
 
         def hold(packet: Packet) -> bytes | None:
-            if packet.type == PacketType.STOP and not stopped:
-                stopped.append(packet)
+            if packet.type == PacketType.STOP and not stop_packets:
+                stop_packets.append(packet)
                 return b""
             return None
 
         broker.answer = hold
-        recovering = asyncio.create_task(session.recover())
+        recovery = asyncio.create_task(session.recover())
         await broker.hears_of(PacketType.STOP)
         receiving = asyncio.create_task(consumer.receive())
         # messages that arrive before STOP_REPLY are returned, too
-        broker.say(deliver(consumer.id, 3), encode_reply(23, stopped[0].consumer_id, 200))
-        await recovering
+        broker.say(deliver(consumer.id, 3), encode_reply(23, stop_packets[0].consumer_id, 200))
+        await recovery
         await client.ping()
         assert not receiving.done()
         blocks = decode_blocks(broker.all(PacketType.REDELIVER)[0].body)
@@ -426,10 +426,10 @@ def test_browsing() -> None:
             case PacketType.BROWSE:
                 return encode_reply(27, packet.consumer_id, 200, {"JMQConsumerID": Long(5)}, ids)
             case PacketType.DELIVER if len(packet.body) == 32_000:
-                requested = [packet.body[:32], packet.body[32:64]]
+                requested_ids = [packet.body[:32], packet.body[32:64]]
                 sent = [
-                    encode_packet(1, packets.L if sysid is requested[-1] else 0, 5, sysid=sysid)
-                    for sysid in requested
+                    encode_packet(1, packets.L if sysid is requested_ids[-1] else 0, 5, sysid=sysid)
+                    for sysid in requested_ids
                 ]
                 return encode_reply(43, packet.consumer_id, 200) + b"".join(sent)
             case PacketType.DELIVER:
@@ -480,8 +480,8 @@ def test_a_shared_subscription_and_unsubscribing() -> None:
         assert ("JMQDurableName" in first, second["JMQDurableName"]) == (False, "d")
         assert "JMQShare" not in first
         await session.unsubscribe("d")
-        unsubscribed = broker.all(PacketType.DELETE_CONSUMER)[0]
-        assert (unsubscribed.properties, unsubscribed.body) == ({"JMQDurableName": "d"}, b"")
+        deletion = broker.all(PacketType.DELETE_CONSUMER)[0]
+        assert (deletion.properties, deletion.body) == ({"JMQDurableName": "d"}, b"")
         for arguments in ({"name": "x"}, {"durable": True}, {"shared": True}):
             with pytest.raises(ValueError, match="name"):
                 await session.consumer(Topic("t"), **arguments)  # type: ignore[arg-type]

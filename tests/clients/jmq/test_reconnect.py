@@ -47,12 +47,12 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
         producer = await session.producer("p")
         consumer = await session.consumer("c")
         queue = await other_session.temporary_queue()
-        closed = await other_session.consumer(queue)
-        await closed.close()
+        closed_consumer = await other_session.consumer(queue)
+        await closed_consumer.close()
         old_session, old_consumer = session.id, consumer.id
-        old = broker.all(PacketType.HELLO)[0]
-        assert old.properties["JMQReconnectable"] is True
-        assert "JMQConnectionID" not in old.properties
+        first_hello = broker.all(PacketType.HELLO)[0]
+        assert first_hello.properties["JMQReconnectable"] is True
+        assert "JMQConnectionID" not in first_hello.properties
         drop(broker)
         await back(broker)
         heard_packets = broker.since(PacketType.HELLO)
@@ -63,15 +63,15 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
             "CREATE_DESTINATION", "ADD_PRODUCER", "START",
         ]  # fmt: skip
         assert heard_packets[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
-        added = heard_packets[8][1]
-        assert added["JMQOldConsumerID"] == old_consumer
-        assert added["JMQSessionID"] != old_session
-        broker.say(deliver(added["JMQOldConsumerID"], 1))  # it has another id now
+        consumer_properties = heard_packets[8][1]
+        assert consumer_properties["JMQOldConsumerID"] == old_consumer
+        assert consumer_properties["JMQSessionID"] != old_session
+        broker.say(deliver(consumer_properties["JMQOldConsumerID"], 1))  # it has another id now
         await producer.send("x")
         broker.say(deliver(consumer.id, 2))
         assert (await consumer.receive()).body == "2"
         sent = broker.all(PacketType.TEXT_MESSAGE)[0]
-        assert sent.variable.producer_id > added["JMQSessionID"]
+        assert sent.variable.producer_id > consumer_properties["JMQSessionID"]
 
     script(scenario, reconnect=SOON, client_id="me")
 

@@ -279,8 +279,8 @@ def test_messages_have_types_headers_and_properties() -> None:
         )  # fmt: skip
         assert header.destination_class == "com.sun.messaging.BasicTopic"
         assert header.reply_to_class == "com.sun.messaging.BasicQueue"
-        added = broker.all(PacketType.ADD_PRODUCER)
-        assert len(added) == 1
+        producer_packets = broker.all(PacketType.ADD_PRODUCER)
+        assert len(producer_packets) == 1
         assert header.producer_id > 0
         assert (first.flags, first.consumer_id, first.priority) == (0, 0, 9)
         assert first.expiration == first.timestamp + 10_000

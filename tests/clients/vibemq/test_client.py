@@ -235,13 +235,16 @@ def test_declarations() -> None:
             assert (info.messages, info.options) == (0, other_options)
         with pytest.raises(ClientError, match="q is not as declared"):
             await VibeMQClient.connect(port=port, queues=[Declaration("q")])
-        lasting, short = QueueOptions(message_ttl=10_000), QueueOptions(message_ttl=9_999)
+        long_options, short_options = (
+            QueueOptions(message_ttl=10_000),
+            QueueOptions(message_ttl=9_999),
+        )
         async with await VibeMQClient.connect(port=port) as client:
-            await client.declare(Declaration("t", lasting))
+            await client.declare(Declaration("t", long_options))
             with pytest.raises(ClientError, match=r"for 00:00:10, not 00:00:09\.9990000"):
-                await client.declare(Declaration("t", short))
+                await client.declare(Declaration("t", short_options))
             await client.delete_queue("t")
-            await client.declare(Declaration("t", short), Declaration("t", lasting))
+            await client.declare(Declaration("t", short_options), Declaration("t", long_options))
 
     run(scenario)
 
@@ -289,12 +292,12 @@ def test_large_payload_without_compression_is_refused_here() -> None:
 def test_messages_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
-            deep: list[object] = []
+            nested: list[object] = []
             for _ in range(100):
-                deep = [deep]
+                nested = [nested]
             for payload in (
                 object(),
-                deep,
+                nested,
                 "\ud800",
                 msgspec.Raw(b"[1,]"),
                 random.Random(1).randbytes(1_200_000).hex(),  # too long even compressed
@@ -384,7 +387,7 @@ def test_requests_are_sent_in_order() -> None:
             await client.delete_queue("q")
 
     broker = script(scenario)
-    hello, create, delete, bye = broker.heard
+    hello, create, delete, goodbye = broker.heard
     assert list(hello.headers.items()) == [
         ("authUsername", "me"),
         ("authPassword", "secret"),
@@ -394,7 +397,7 @@ def test_requests_are_sent_in_order() -> None:
     assert (create.type, create.queue) == (wire.CREATE_QUEUE, "q")
     assert json.loads(create.payload)["mode"] == Mode.PRIORITY_BASED
     assert (delete.type, delete.queue) == (wire.DELETE_QUEUE, "q")
-    assert bye.type == wire.DISCONNECT
+    assert goodbye.type == wire.DISCONNECT
     assert len({frame.id for frame in broker.heard}) == len(broker.heard)
 
 
@@ -529,8 +532,14 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
     early = Frame(wire.DELIVER, "m", "q", b"1")
 
     def answer(frame: Frame) -> list[Frame]:
-        strangers = [Frame(wire.DELIVER, "n", "r", b"1"), Frame(77, "x"), Frame(wire.PONG, "y")]
-        return acknowledge(frame) + ([*strangers, early] if frame.type == wire.SUBSCRIBE else [])
+        foreign_frames = [
+            Frame(wire.DELIVER, "n", "r", b"1"),
+            Frame(77, "x"),
+            Frame(wire.PONG, "y"),
+        ]
+        return acknowledge(frame) + (
+            [*foreign_frames, early] if frame.type == wire.SUBSCRIBE else []
+        )
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -553,14 +562,14 @@ def test_a_refused_subscription_leaves_nothing() -> None:
 
 
 def test_the_last_complaint_explains_the_end() -> None:
-    complaint = Frame(
+    error_frame = Frame(
         wire.ERROR, "foreign", error_code="INVALID_MESSAGE", error_message="bad frame"
     )
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=None)
         subscription = await client.subscribe("q")
-        broker.say(complaint)
+        broker.say(error_frame)
         broker.connections[-1].close()
         with pytest.raises(ConnectionLost, match="INVALID_MESSAGE: bad frame"):
             await subscription.receive()

@@ -32,7 +32,7 @@ def test_after_a_break_everything_is_as_before() -> None:
         ended_subscription = await client.subscribe("gone")
         await ended_subscription.unsubscribe()
         broker.say(Frame(wire.DELIVER, "m1", "q", b"1"), Frame(wire.DELIVER, "m2", "q", b"2"))
-        old = await subscription.receive()
+        old_message = await subscription.receive()
         broker.heard.clear()
         broker.connections[-1].close()
         await broker.hears(lambda: wire.SUBSCRIBE in broker.types())
@@ -46,7 +46,7 @@ def test_after_a_break_everything_is_as_before() -> None:
         redelivered = await subscription.receive()
         assert (redelivered.id, redelivered.attempts) == ("m1", 2)
         with pytest.raises(ConnectionLost):
-            await old.ack()
+            await old_message.ack()
         await redelivered.ack()
         await redelivered.ack()
         await client.publish("q", 1)
@@ -66,11 +66,11 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON)
-        lost = asyncio.create_task(client.publish("q", "lost"))
+        publish_task = asyncio.create_task(client.publish("q", "lost"))
         batch_task = asyncio.create_task(client.publish_all("q", ["lost", "lost"]))
         await broker.hears(lambda: len(published) == 3)
         broker.say(Frame(wire.DISCONNECT, "bye", headers={"reason": "server_shutdown"}))
-        for call in (lost, batch_task):
+        for call in (publish_task, batch_task):
             with pytest.raises(ConnectionLost, match="server_shutdown"):
                 await call
         await client.publish("q", "waits")
@@ -81,7 +81,7 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
 
 
 def test_a_subscription_goes_on_after_a_break() -> None:
-    handled = []
+    handled_messages = []
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON)
@@ -90,7 +90,7 @@ def test_a_subscription_goes_on_after_a_break() -> None:
 
         async def receive(subscription: Subscription) -> None:
             async for message in subscription:
-                handled.append((message.id, message.attempts))
+                handled_messages.append((message.id, message.attempts))
                 started.set()
                 await broken.wait()
                 with suppress(ConnectionLost):
@@ -110,7 +110,7 @@ def test_a_subscription_goes_on_after_a_break() -> None:
             await receiving
 
     broker = script(scenario)
-    assert handled == [("m", 1), ("m", 2)]
+    assert handled_messages == [("m", 1), ("m", 2)]
     assert [frame.id for frame in broker.heard if frame.type == wire.ACK] == ["m"]
 
 
@@ -274,11 +274,11 @@ def test_closing_while_it_connects_again() -> None:
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=Backoff(60))
         broker.connections[-1].close()
-        waiting = asyncio.create_task(client.publish("q", 1))
+        task = asyncio.create_task(client.publish("q", 1))
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await waiting
+            await task
 
     script(scenario)
 
@@ -294,9 +294,9 @@ def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
                 client.close()
             client.close()
 
-        using = asyncio.create_task(asyncio.to_thread(user))
+        task = asyncio.create_task(asyncio.to_thread(user))
         await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 2)
         broker.connections[-1].close()
-        await using
+        await task
 
     script(scenario, saying(wire.PUBLISH))

@@ -82,9 +82,9 @@ def test_tls() -> None:
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
-    careless = Target(tls=True, insecure=True).tls_context()
-    assert careless is not None
-    assert careless.verify_mode is ssl.CERT_NONE
+    insecure_context = Target(tls=True, insecure=True).tls_context()
+    assert insecure_context is not None
+    assert insecure_context.verify_mode is ssl.CERT_NONE
     unnamed = Target((), "/x", tls=True).tls_context()
     assert unnamed is not None
     assert not unnamed.check_hostname
