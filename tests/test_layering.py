@@ -76,8 +76,8 @@ def test_a_violation_is_reported(fixture: Path, module: str, line: str, contract
     finally:
         file.write_text(intact, encoding="utf-8")
     assert result.returncode == 1, result.stdout + result.stderr
-    broken = [line for line in result.stdout.splitlines() if " BROKEN" in line]
-    assert any(contract in line for line in broken), result.stdout
+    broken_lines = [line for line in result.stdout.splitlines() if " BROKEN" in line]
+    assert any(contract in line for line in broken_lines), result.stdout
 
 
 def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> None:
@@ -111,9 +111,9 @@ def test_clients_of_the_management_api_load_no_engine(modules: list[str], absent
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = result.stdout.split()
-    assert "sluicemq.management.operation" in loaded
-    assert [name for name in loaded if re.match(absent, name)] == []
+    loaded_modules = result.stdout.split()
+    assert "sluicemq.management.operation" in loaded_modules
+    assert [name for name in loaded_modules if re.match(absent, name)] == []
 
 
 def test_no_module_is_in_an_import_cycle() -> None:

@@ -22,7 +22,7 @@ def test_the_program_starts_without_spark() -> None:
         "import sys; import sluicemq.cli.main, sluicemq.server.run; "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

@@ -43,8 +43,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def dashboard() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return loaded
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -61,8 +61,10 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
     """Yield the metrics in a PromQL expression, and the labels of their selectors."""
-    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
-    for match in re.finditer(r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", bare):
+    expression_without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
+    for match in re.finditer(
+        r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", expression_without_strings
+    ):
         labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", match[2] or ""))
         yield match[1], labels
 
@@ -124,8 +126,8 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
             "What to do",
             "How to prevent it",
         ], rule["alert"]
-        look = text.partition("## How to look")[2].partition("## What to do")[0]
-        assert "```sh\n" in look
+        section = text.partition("## How to look")[2].partition("## What to do")[0]
+        assert "```sh\n" in section
         assert f"| [{rule['alert']}]({rule['alert']}.md) | {rule['labels']['severity']} |" in index
     pages = {page.stem for page in (DOCS / "runbooks").glob("*.md")} - {"index"}
     assert pages == {rule["alert"] for rule in rules()}
@@ -230,8 +232,8 @@ def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
 
 def test_each_rule_has_a_test() -> None:
     """The file that promtool runs tests each alert as firing and as silent."""
-    healthy, troubled = yaml.safe_load(TRUTH.read_text())["tests"]
+    healthy_test, failing_test = yaml.safe_load(TRUTH.read_text())["tests"]
     names = {rule["alert"] for rule in rules()}
-    assert {test["alertname"] for test in healthy["alert_rule_test"]} == names
-    fired = re.findall(r'alertname="(\w+)"', json.dumps(troubled).replace("\\", ""))
-    assert set(fired) == names
+    assert {test["alertname"] for test in healthy_test["alert_rule_test"]} == names
+    fired_alerts = re.findall(r'alertname="(\w+)"', json.dumps(failing_test).replace("\\", ""))
+    assert set(fired_alerts) == names

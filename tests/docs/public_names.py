@@ -193,13 +193,13 @@ def dump_fields() -> Uses:
     pattern = r'^        "(\w+)":|document\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]'
     matches = re.findall(pattern, body, re.M)
     part = encode(BatchPart("w", 1, 0, 0, True, 0, 1))
-    described = [
+    fields = [
         *describe(RecordType.BATCH_PART, part),
         *describe(RecordType.CLOCK_STEP, bytes(8)),
         *body_fields(b"text"),
         *body_fields(b"\xff"),
     ]
-    return _plain([*(name for groups in matches for name in groups if name), *described])
+    return _plain([*(name for groups in matches for name in groups if name), *fields])
 
 
 def events() -> Uses:

@@ -79,7 +79,7 @@ def test_every_source_file_is_in_the_navigation_once() -> None:
 
 
 def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
-    broken = []
+    broken_links = []
     for path, page in pages.items():
         for link in page.links:
             url = urlsplit(link)
@@ -89,12 +89,12 @@ def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
             if target.is_dir():
                 target /= "index.html"
             if not target.is_relative_to(site) or not target.exists():
-                broken.append(f"{path.relative_to(site)}: {link}")
+                broken_links.append(f"{path.relative_to(site)}: {link}")
             elif url.fragment and target in pages:
                 anchor = unquote(url.fragment)
                 if anchor not in pages[target].anchors and not anchor.startswith("__"):
-                    broken.append(f"{path.relative_to(site)}: {link}")
-    assert broken == []
+                    broken_links.append(f"{path.relative_to(site)}: {link}")
+    assert broken_links == []
 
 
 def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[Path, Page]) -> None:

@@ -130,10 +130,10 @@ class SmallFilesystem:
         status = self._real["statvfs"](path)
         if not self._is_here(path):
             return status
-        free = self.free // BLOCK
+        free_blocks = self.free // BLOCK
         values = list(status)
         values[0] = values[1] = BLOCK
-        values[2], values[3], values[4] = self._sizes()[0] // BLOCK, free, free
+        values[2], values[3], values[4] = self._sizes()[0] // BLOCK, free_blocks, free_blocks
         return os.statvfs_result(values)
 
 
@@ -142,14 +142,14 @@ SIZES = Struct("<QQ")
 
 def write_sizes(file: Path, size: int, others: int) -> None:
     """Set the sizes of a file system in another process."""
-    with file.open("r+b" if file.exists() else "wb") as opened:
-        opened.write(SIZES.pack(size, others))
+    with file.open("r+b" if file.exists() else "wb") as opened_file:
+        opened_file.write(SIZES.pack(size, others))
 
 
 def shared_sizes(file: Path) -> Callable[[], tuple[int, int]]:
     """The sizes are in a file, which another process may change."""
-    with file.open("rb") as opened:
-        content = mmap.mmap(opened.fileno(), SIZES.size, access=mmap.ACCESS_READ)
+    with file.open("rb") as opened_file:
+        content = mmap.mmap(opened_file.fileno(), SIZES.size, access=mmap.ACCESS_READ)
 
     def sizes() -> tuple[int, int]:
         size, others = SIZES.unpack(content[:])

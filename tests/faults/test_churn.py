@@ -196,9 +196,9 @@ class Crowd:
         for number in range(count):
             scheme, address = self._addresses[number % len(self._addresses)]
             self._visit(scheme, address)
-            ahead = start + number / RATE - time.monotonic()
-            if ahead > 0.005:
-                time.sleep(ahead)
+            delay = start + number / RATE - time.monotonic()
+            if delay > 0.005:
+                time.sleep(delay)
 
     def clear(self) -> None:
         """Remove the messages that were sent, and wait until nothing else is left."""
@@ -281,13 +281,13 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
         for witness in witnesses:
             witness.finish()
             assert witness.seen > 100
-        grown = {
+        growth = {
             kind: (before.objects.get(kind, 0), count)
             for kind, count in after.objects.items()
             if count - before.objects.get(kind, 0)
             > (BUILTIN_LEEWAY if kind.startswith("builtins.") else LEEWAY)
         }
-        assert not grown, grown
+        assert not growth, growth
         assert after.connections == before.connections
         assert after.consumers.get("churn", 0) == 0
         assert abs(after.descriptors - before.descriptors) <= 3

@@ -97,9 +97,9 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
     """Between the sending and the showing of a message there is a sync, which may take long."""
     chance = repeatable()
     wall = Wall(tmp_path / "clock")
-    slow = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
+    program = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
     with (
-        LocalBroker(tmp_path, LISTEN[:1], program=slow) as broker,
+        LocalBroker(tmp_path, LISTEN[:1], program=program) as broker,
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("q", 10)

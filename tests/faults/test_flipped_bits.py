@@ -65,16 +65,16 @@ def _flip_and_start(
     directory: Path, recorder: Recorder, chance: random.Random, *, active: bool
 ) -> bool:
     """Flip a bit and start the broker; return whether it refused to start."""
-    newest = newest_segment(directory)
+    newest_path = newest_segment(directory)
     other_segments = [
-        p for p in (directory / "journal").iterdir() if p != newest and p.stat().st_size
+        p for p in (directory / "journal").iterdir() if p != newest_path and p.stat().st_size
     ]
-    damaged = newest if active else chance.choice(sorted(other_segments))
-    written = durable_end(directory) if active else damaged.stat().st_size
-    offset, bit = chance.randrange(written), chance.randrange(8)
-    print(f"{damaged.name}: bit {bit} of byte {offset} of {written}")
+    damaged_path = newest_path if active else chance.choice(sorted(other_segments))
+    durable_bytes = durable_end(directory) if active else damaged_path.stat().st_size
+    offset, bit = chance.randrange(durable_bytes), chance.randrange(8)
+    print(f"{damaged_path.name}: bit {bit} of byte {offset} of {durable_bytes}")
     broker = LocalBroker(directory, PHPMQ, environment=SMALL_SEGMENTS)
-    flip(damaged, offset, bit)
+    flip(damaged_path, offset, bit)
     is_refused = False
     with ExitStack() as stack:
         stack.callback(broker.stop)
@@ -82,7 +82,7 @@ def _flip_and_start(
             broker.start()
         except ConnectionLost:
             is_refused = True
-            flip(damaged, offset, bit)
+            flip(damaged_path, offset, bit)
             log = broker.log.read_text()
             assert WHERE.search(log), log
             assert "sluicemq journal check" in log, log
@@ -119,18 +119,18 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
             for number in range(sent, sent + BATCH):
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
-    newest = newest_segment(broker.directory)
+    newest_path = newest_segment(broker.directory)
     # the first messages are still in memory, and the last segment may still be being sealed
     other_segments = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
-    damaged = newest if where == "active" else chance.choice(other_segments)
-    content = damaged.read_bytes()
+    damaged_path = newest_path if where == "active" else chance.choice(other_segments)
+    content = damaged_path.read_bytes()
     if where == "active":
         content = content[: durable_end(broker.directory)]
     offset = chance.randrange(len(content))
     if chance.random() < 0.5:  # more often in a body
         offset = max(offset, content.find(b" ", offset))
-    print(f"{damaged.name}: byte {offset} of {len(content)}")
-    flip(damaged, offset, chance.randrange(8))
+    print(f"{damaged_path.name}: byte {offset} of {len(content)}")
+    flip(damaged_path, offset, chance.randrange(8))
     numbers = []
     with suppress(ClientError), BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe(QUEUE, 100)

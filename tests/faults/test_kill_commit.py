@@ -106,8 +106,8 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     """Begin a transaction with messages that `name` distinguishes from all others, and do all that
     belongs to it; a branch of two phases is ended."""
     xid = None if request is Request.ONE_PHASE else Xid(FORMAT, name.encode(), b"")
-    fresh = [b"in %b %d" % (name.encode(), number) for number in range(ACKS)]
-    assert set(send_in_bursts(client, SOURCE, fresh)) == {Status.OK}
+    source_bodies = [b"in %b %d" % (name.encode(), number) for number in range(ACKS)]
+    assert set(send_in_bursts(client, SOURCE, source_bodies)) == {Status.OK}
     client.session = client.create_session(None)
     flags = None if xid is None else XaFlag.NOFLAGS
     start = client.transact(PacketType.START_TRANSACTION, xid, flags=flags)
@@ -115,14 +115,14 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     number = number_of(start, "JMQTransactionID")
     assert status_of(client.consume(SOURCE)) == Status.OK
     for _ in range(0, ACKS, 100):
-        received = [client.receive() for _ in range(100)]
-        assert client.acknowledge(*received, transaction=number) == Status.OK
+        messages = [client.receive() for _ in range(100)]
+        assert client.acknowledge(*messages, transaction=number) == Status.OK
     sent = [b"out %b %d" % (name.encode(), number) for number in range(SENDS)]
     assert set(send_in_bursts(client, TARGET, sent, number)) == {Status.OK}
     if xid is not None:
         end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
-    return Work(number, xid, fresh, sent)
+    return Work(number, xid, source_bodies, sent)
 
 
 def ask(client: RawJmq, request: Request, work: Work) -> int:
@@ -168,8 +168,8 @@ def find_outcome(
         if number_of(reply, "JMQQuantity") == 0:
             assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
             # prepared transactions are not dropped, and others are not committed
-            certain = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
-            return certain.get(request, False)
+            outcomes = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
+            return outcomes.get(request, False)
         assert number_of(reply, "JMQQuantity") == 1
         assert work.xid is not None
         assert decode_xid(reply.body) == work.xid

@@ -135,13 +135,13 @@ def commit_or_rollback(commit: bool) -> PacketType:
 def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None:
     """A transaction that takes some messages and sends some; whether PREPARE is answered is left
     to chance."""
-    fresh = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
+    source_bodies = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
     to_send = [b"out %d %d" % (turn, n) for n in range(chance.randint(1, 5))]
     xid = Xid(FORMAT, b"branch %d" % turn, chance.randbytes(chance.randint(0, 64)))
     with RawJmq.login(port) as client:
-        for body in sorted(fresh):
+        for body in sorted(source_bodies):
             assert client.send(SOURCE, body) == Status.OK
-        ledger.source |= fresh
+        ledger.source |= source_bodies
         client.session = client.create_session(None)
         start = client.transact(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
         assert status_of(start) == Status.OK, start.properties

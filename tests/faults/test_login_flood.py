@@ -161,7 +161,7 @@ def token(tmp_path: Path) -> str:
 def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> None:
     admitted: Counter[str] = Counter()
     wrong_passwords = count(1)
-    guessed = threading.Event()
+    guess_event = threading.Event()
     with LocalBroker(tmp_path, LISTEN) as broker:
         ports = {protocol: broker.port(protocol) for protocol in PROTOCOLS}
 
@@ -170,11 +170,11 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
             wrong_password = f"guess {guesser} {number}"
             assert not LOGINS[protocol](ports[protocol], ATTACKER, user, wrong_password)
             if next(wrong_passwords) == LEAST_GUESSES:
-                guessed.set()
+                guess_event.set()
 
         def move(number: int) -> None:
             mover.publish("moved", number)
-            message = arriving.receive(PATIENCE)
+            message = subscription.receive(PATIENCE)
             message.ack()
 
         guesses = [
@@ -189,11 +189,11 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
             password=PASSWORD,
             timeout=PATIENCE,
         ) as mover:
-            arriving = mover.subscribe("moved")
+            subscription = mover.subscribe("moved")
             for protocol, source in product(PROTOCOLS, FIRST):
                 assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
             with repeated(move, *guesses) as (moving, *guessing):
-                assert guessed.wait(PATIENCE)
+                assert guess_event.wait(PATIENCE)
                 end = time.monotonic() + SECONDS
                 first = {source: iter(users) for source, users in FIRST.items()}
                 moves = moving.number

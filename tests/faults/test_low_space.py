@@ -117,8 +117,8 @@ class MountedMachine(Machine):
 
 def may_mount() -> bool:
     """Return whether this process can mount a file system."""
-    trial = ["unshare", "--mount", "true"]
-    return os.geteuid() == 0 and subprocess.run(trial, capture_output=True).returncode == 0
+    command = ["unshare", "--mount", "true"]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
 
 
 WEB = Address(Kind.QUEUE, "web")
@@ -127,12 +127,12 @@ MACHINES = [Machine, *([MountedMachine] if may_mount() else [])]
 
 @pytest.fixture(params=MACHINES)
 def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
-    small: Machine = request.param(tmp_path / "broker")
+    local_machine: Machine = request.param(tmp_path / "broker")
     try:
-        small.broker.start()
-        yield small
+        local_machine.broker.start()
+        yield local_machine
     finally:
-        small.close()
+        local_machine.close()
 
 
 def publish_over_http(api: Api, body: str) -> PublishResult:
@@ -177,9 +177,9 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         message = subscription.receive(SECONDS)
         assert message.payload == b"1"
         message.ack()
-        received = session.consumer("jms").receive(SECONDS)
-        assert received is not None
-        assert received.body == "1"
+        jms_message = session.consumer("jms").receive(SECONDS)
+        assert jms_message is not None
+        assert jms_message.body == "1"
         phpmq.subscribe("php")
         first_message = phpmq.receive(SECONDS)
         assert first_message.body == b"1"
@@ -205,8 +205,8 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     broker = small.broker
     count = 2000
     with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
-        pad = "x" * 4000
-        client.publish_all("vibe", [{"number": number, "pad": pad} for number in range(count)])
+        padding = "x" * 4000
+        client.publish_all("vibe", [{"number": number, "pad": padding} for number in range(count)])
     small.become("disk-space", SIZE - small.used())  # not a block is free
     broker.kill()
     broker.start()

@@ -56,8 +56,8 @@ def test_a_slow_disk(tmp_path: Path) -> None:
     turns = late_turns = 0
     with ExitStack() as stack:
         for turn in range(LIVES):
-            slow = machine("volatile", f"slow:{chance.randrange(1 << 32)}")
-            broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=slow)
+            program = machine("volatile", f"slow:{chance.randrange(1 << 32)}")
+            broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=program)
             stack.callback(broker.stop)
             broker.start()
             load = Load(broker.port("phpmq"), following, numbered, chance, 200, AHEAD[turn % 2])

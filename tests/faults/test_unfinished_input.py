@@ -93,27 +93,27 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         ExitStack() as stack,
     ):
         before = resident(broker)
-        unfinished = upload(protocol, UNFINISHED + MIB)[:-MIB]
+        unfinished_upload = upload(protocol, UNFINISHED + MIB)[:-MIB]
         complete = upload(protocol, UPLOAD)
         attackers = [stack.enter_context(connect(broker, protocol)) for _ in range(ATTACKERS)]
-        honest = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
-        failed: list[BaseException] = []
+        honest_clients = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
+        errors: list[BaseException] = []
 
         def send(client: socket.socket, data: bytes, counts: bool) -> None:
             try:
                 client.sendall(data)
             except OSError as error:
                 if counts:
-                    failed.append(error)
+                    errors.append(error)
 
         threads = [
             *(
-                threading.Thread(target=send, args=(attacker, unfinished, False))
+                threading.Thread(target=send, args=(attacker, unfinished_upload, False))
                 for attacker in attackers
             ),
             *(
                 threading.Thread(target=send, args=(attacker, complete, True))
-                for attacker in honest
+                for attacker in honest_clients
             ),
         ]
         peak = before
@@ -122,7 +122,7 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         while any(thread.is_alive() for thread in threads[len(attackers) :]):
             peak = max(peak, resident(broker))
             time.sleep(0.1)
-        assert not failed
+        assert not errors
         if protocol == "msglite-http":
             wait_until(
                 lambda: broker.status()["protocols"][protocol]["published"] == 8, seconds=SECONDS
@@ -132,7 +132,7 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                 BlockingClient(PhpmqClient.connect, path=str(tmp_path / "socket"))
             )
             client.subscribe("uploads", 4)
-            assert [len(client.receive(SECONDS).body) for _ in honest] == [UPLOAD] * 4
+            assert [len(client.receive(SECONDS).body) for _ in honest_clients] == [UPLOAD] * 4
         wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         # one body is copied twice when it is complete, and all four may be messages by then
         assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH

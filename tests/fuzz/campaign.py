@@ -198,9 +198,9 @@ class Campaign:
         except (ValueError, KeyError, TypeError):
             self._fail(f"the log has a line that is no entry: {line}")
         if level not in ("debug", "info") or "exception" in entry:
-            culprits = [case for name, case in self._recent if name == peer]
+            cases = [case for name, case in self._recent if name == peer]
             message = line.replace("\\n", "\n")
-            self._fail("\n".join(["the log contains an error:", message, *map(str, culprits)]))
+            self._fail("\n".join(["the log contains an error:", message, *map(str, cases)]))
 
     def finish(self) -> None:
         """Close what stays, and look for the last time. The log is read by `look` up to now."""

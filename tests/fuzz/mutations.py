@@ -134,8 +134,10 @@ def put_integer(chance: Random, frames: Frames) -> Frames:
     def put(piece: bytes) -> bytes:
         form = chance.choice(_FORMS)
         position = chance.randint(0, max(0, len(piece) - form.size))
-        old = int.from_bytes(piece[position : position + form.size], "big")
-        number = chance.choice((*_NUMBERS, old - 1, old + 1, old + 4, 2 * old, -old))
+        old_number = int.from_bytes(piece[position : position + form.size], "big")
+        number = chance.choice(
+            (*_NUMBERS, old_number - 1, old_number + 1, old_number + 4, 2 * old_number, -old_number)
+        )
         new = form.pack(number & ((1 << 8 * form.size) - 1))
         return piece[:position] + new + piece[position + form.size :]
 

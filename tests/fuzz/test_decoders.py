@@ -70,8 +70,8 @@ def jmq(chunks: list[bytes]) -> Result:
         for packet in decoder.feed(piece):
             if isinstance(packet, jmq_wire.Oversized):
                 assert packet.size > 1000
-                announced = (packet.type, packet.flags, packet.consumer_id, packet.size)
-                frames.append((*announced, packet.header))
+                header_fields = (packet.type, packet.flags, packet.consumer_id, packet.size)
+                frames.append((*header_fields, packet.header))
                 continue
             assert len(packet.head) + len(packet.body) <= 4000
             assert len(packet.sysid) == 32

@@ -111,12 +111,12 @@ async def use(client: JmqClient) -> None:
 # "True": from one seed. The number of draws depends on the timing of client and broker.
 @given(chance=st.randoms(use_true_random=True), damage=st.sampled_from([0.0, 0.1, 0.3, 1.0]))
 def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> None:
-    unexpected: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
 
-    serving: list[asyncio.Task[None] | None] = []
+    tasks: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.append(asyncio.current_task())
+        tasks.append(asyncio.current_task())
         decoder = Decoder()
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
@@ -132,9 +132,7 @@ def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> Non
             await writer.wait_closed()
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: unexpected.append(context)
-        )
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         path = str(directory / "socket")
         server = await asyncio.start_unix_server(serve, path)
         async with server, asyncio.timeout(TIMEOUT):
@@ -146,7 +144,7 @@ def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> Non
                     await use(client)
                 finally:
                     await client.close()
-            await asyncio.gather(*filter(None, serving))
+            await asyncio.gather(*filter(None, tasks))
 
     asyncio.run(main())
-    assert not unexpected, unexpected
+    assert not errors, errors

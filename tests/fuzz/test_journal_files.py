@@ -121,19 +121,19 @@ def bounded() -> Iterator[None]:
 
 def read_all(directory: Path) -> list[str]:
     """Look at it with everything there is, last with what may change it. Returns complaints."""
-    complaints = []
+    problems = []
 
     def attempt(action: Callable[[], object]) -> None:
         try:
             action()
         except JournalError as error:
-            complaints.append(str(error))
+            problems.append(str(error))
         except ConfigurationError as error:
             if "has a selector" not in str(error):
                 raise
 
     def inspect() -> None:
-        complaints.extend(map(str, check(directory).problems))
+        problems.extend(map(str, check(directory).problems))
 
     def show() -> None:
         for entry in dump(directory):
@@ -155,7 +155,7 @@ def read_all(directory: Path) -> list[str]:
         attempt(show)
         attempt(lambda: Slots(directory).list())
         attempt(start)
-    return complaints
+    return problems
 
 
 @contextmanager
@@ -197,7 +197,7 @@ def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -
         path = chance.choice(segments_of(directory))
         view = MappedSegment(path)
         places = list(record_offsets(view.view, view.size))
-        sealed = view.index is not None
+        is_sealed = view.index is not None
         view.close()
         data = bytearray(path.read_bytes())
         for _ in range(chance.randint(1, 3)):
@@ -210,7 +210,7 @@ def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -
                 body = body[: size - HEADER_BYTES].ljust(size - HEADER_BYTES, b" ")
                 data[offset + HEADER_BYTES : offset + size] = body
             data[offset + 4 : offset + 8] = _crc(data[offset + 8 : offset + size])
-        if sealed:
+        if is_sealed:
             trailer = len(data) - TRAILER_BYTES
             if chance.random() < 0.2:
                 position = trailer + 8 + chance.randrange(16)

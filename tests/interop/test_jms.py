@@ -76,10 +76,10 @@ def maven(phase: str, out: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the cases for each client and return their directory."""
-    if lack := missing():
+    if reason := missing():
         if REQUIRED:
-            pytest.fail(lack)
-        pytest.skip(lack)
+            pytest.fail(reason)
+        pytest.skip(reason)
     output_directory = tmp_path_factory.mktemp("jms")
     fetched = maven("generate-sources", output_directory)
     if fetched.returncode and not REQUIRED:
@@ -97,14 +97,14 @@ def verdicts(
     directory = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
         # the ports stay the same after a restart
-        port, secure = unused_port(), unused_port()
+        port, tls_port = unused_port(), unused_port()
         authority = Authority(directory)
         pem = authority.pem(authority.issue())
         open_to_all = LocalBroker(
             directory / "open",
             [
                 f"jmq://127.0.0.1:{port}?max_frame_bytes={LARGEST}&producer_flow=50",
-                f"jmq+tls://127.0.0.1:{secure}?certificate={pem}",
+                f"jmq+tls://127.0.0.1:{tls_port}?certificate={pem}",
                 *LISTEN,
             ],
             environment={"SLUICEMQ_JMQ__METRICS_INTERVAL": "1s"},
@@ -129,7 +129,7 @@ def verdicts(
             f"basic=127.0.0.1:{basic_port}",
             f"limited=127.0.0.1:{basic_port}",
             f"limit={LARGEST}",
-            f"tls=127.0.0.1:{secure}",
+            f"tls=127.0.0.1:{tls_port}",
             "metrics",
             "restarts",
             "others",

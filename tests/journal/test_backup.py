@@ -402,8 +402,8 @@ def test_records_are_verified_too(backup: Path) -> None:
     missing = next(file for file in manifest.files if file.sealed)
     (backup / missing.path).unlink()
     files = [file for file in manifest.files if file is not missing]
-    changed = msgspec.structs.replace(manifest, files=files)
-    (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed))
+    changed_manifest = msgspec.structs.replace(manifest, files=files)
+    (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed_manifest))
     assert not verify(backup, records=False).problems
     assert verify(backup).problems
 
@@ -411,8 +411,8 @@ def test_records_are_verified_too(backup: Path) -> None:
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])
 def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
     manifest = read_manifest(backup)
-    changed = [msgspec.structs.replace(manifest.files[0], path=path)]
-    data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed))
+    changed_files = [msgspec.structs.replace(manifest.files[0], path=path)]
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed_files))
     (backup / MANIFEST_NAME).write_bytes(data)
     with pytest.raises(JournalError, match="not in the backup"):
         read_manifest(backup)
@@ -490,11 +490,11 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
 
 
 def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup: Path) -> None:
-    old = bytes.fromhex(read_manifest(backup).identity)[:8]
+    old_identity = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
         result = restore(backup, tmp_path / name, keep_broker_id=keep)
         journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
-        assert (journal.identity == old) == keep
+        assert (journal.identity == old_identity) == keep
         assert result.identity[:16] == journal.identity.hex()
         assert put(journal) > read_manifest(backup).last_sequence + LEAP
         journal.close()
@@ -504,13 +504,13 @@ def test_files_that_name_the_journal_name_the_restored_one(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     """Messages that `sluicemq migrate` has transferred are not transferred again."""
-    old = journal.identity.hex()
-    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old.encode()})
+    old_identity = journal.identity.hex()
+    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old_identity.encode()})
     journal.close()
     result = restore(backup, tmp_path / "new")
     log = (tmp_path / "new" / "log").read_bytes()
     assert log == b'{"journal": "%s"}' % result.identity[:16].encode()
-    assert result.identity[:16] != old
+    assert result.identity[:16] != old_identity
 
 
 def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:

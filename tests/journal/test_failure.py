@@ -173,24 +173,24 @@ def test_records_appended_during_a_write_go_into_the_next_group(
 
 
 def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> None:
-    announced: list[Callable[[], None]] = []
+    calls: list[Callable[[], None]] = []
     threads: set[int] = set()
     semaphore = threading.Semaphore(0)
 
     def notify(call: Callable[[], None]) -> None:
         threads.add(threading.get_ident())
-        announced.append(call)
+        calls.append(call)
         semaphore.release()
 
     journal = FileJournal.open(tmp_path, TINY, notify)
     while semaphore.acquire(blocking=False):
-        announced.clear()
+        calls.clear()
     sequence = put(journal)
     journal.commit()
     while journal.durable < sequence:  # the start, too, may still have something to announce
         assert semaphore.acquire(timeout=60)
         assert journal.durable < sequence  # nothing happens on the owner's thread by itself
-        announced[-1]()
+        calls[-1]()
     assert journal.durable == sequence
     assert threading.get_ident() not in threads
     journal.close()

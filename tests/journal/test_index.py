@@ -85,8 +85,8 @@ def test_rows_are_found_by_sequence_number(gaps: list[int], requested: int) -> N
     for gap in gaps:
         last += gap
         sequences.append(last)
-    heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
-    index = SegmentIndex(memoryview(build_index(heads, 64, {})))
+    record_heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
+    index = SegmentIndex(memoryview(build_index(record_heads, 64, {})))
     expected = next((i for i, s in enumerate(sequences) if s >= requested), len(sequences))
     assert index.row(requested) == expected
 
@@ -121,9 +121,9 @@ def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> No
     put(journal)
     journal.seal()
     journal.sync()
-    sealed, growing = (MappedSegment(path) for path in segments_of(tmp_path))
-    assert sealed.index is not None
-    assert growing.index is None
-    sealed.close()
-    growing.close()
+    sealed_segment, growing_segment = (MappedSegment(path) for path in segments_of(tmp_path))
+    assert sealed_segment.index is not None
+    assert growing_segment.index is None
+    sealed_segment.close()
+    growing_segment.close()
     journal.close()

@@ -90,10 +90,10 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
     monkeypatch.undo()
     firsts = [int(path.stem) for path in segments_of(tmp_path / "crashed")]
     assert len(firsts) == 3
-    ends = [
+    end_positions = [
         records_end(tmp_path / "crashed", first, following) for first, following in pairwise(firsts)
     ]
-    return Crashed(tmp_path / "crashed", tmp_path / "finished", ends)
+    return Crashed(tmp_path / "crashed", tmp_path / "finished", end_positions)
 
 
 # --- files after a crash -------------------------------------------------------------------------
@@ -126,15 +126,15 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
     recovery.done()
     paths = segments_of(history.crashed)
     for path, original_path in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
-        repaired, sealed = MappedSegment(path), MappedSegment(original_path)
-        repaired.verify()
-        assert repaired.index is not None
-        assert sealed.index is not None
-        assert repaired.index.summary == sealed.index.summary
-        for name, column in sealed.index.columns.items():
-            assert repaired.index.columns[name] == column
-        repaired.close()
-        sealed.close()
+        repaired_segment, original = MappedSegment(path), MappedSegment(original_path)
+        repaired_segment.verify()
+        assert repaired_segment.index is not None
+        assert original.index is not None
+        assert repaired_segment.index.summary == original.index.summary
+        for name, column in original.index.columns.items():
+            assert repaired_segment.index.columns[name] == column
+        repaired_segment.close()
+        original.close()
     journal = reopen(history.crashed)
     assert list(live_of(journal).values()) == BODIES
     journal.close()
@@ -145,20 +145,20 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost: str) -> None:
     path = segments_of(history.crashed)[number]
-    complete = segments_of(history.finished)[number].read_bytes()
+    complete_bytes = segments_of(history.finished)[number].read_bytes()
     end = history.ends[number]
-    assert len(complete) > end + 400
+    assert len(complete_bytes) > end + 400
     before = contents(history.crashed)
-    for length in range(end, len(complete) + 1):
+    for length in range(end, len(complete_bytes) + 1):
         for name, data in before.items():
             (history.crashed / name).write_bytes(data)
         if lost == "the rest":
-            torn = complete[:length]
+            torn_bytes = complete_bytes[:length]
         elif lost == "pages of the rest":
-            torn = complete[:length] + bytes(len(complete) - length)
+            torn_bytes = complete_bytes[:length] + bytes(len(complete_bytes) - length)
         else:
-            torn = complete[:end] + bytes(length - end) + complete[length:]
-        path.write_bytes(torn)
+            torn_bytes = complete_bytes[:end] + bytes(length - end) + complete_bytes[length:]
+        path.write_bytes(torn_bytes)
         if length % 7 == 0:  # another process reads it as it is
             assert check(history.crashed).problems == []
             assert bodies(history.crashed) == BODIES
@@ -176,9 +176,9 @@ def test_a_crash_while_a_start_seals_costs_nothing(history: Crashed) -> None:
     path = segments_of(history.crashed)[0]
     end = history.ends[0]
     recover(history.crashed).done()
-    sealed = contents(history.crashed)
-    for length in range(end, len(sealed[path.name]) + 1, 7):
-        path.write_bytes(sealed[path.name][:length])  # the others are sealed already
+    sealed_contents = contents(history.crashed)
+    for length in range(end, len(sealed_contents[path.name]) + 1, 7):
+        path.write_bytes(sealed_contents[path.name][:length])  # the others are sealed already
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
         recovery.done()
@@ -250,8 +250,8 @@ def test_the_header_says_where_the_records_before_it_end(history: Crashed) -> No
     first, second, _ = (MappedSegment(path) for path in segments_of(history.finished))
     assert second.header.previous_end == first.index_offset == history.ends[0]
     assert first.header.previous_end == 0
-    raw = bytes(second.view[56:60])
-    assert int.from_bytes(raw, "little") * 8 == first.index_offset
+    field_bytes = bytes(second.view[56:60])
+    assert int.from_bytes(field_bytes, "little") * 8 == first.index_offset
 
 
 def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
@@ -317,20 +317,20 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal.sync()  # full; the snapshot's mark is the next segment's first group
     put(journal)
     journal.sync()
-    full, growing = (path.name for path in segments_of(tmp_path))
-    unnamed = growing.replace(".segment", ".tmp")
+    full_name, growing_name = (path.name for path in segments_of(tmp_path))
+    unnamed = growing_name.replace(".segment", ".tmp")
     assert events.seen == [
-        ("pwrite", full),
-        ("fdatasync", full),
+        ("pwrite", full_name),
+        ("fdatasync", full_name),
         ("pwrite", "durable"),
         ("pwrite", unnamed),  # header
         ("pwrite", unnamed),  # group
         ("fdatasync", unnamed),
-        ("rename", growing),
+        ("rename", growing_name),
         ("fsync", tmp_path.name),
         ("pwrite", "durable"),
-        ("pwrite", growing),
-        ("fdatasync", growing),
+        ("pwrite", growing_name),
+        ("fdatasync", growing_name),
         ("pwrite", "durable"),
     ]
     journal.close()

@@ -62,18 +62,18 @@ def test_nothing_goes_before_a_snapshot_that_does_not_need_it(
 def test_an_old_message_moves_forward_and_keeps_its_name(
     journal: FileJournal, tmp_path: Path
 ) -> None:
-    old = put(journal, b"old")
+    old_sequence = put(journal, b"old")
     older_entry = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
-    twice = put(journal, b"twice", references=2)
+    shared_sequence = put(journal, b"twice", references=2)
     first = segments_of(tmp_path)[0]
     turnover(journal, 12)  # far enough to be moved more than once
     assert not first.exists()
     assert journal.stats().relocated == 3
-    assert journal.fetch(old).body == b"old"
-    assert journal.fetch(old).sequence == old
+    assert journal.fetch(old_sequence).body == b"old"
+    assert journal.fetch(old_sequence).sequence == old_sequence
     assert journal.entry(older_entry).body == b"xid"
-    take(journal, twice)
-    crash_and_live = {old: b"old", twice: b"twice"}
+    take(journal, shared_sequence)
+    crash_and_live = {old_sequence: b"old", shared_sequence: b"twice"}
     journal.sync()
     crash(journal)
 
@@ -83,7 +83,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert journal.entry(older_entry).body == b"xid"
     journal.snapshot_from(lambda: b"state")
     journal.recovery.done()
-    take(journal, old, twice)
+    take(journal, old_sequence, shared_sequence)
     journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
     assert journal.stats().relocated == 0
     turnover(journal, 6)
@@ -161,7 +161,7 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
 def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     journal: FileJournal, tmp_path: Path
 ) -> None:
-    big = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
+    large_sequence = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
     take(journal, *[put(journal, b"") for _ in range(6)])
     journal.seal()
     journal.sync()
@@ -169,7 +169,7 @@ def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     turnover(journal, 8)
     assert journal.stats().relocated == 0
     assert first.exists()
-    assert journal.fetch(big).body == b"x" * 3500
+    assert journal.fetch(large_sequence).body == b"x" * 3500
     journal.close()
 
 
@@ -210,14 +210,14 @@ def test_segments_that_a_slot_held_at_a_restart_go_afterwards(
 
 
 def test_an_old_message_moves_forward_after_a_restart(journal: FileJournal, tmp_path: Path) -> None:
-    old = put(journal, b"old")
+    old_sequence = put(journal, b"old")
     first = segments_of(tmp_path)[0]
     turnover(journal, 1)
     journal = restarted(journal, tmp_path)
     assert first.exists()
     turnover(journal, 10)
     assert not first.exists()
-    assert journal.fetch(old).body == b"old"
+    assert journal.fetch(old_sequence).body == b"old"
     journal.close()
 
 

@@ -76,16 +76,18 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
     path = segments_of(written)[0]
     data = path.read_bytes()
     view = MappedSegment(path)
-    ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
+    end_positions = [
+        offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)
+    ]
     view.close()
-    assert ends[-1] == len(data)
+    assert end_positions[-1] == len(data)
     # STARTED, DESTINATION, a, b, c, d, e, f: the end of each unit, and the live messages then
     units = [
         (64, b""),
-        (ends[2], b"a"),
-        (ends[4], b"abc"),
-        (ends[5], b"abcd"),
-        (ends[7], b"abcdef"),
+        (end_positions[2], b"a"),
+        (end_positions[4], b"abc"),
+        (end_positions[5], b"abcd"),
+        (end_positions[7], b"abcdef"),
     ]
     for length in range(len(data) + 1):
         directory = tmp_path / str(length)
@@ -95,7 +97,9 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
         recovery = recover(directory)
         expected = max((unit for unit in units if unit[0] <= length), default=(0, b""))
         assert b"".join(bodies(recovery)) == expected[1], length
-        valid_end = max([64, *(e for i, e in enumerate(ends) if e <= length and i not in (3, 6))])
+        valid_end = max(
+            [64, *(e for i, e in enumerate(end_positions) if e <= length and i not in (3, 6))]
+        )
         assert recovery.report["torn_bytes"] == (
             len(data[valid_end:length].rstrip(b"\0")) if length >= 64 else length
         ), length
@@ -268,9 +272,9 @@ def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path)
     numbers, index_offset = view.index.sequences.tolist(), view.index_offset
     view.close()
     data = bytearray(path.read_bytes())
-    swapped = [numbers[0], numbers[2], numbers[1], *numbers[3:]]
+    swapped_numbers = [numbers[0], numbers[2], numbers[1], *numbers[3:]]
     position = data.index(array("Q", numbers).tobytes())
-    data[position : position + 8 * len(numbers)] = array("Q", swapped).tobytes()
+    data[position : position + 8 * len(numbers)] = array("Q", swapped_numbers).tobytes()
     size = int.from_bytes(data[index_offset : index_offset + 4], "little")
     for position, start, end in (
         (index_offset + 4, index_offset + 8, index_offset + size),

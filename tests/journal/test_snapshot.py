@@ -130,7 +130,7 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
 
 
 def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_path: Path) -> None:
-    sealed = put(journal, b"sealed")
+    sealed_sequence = put(journal, b"sealed")
     journal.seal()
     put(journal, b"lost")  # in the second segment, before the snapshot's mark
     journal.sync()
@@ -138,7 +138,7 @@ def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_pa
     path = segments_of(tmp_path)[-1]
     path.write_bytes(path.read_bytes()[:80])
     journal = reopen(tmp_path, OPTIONS)
-    assert live_of(journal) == {sealed: b"sealed"}
+    assert live_of(journal) == {sealed_sequence: b"sealed"}
     assert journal.recovery.report["live"] == 1
     assert journal.recovery.report["lost_bytes"] > 0
     journal.close()

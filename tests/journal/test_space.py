@@ -128,11 +128,11 @@ def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> 
     sequences = [put(journal, bytes(1000)) for _ in range(3)]
     journal.sync()
     machine.fill()
-    written = [take(journal, sequences[0])]
+    sequences_written = [take(journal, sequences[0])]
     while not journal.space.spending:  # space reserved ahead is used first
-        written.append(take(journal, *range(1, 1000)))
+        sequences_written.append(take(journal, *range(1, 1000)))
         journal.commit()
-        machine.run_until(lambda: journal.durable >= written[-1])
+        machine.run_until(lambda: journal.durable >= sequences_written[-1])
     assert machine.levels[0] == SpaceLevel.LOW
     assert SpaceLevel.EXHAUSTED not in machine.levels
     crash(journal)
