@@ -757,16 +757,15 @@ class ModelComparison:
         assert sorted(message.message_id for message in staged) == sorted(
             model_message.name for model_message, *_ in self.model.staged
         )
-        known_sequences = {model_message.sequence for model_message, *_ in self.model.staged}
+        numbers = {model_message.sequence for model_message, *_ in self.model.staged}
         for model_message, *_ in self.model.staged:
             if not model_message.sequence:
                 model_message.sequence = next(
                     message.sequence
                     for message in staged
-                    if message.message_id == model_message.name
-                    and message.sequence not in known_sequences
+                    if message.message_id == model_message.name and message.sequence not in numbers
                 )
-                known_sequences.add(model_message.sequence)
+                numbers.add(model_message.sequence)
 
     def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
         """Learn the numbers of copies and the new positions of requeued messages."""
