@@ -45,20 +45,20 @@ class Snippet:
 
 def snippets(text: str) -> list[Snippet]:
     """Return the snippets of a text, with their expected output."""
-    found: list[Snippet] = []
-    skipped = False
+    snippets_found: list[Snippet] = []
+    is_skipped = False
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
         if not match["language"]:
             continue  # a drawing
         if match["elsewhere"]:
-            skipped = True
+            is_skipped = True
         elif match["language"] != "text":
-            skipped = False
-            found.append(Snippet(line, match["language"], match["code"]))
-        elif not skipped:
-            found[-1].prints = match["code"]
-    return found
+            is_skipped = False
+            snippets_found.append(Snippet(line, match["language"], match["code"]))
+        elif not is_skipped:
+            snippets_found[-1].prints = match["code"]
+    return snippets_found
 
 
 @dataclass
@@ -84,9 +84,9 @@ class Reader:
         command fails."""
         text = self.text.read_text()
         for step in snippets(text.partition(until)[0] if until else text):
-            printed = self.run(step)
+            output = self.run(step)
             if step.prints is not None:
-                assert matches(step.prints, printed), f"line {step.line} printed\n{printed}"
+                assert matches(step.prints, output), f"line {step.line} printed\n{output}"
 
     def close(self) -> None:
         """Stop the broker, if one runs."""
@@ -117,30 +117,30 @@ class Reader:
     def python(self, code: str, snippet: Snippet) -> str:
         """Run Python code; tracebacks have the line of the text."""
         compiled = compile("\n" * snippet.line + code, str(self.text), "exec")
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             exec(compiled, self.namespace)
-        return printed.getvalue()
+        return output.getvalue()
 
     def here(self, code: str) -> str:
         """Run one command in this process."""
-        printed = io.StringIO()
-        with contextlib.redirect_stdout(printed):
+        output = io.StringIO()
+        with contextlib.redirect_stdout(output):
             done = main(shlex.split(code)[1:])
-        assert done == 0, f"{code}\n{printed.getvalue()}"
-        return printed.getvalue()
+        assert done == 0, f"{code}\n{output.getvalue()}"
+        return output.getvalue()
 
     def shell(self, code: str) -> str:
         """Run a script; lines `sluicemq serve … &` and `kill %1` take effect in order with the
         other lines."""
-        printed = ""
+        output = ""
         script: list[str] = []
         for line in [*code.replace("\\\n", " ").splitlines(), "kill %0"]:
             serve, stop = line.startswith("sluicemq serve"), line.startswith("kill %")
             if not serve and not stop:
                 script.append(line)
                 continue
-            printed += self._bash(self._moved("\n".join(script)))
+            output += self._bash(self._moved("\n".join(script)))
             script = []
             if serve:
                 self._serve(line)
@@ -148,14 +148,14 @@ class Reader:
                 assert self.broker is not None
                 assert self.broker.stop() == 0
                 self.broker = None
-        return printed
+        return output
 
     def _bash(self, code: str) -> str:
         if not code.strip():
             return ""
-        where = self._base / "where"
+        directory_file = self._base / "where"
         before = f". {shlex.quote(str(self._environment))}\n" * self._environment.exists()
-        after = f"pwd > {shlex.quote(str(where))}\n"
+        after = f"pwd > {shlex.quote(str(directory_file))}\n"
         after += f"export -p > {shlex.quote(str(self._environment))}"
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{before}{code}\n{after}"],
@@ -166,7 +166,7 @@ class Reader:
             timeout=SHELL_SECONDS,
         )
         assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-        self.directory = Path(where.read_text().strip())
+        self.directory = Path(directory_file.read_text().strip())
         os.chdir(self.directory)
         return done.stdout
 

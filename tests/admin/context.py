@@ -128,7 +128,7 @@ class NoUsers:
 def context(broker: Broker, **changes: Any) -> ApiContext:
     """Return the context of an application for that broker; `changes` are its fields."""
     vitals = Process()
-    usual: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "broker": broker,
         "connections": NoConnections(),
         "configuration": NoSettings(),
@@ -140,4 +140,4 @@ def context(broker: Broker, **changes: Any) -> ApiContext:
         "history": History(broker, vitals.lag),
         "limits": ApiLimits(),
     }
-    return ApiContext(**{**usual, **changes})
+    return ApiContext(**{**defaults, **changes})

@@ -16,9 +16,9 @@ from tests.support.broker import Reader
 def looped(scenario: api.Scenario) -> Callable[..., None]:
     """Run a scenario as `api.looped` does, for tests with parameters of their own too."""
     run = api.looped(scenario)
-    own = list(inspect.signature(scenario).parameters.values())[1:]
+    parameters = list(inspect.signature(scenario).parameters.values())[1:]
     directory = inspect.Parameter("tmp_path", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    run.__signature__ = inspect.Signature([directory, *own])  # type: ignore[attr-defined]
+    run.__signature__ = inspect.Signature([directory, *parameters])  # type: ignore[attr-defined]
     return run
 
 
@@ -64,5 +64,5 @@ def waiting(broker: Broker, name: str = "q", kind: Kind = Kind.QUEUE) -> list[st
     """Return the bodies of ready messages in order, those of scheduled ones last."""
     destination = broker.destinations[Address(kind, name)]
     return [
-        broker.core.read(each).body.decode() for each in destination.queue.browse(unacked=False)
+        broker.core.read(record).body.decode() for record in destination.queue.browse(unacked=False)
     ]

@@ -86,26 +86,26 @@ def test_users_and_their_permissions(
                 answer = anna.ask(method, path)
                 assert (answer.status, answer.code) == (403, "forbidden"), path
     with Client(port, Authorization=basic("anna", SECRET)) as anna:
-        both = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
-        refused = anna.write(both)
-        assert (refused.status, refused.code) == (409, "rejected")
-        assert [each["row"] for each in refused.json()["rejected"]] == [1, 2]
-        assert "anna may not produce 'other'" in refused.json()["detail"]
+        batch = [row("jobs.a", b"1"), row("other", b"2"), row("other", b"3")]
+        rejected_write = anna.write(batch)
+        assert (rejected_write.status, rejected_write.code) == (409, "rejected")
+        assert [rejection["row"] for rejection in rejected_write.json()["rejected"]] == [1, 2]
+        assert "anna may not produce 'other'" in rejected_write.json()["detail"]
         # the dead-letter queue requires permission, too
-        assert anna.write(both, bad_rows="dead-letter").code == "forbidden"
+        assert anna.write(batch, bad_rows="dead-letter").code == "forbidden"
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "jobs.bad"}
-        assert anna.write(both, **query).json()["dead_lettered"] == 2
+        assert anna.write(batch, **query).json()["dead_lettered"] == 2
         assert anna.write([row("jobs.b")], batch=1).json()["written"] == 1
     with Client(port, Authorization=basic("root", SECRET)) as root:
         first = root.journal()["segments"][0]["first_sequence"]
         assert root.segment(first).status == 200
         assert root.ask("PUT", "/journal/slots/a", b'{"position": 1}').status == 200
     assert waiting(broker) == {"jobs.a": 1, "jobs.b": 1, "jobs.bad": 2}
-    happened = audit(broker)
-    assert happened.count(("login", "anna")) == 5  # one per connection
-    denied = [each for each in happened if each[0] == "denied"]
+    events = audit(broker)
+    assert events.count(("login", "anna")) == 5  # one per connection
+    denials = [event for event in events if event[0] == "denied"]
     # each request for the journal, each part with the forbidden name, and the dead-letter queue
-    assert denied == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
+    assert denials == [("denied", "anna")] * (4 * len(READING) + 2 + 1)
 
 
 def test_wrong_credentials(start: Start, command: Command) -> None:
@@ -180,10 +180,10 @@ def test_any_host_name_is_accepted_on_public_and_tls_listeners(
         options=("--insecure-public",),
     )
     with (
-        Client(broker.port("http")) as public,
-        Client(broker.port("http+tls"), authority.trust()) as encrypted,
+        Client(broker.port("http")) as plain_client,
+        Client(broker.port("http+tls"), authority.trust()) as tls_client,
     ):
-        for client in (public, encrypted):
+        for client in (plain_client, tls_client):
             assert client.get("/status", Host="broker.example").status == 200
             assert client.get("/status", Origin="http://evil.example").status == 403
 
@@ -202,15 +202,15 @@ def test_over_tls_and_with_a_new_certificate(start: Start, authority: Authority)
     broker = start(f"http+tls://127.0.0.1:0?certificate={pem}")
     port = broker.port("http+tls")
     with Client(port, authority.trust()) as client:
-        large = [row("q", bytes(1000))] * 5000
-        assert client.write(large).json()["written"] == 5000
+        rows = [row("q", bytes(1000))] * 5000
+        assert client.write(rows).json()["written"] == 5000
         [segment] = client.journal()["segments"]
         assert len(client.segment(segment["first_sequence"]).body) == segment["size"] > 5_000_000
         authority.pem(authority.issue())
         kill(broker.pid, signal.SIGHUP)
         says(broker, "certificate")
-        with Client(port, authority.trust()) as other:
-            assert other.get("/status").status == 200
+        with Client(port, authority.trust()) as other_client:
+            assert other_client.get("/status").status == 200
         assert client.get("/status").status == 200
 
 

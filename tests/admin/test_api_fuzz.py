@@ -70,32 +70,34 @@ def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Targ
             broker = LocalBroker(directory / "broker", [HTTP, PHPMQ], environment=PATIENT)
             return directory, stack.enter_context(broker)
 
-        _, alone = start("open")
+        _, open_broker = start("open")
         directory, with_users = start("users")
         (directory / "secret").write_text("correct horse\n")
-        for user, more in (("root", ["--superuser"]), ("anna", [])):
-            command = ["users", "add", user, "--password-file", str(directory / "secret"), *more]
+        for user, options in (("root", ["--superuser"]), ("anna", [])):
+            command = ["users", "add", user, "--password-file", str(directory / "secret"), *options]
             assert main([*command, "--data-dir", str(with_users.directory)]) == 0
         grant = ["permissions", "grant", "anna", "*0*", "browse", "produce"]
         assert main([*grant, "--data-dir", str(with_users.directory)]) == 0
         rows = [row(QUEUE, b"%d" % number) for number in range(100)]
-        with Client(alone.port("http")) as client:
+        with Client(open_broker.port("http")) as client:
             assert client.write(rows).status == 200
-        found = {"open": Target(f"http://127.0.0.1:{alone.port('http')}", {}, alone)}
+        targets_by_user = {
+            "open": Target(f"http://127.0.0.1:{open_broker.port('http')}", {}, open_broker)
+        }
         for user in ("root", "anna"):
             address = f"http://127.0.0.1:{with_users.port('http')}"
-            basic = requests.Request(auth=(user, "correct horse"), url=address).prepare()
-            found[user] = Target(address, dict(basic.headers), with_users)
-        with Client(with_users.port("http"), **found["root"].headers) as client:
+            request = requests.Request(auth=(user, "correct horse"), url=address).prepare()
+            targets_by_user[user] = Target(address, dict(request.headers), with_users)
+        with Client(with_users.port("http"), **targets_by_user["root"].headers) as client:
             assert client.write(rows).status == 200
-        yield found
+        yield targets_by_user
 
 
 @pytest.mark.parametrize("who", ["open", "root", "anna"])
 def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
-    place = targets[who]
-    schema = schemathesis.openapi.from_url(f"{place.url}/api/v1/openapi.json")
-    tried = set()
+    target = targets[who]
+    schema = schemathesis.openapi.from_url(f"{target.url}/api/v1/openapi.json")
+    calls = set()
     with requests.Session() as session:
         for result in schema.get_all_operations():
             operation = result.ok()
@@ -117,14 +119,14 @@ def test_every_endpoint(targets: dict[str, Target], who: str) -> None:
                     if "id" in case.path_parameters:
                         case.path_parameters["id"] = "2"
                     case.query.pop("name_base64", None)
-                response = case.call(session=session, headers=place.headers, timeout=SECONDS)
+                response = case.call(session=session, headers=target.headers, timeout=SECONDS)
                 case.validate_response(response, checks=CHECKS)
-                tried.add((case.operation.method, case.operation.path, response.status_code))
+                calls.add((case.operation.method, case.operation.path, response.status_code))
 
             attempt()
-    with Client(int(place.url.rpartition(":")[2]), **place.headers) as client:
-        assert client.get("/status").json()["pid"] == place.broker.pid
+    with Client(int(target.url.rpartition(":")[2]), **target.headers) as client:
+        assert client.get("/status").json()["pid"] == target.broker.pid
     # the words alone may be in the path of a request, which the audit log contains
-    assert "] internal error" not in place.broker.log.read_text()
-    done = {(method, path) for method, path, status in tried if status < 300}
+    assert "] internal error" not in target.broker.log.read_text()
+    done = {(method, path) for method, path, status in calls if status < 300}
     assert len(done) > (5 if who == "anna" else 10), "most of it has been refused"

@@ -65,10 +65,10 @@ def protected(api_fixture: ApiFixture) -> Iterator[Endpoint]:
 @looped
 async def test_an_unknown_session_is_no_login(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
-    stale = api_fixture.http_client()
-    stale.cookie, stale.csrf = "made up", "made up"
+    http_client = api_fixture.http_client()
+    http_client.cookie, http_client.csrf = "made up", "made up"
     for endpoint in protected(api_fixture):
-        assert (await attempt(stale, endpoint, OTHERS)).status == 401, endpoint
+        assert (await attempt(http_client, endpoint, OTHERS)).status == 401, endpoint
 
 
 @looped
@@ -80,21 +80,24 @@ async def test_every_endpoint_requires_its_permission(api_fixture: ApiFixture) -
         api_fixture.broker.destinations.declare(Address(Kind.TOPIC, name))
     checked = 0
     for operation in Operation:
-        rest = " ".join(each for each in Operation if each is not operation)
+        rest = " ".join(permission for permission in Operation if permission is not operation)
         api_fixture.add(f"no-{operation}", f"own.*: {rest}")
-        few = api_fixture.http_client()
-        await few.login(f"no-{operation}")
+        http_client = api_fixture.http_client()
+        await http_client.login(f"no-{operation}")
         for endpoint in protected(api_fixture):
             if endpoint.operation.needs is Need.SUPERUSER:
-                assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+                assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
             elif isinstance(endpoint.operation.needs, Operation):
-                assert (await attempt(few, endpoint, OTHERS)).status == 403, endpoint
+                assert (await attempt(http_client, endpoint, OTHERS)).status == 403, endpoint
                 if endpoint.operation.needs is operation:
                     checked += 1
-                    assert (await attempt(few, endpoint, OWN)).status == 403, endpoint
+                    assert (await attempt(http_client, endpoint, OWN)).status == 403, endpoint
     # destinations and users are unchanged
     assert {address.name for address in api_fixture.broker.destinations} >= {OTHERS, OWN}
-    assert set(api_fixture.store.read().users) == {"root", *(f"no-{each}" for each in Operation)}
+    assert set(api_fixture.store.read().users) == {
+        "root",
+        *(f"no-{permission}" for permission in Operation),
+    }
     assert checked > 5
 
 
@@ -104,38 +107,45 @@ async def test_endpoints_with_several_permissions_require_each(api_fixture: ApiF
     api_fixture.add("root", superuser=True)
     for name in (OTHERS, OWN):
         api_fixture.broker.destinations.declare(Address(Kind.QUEUE, name))
-    own = f"/destinations/queue/{OWN}"
-    actions = f"{own}/messages/actions"
-    to = {"target": {"kind": "queue", "name": OWN + ".copy"}}
+    own_path = f"/destinations/queue/{OWN}"
+    actions = f"{own_path}/messages/actions"
+    own_target = {"target": {"kind": "queue", "name": OWN + ".copy"}}
     attempts: list[tuple[str, str, str, Any]] = [
         ("create", "PUT", "/destinations/queue/own.new", {}),
-        ("manage", "PUT", own, {"max_messages": 1}),
+        ("manage", "PUT", own_path, {"max_messages": 1}),
         ("consume", "POST", actions, {"action": "delete", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "redeliver", "ids": ["1"]}),
         ("consume", "POST", actions, {"action": "redrive", "ids": ["1"]}),
-        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **to}),
-        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **to}),
-        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
-        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **to}),
+        ("consume", "POST", actions, {"action": "move", "ids": ["1"], **own_target}),
+        ("produce", "POST", actions, {"action": "move", "ids": ["1"], **own_target}),
+        ("browse", "POST", actions, {"action": "copy", "ids": ["1"], **own_target}),
+        ("produce", "POST", actions, {"action": "copy", "ids": ["1"], **own_target}),
         ("manage", "POST", actions, {"action": "delete", "all": True}),
         ("manage", "DELETE", f"/subscriptions?destination={OWN}&name=x", None),
     ]
     # all permissions for the own destinations give none for others
-    theirs = {"target": {"kind": "queue", "name": OTHERS}}
+    foreign_target = {"target": {"kind": "queue", "name": OTHERS}}
     attempts += [
-        ("", "POST", actions, {"action": action, "all": True, **theirs})
+        ("", "POST", actions, {"action": action, "all": True, **foreign_target})
         for action in ("move", "copy")
     ]
-    attempts += [("", "PUT", own, {"dead_letter": True, "dead_letter_queue": OTHERS})]
-    for lacking, method, path, body in attempts:
-        name = f"no-{lacking or 'others'}"
-        few = api_fixture.http_client()
+    attempts += [("", "PUT", own_path, {"dead_letter": True, "dead_letter_queue": OTHERS})]
+    for missing_permission, method, path, body in attempts:
+        name = f"no-{missing_permission or 'others'}"
+        http_client = api_fixture.http_client()
         if name not in api_fixture.store.read().users:
-            rest = " ".join(each for each in Operation if each != lacking)
+            rest = " ".join(
+                permission for permission in Operation if permission != missing_permission
+            )
             api_fixture.add(name, f"own.*: {rest}")
-        await few.login(name)
-        answer = await few.ask(method, path, body)
-        assert (answer.status, answer.code) == (403, "forbidden"), (lacking, method, path, body)
+        await http_client.login(name)
+        answer = await http_client.ask(method, path, body)
+        assert (answer.status, answer.code) == (403, "forbidden"), (
+            missing_permission,
+            method,
+            path,
+            body,
+        )
     assert api_fixture.broker.destinations[Address(Kind.QUEUE, OWN)].settings.max_messages == 0
 
 
@@ -147,8 +157,8 @@ async def test_a_batch_does_not_flood_the_audit_log(api_fixture: ApiFixture) -> 
     body = b"".join(encode([row(f"q{number}") for number in range(3)]))
     path = "/batches?writer=w&batch=0&partition=0&part=0"
     assert (await http_client.ask("POST", path, body)).status == 409
-    denied = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
-    assert denied == ["denied: anna produce q0 and 2 others"]
+    denials = [line for line in api_fixture.audit_lines() if line.startswith("denied")]
+    assert denials == ["denied: anna produce q0 and 2 others"]
 
 
 @looped
@@ -171,7 +181,7 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
     """Only the first few passwords and tokens are checked, on any endpoint."""
     api_fixture.add("root", superuser=True)
     thief = api_fixture.http_client("10.6.6.6:1")
-    basic = base64.b64encode(b"root:another guess").decode()
+    credentials = base64.b64encode(b"root:another guess").decode()
     for guess in range(4):
         answers = (
             await thief.login("root", f"guess {guess}"),
@@ -182,7 +192,7 @@ async def test_brute_force(api_fixture: ApiFixture) -> None:
                 assert (answer.status, answer.code) == (401, "authentication-failed")
             else:
                 refused(answer)
-    refused(await thief.ask("GET", "/status", Authorization=f"Basic {basic}"))
+    refused(await thief.ask("GET", "/status", Authorization=f"Basic {credentials}"))
     # the right password is not checked either; other users and other addresses can log in
     refused(await thief.login("root"))
     api_fixture.add("anna")
@@ -217,16 +227,16 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
     """A cookie of the client never becomes the session."""
     api_fixture.add("anna")
     page = api_fixture.http_client()
-    planted = page.cookie = "planted"
+    planted_cookie = page.cookie = "planted"
     await page.login("anna")
-    assert page.cookie != planted
+    assert page.cookie != planted_cookie
     first = page.cookie
     await page.login("anna")
     assert page.cookie != first
     thief = api_fixture.http_client("10.6.6.6:1")
-    thief.cookie = planted
+    thief.cookie = planted_cookie
     assert (await thief.ask("GET", "/session")).status == 401
-    assert len({first, page.cookie, planted}) == 3
+    assert len({first, page.cookie, planted_cookie}) == 3
     assert len(page.cookie) >= 43  # 256 bits
 
 
@@ -237,10 +247,10 @@ async def test_session_fixation(api_fixture: ApiFixture) -> None:
 async def test_csrf(api_fixture: ApiFixture) -> None:
     """Requests that change state require more than the cookie."""
     api_fixture.add("root", superuser=True)
-    victim, other = api_fixture.http_client(), api_fixture.http_client()
+    victim, other_client = api_fixture.http_client(), api_fixture.http_client()
     await victim.login("root")
-    await other.login("root")
-    right, of_another = victim.csrf, other.csrf
+    await other_client.login("root")
+    right, of_another = victim.csrf, other_client.csrf
     for endpoint in protected(api_fixture):
         if endpoint.operation.changes:
             for token in ("", "x", of_another):
@@ -261,29 +271,31 @@ async def test_csrf(api_fixture: ApiFixture) -> None:
 async def test_requests_from_pages_of_other_origins(api_fixture: ApiFixture) -> None:
     """With a session, and without: a login, and a broker without users."""
     guest = api_fixture.http_client()
-    tricks: list[dict[str, str]] = [
+    attacks: list[dict[str, str]] = [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
         {"Origin": "http://localhost:3000"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
         {"Sec-Fetch-Site": "same-site", "Sec-Fetch-Mode": "cors"},
     ]
-    for trick in tricks:
+    for rejected_headers in attacks:
         for method, path in (("GET", "/status"), ("POST", "/session"), ("PUT", "/roles/x")):
-            answer = await guest.ask(method, path, {} if method != "GET" else None, **trick)
-            assert (answer.status, answer.code) == (403, "cross-origin"), trick
+            answer = await guest.ask(
+                method, path, {} if method != "GET" else None, **rejected_headers
+            )
+            assert (answer.status, answer.code) == (403, "cross-origin"), rejected_headers
     api_fixture.add("root", superuser=True)
     victim = api_fixture.http_client()
     await victim.login("root")
-    for trick in tricks:
-        assert (await victim.ask("PUT", "/roles/x", **trick)).code == "cross-origin"
+    for rejected_headers in attacks:
+        assert (await victim.ask("PUT", "/roles/x", **rejected_headers)).code == "cross-origin"
     # the console itself, and a link on another page
-    for fine in (
+    for accepted_headers in (
         {"Origin": "http://localhost", "Sec-Fetch-Site": "same-origin"},
         {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"},
         {"Sec-Fetch-Site": "none"},
     ):
-        assert (await victim.ask("GET", "/session", **fine)).status == 200
+        assert (await victim.ask("GET", "/session", **accepted_headers)).status == 200
     # other origins may not read the response
     answer = await victim.ask("GET", "/session")
     assert not [name for name in answer.headers if name.startswith("access-control-")]
@@ -317,8 +329,8 @@ async def test_scripts_in_names_and_parameters(api_fixture: ApiFixture) -> None:
             assert "default-src 'none'" in answer.headers["content-security-policy"]
             if answer.body and kind in ("application/json", "application/problem+json"):
                 json.loads(answer.body)
-    nothing = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
-    assert nothing.headers["content-type"] == "application/problem+json"
+    not_found = await http_client.ask("GET", f"/{quote(SCRIPT)}", prefix="")
+    assert not_found.headers["content-type"] == "application/problem+json"
 
 
 # --- paths -----------------------------------------------------------------------------------
@@ -329,23 +341,23 @@ def test_path_traversal(start: Start, base: str) -> None:
     """No path leads to any other file."""
     broker = start(HTTP)
     (broker.directory / "secret").write_text("do not show")
-    escapes = (
+    suffixes = (
         "../secret",
         "..%2fsecret",
         "%2e%2e/secret",
         "..%5csecret",
         "%2e%2e%2f%2e%2e%2fsecret",
     )
-    absolute = quote(str(broker.directory / "secret"), safe="")
-    for escape in (
-        *escapes,
-        absolute,
+    absolute_path = quote(str(broker.directory / "secret"), safe="")
+    for suffix in (
+        *suffixes,
+        absolute_path,
         "/" + str(broker.directory / "secret"),
         "..%00/secret",
         "%00",
     ):
         for depth in range(0, 9, 4):
-            path = f"{base}/{'../' * depth}{escape}"
+            path = f"{base}/{'../' * depth}{suffix}"
             request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
             head, _, body = talk(broker.port("http"), request.encode()).partition(b"\r\n\r\n")
             assert head[9:12] in (b"400", b"404"), path
@@ -364,9 +376,9 @@ async def test_oversized_bodies(api_fixture: ApiFixture) -> None:
         if operation.body is None and not operation.raw_body:
             continue
         assert SMALL_BYTES <= endpoint.limit <= 512 * 1024 * 1024
-        announced = {"Content-Length": str(endpoint.limit + 1)}
+        length_header = {"Content-Length": str(endpoint.limit + 1)}
         for name, headers, status in (
-            ("large", announced, 413),
+            ("large", length_header, 413),
             ("huge", {"Content-Length": "9" * 30}, 413),
             ("unknown", {"Transfer-Encoding": "chunked"}, 411),
         ):
@@ -398,17 +410,17 @@ def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
     """Many requests that never end; test_http_session.py tests their time limits."""
     broker = start(PHPMQ, HTTP)
     port = broker.port("http")
-    slow = []
+    connections = []
     for number in range(200):
         connection = socket.create_connection(("127.0.0.1", port), TIMEOUT)
-        slow.append(connection)
+        connections.append(connection)
         head = b"POST /api/v1/session HTTP/1.1\r\nHost: localhost\r\nContent-Length: 60000\r\n"
         connection.sendall(head if number % 2 else head + b"\r\n{")
     with Client(port) as client:
-        for connection in slow:
-            connection.sendall(b"X" if connection is slow[0] else b" ")
+        for connection in connections:
+            connection.sendall(b"X" if connection is connections[0] else b" ")
             assert client.get("/status").status == 200
-    for connection in slow:
+    for connection in connections:
         with closing(connection):
             pass
     assert broker.status()["pid"] == broker.pid
@@ -417,12 +429,12 @@ def test_slow_http_does_not_delay_other_clients(start: Start) -> None:
 def test_a_head_that_is_too_large(start: Start) -> None:
     """The head is rejected as soon as it is too long."""
     broker = start(f"{HTTP}?max-header-bytes=4096")
-    much = b"a" * 10_000_000
+    padding = b"a" * 10_000_000
     for head in (
-        b"GET /%s" % much,
+        b"GET /%s" % padding,
         b"GET / HTTP/1.1\r\nHost: localhost\r\n%s" % (b"A: b\r\n" * 1_000_000),
-        b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), much),
-        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), much),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\nCookie: %s=%s" % (COOKIE.encode(), padding),
+        b"GET / HTTP/1.1\r\nHost: localhost\r\n%s: %s" % (CSRF_HEADER.encode(), padding),
     ):
         before = broker.status()["resident_memory_bytes"]
         try:

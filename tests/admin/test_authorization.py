@@ -68,9 +68,13 @@ def declared() -> dict[str, ApiOperation[Any, Any]]:
         with tempfile.TemporaryDirectory() as directory:
             api_fixture = ApiFixture(Path(directory))
             api_fixture.authenticator.close()
-            return [each.operation for each in api_fixture.endpoints]
+            return [endpoint.operation for endpoint in api_fixture.endpoints]
 
-    return {each.operation_id: each for each in asyncio.run(operations()) if each.prefix == PREFIX}
+    return {
+        operation.operation_id: operation
+        for operation in asyncio.run(operations())
+        if operation.prefix == PREFIX
+    }
 
 
 OPERATIONS = declared()
@@ -120,10 +124,10 @@ async def prepare(api_fixture: ApiFixture) -> dict[str, str]:
         tls=False,
     )
     api_fixture.context.connections.views.append(connection)  # type: ignore[attr-defined]
-    [listed] = (await root.ask("GET", f"/destinations/queue/{OWN}/messages")).json()["items"]
+    [item] = (await root.ask("GET", f"/destinations/queue/{OWN}/messages")).json()["items"]
     return {
         "connections": "1",
-        "destinations": listed["id"],
+        "destinations": item["id"],
         "transactions": id_of(transaction),
         "users": token,
     }
@@ -188,10 +192,12 @@ def test_operation_is_permitted_as_declared(operation_id: str, caller: str, tmp_
         else:
             assert (answer.status, answer.code) == (403, "forbidden")
         if operation.method != "GET" and caller != "anonymous":
-            latest = next(e for e in api_fixture.context.audit.recent() if e.event == "change")
+            latest_event = next(
+                e for e in api_fixture.context.audit.recent() if e.event == "change"
+            )
             result = "done" if answer.status < 300 else str(answer.status)
-            audited = (latest.action, latest.result) == (operation_id, result)
-            assert audited is (operation_id not in TRAFFIC), latest
+            audited = (latest_event.action, latest_event.result) == (operation_id, result)
+            assert audited is (operation_id not in TRAFFIC), latest_event
         if operation.needs in (Need.USER, Need.VISIBLE) and caller not in ("owner", "root"):
             assert b"own." not in answer.body
 

@@ -33,9 +33,9 @@ BODY = bytes(1000)
 
 @pytest.fixture
 def home(tmp_path: Path) -> Path:
-    place = tmp_path / "backups"
-    place.mkdir()
-    return place
+    backup_directory = tmp_path / "backups"
+    backup_directory.mkdir()
+    return backup_directory
 
 
 @pytest.fixture
@@ -65,9 +65,9 @@ def refused(client: Client, name: str, **more: object) -> tuple[int, str]:
 
 
 def test_a_directory_that_cannot_be_created_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(ApiError, match=r"cannot create .*gone/one: No such file") as caught:
+    with pytest.raises(ApiError, match=r"cannot create .*gone/one: No such file") as error:
         _create_directory(tmp_path / "gone" / "one")
-    assert (caught.value.status, caught.value.code) == (409, "no-backup-directory")
+    assert (error.value.status, error.value.code) == (409, "no-backup-directory")
 
 
 def test_a_backup_that_ends_at_once_reports_its_progress() -> None:
@@ -89,18 +89,18 @@ def test_a_backup_is_created_reported_and_listed(broker: LocalBroker, home: Path
         assert [line["state"] for line in lines[:-1]] == ["copying"] * (len(lines) - 1)
         assert lines[0]["total"] > 200_000
         assert lines[-1]["state"] == "done"
-        made = lines[-1]["backup"]
-        again = back_up(client, "two", incremental_from="one")[-1]["backup"]
-        assert Path(again["incremental_from"]).name == "one"
+        backup = lines[-1]["backup"]
+        increment = back_up(client, "two", incremental_from="one")[-1]["backup"]
+        assert Path(increment["incremental_from"]).name == "one"
         document = client.get("/backups").json()
     assert document["directory"] == str(home)
     assert not document["running"]
     assert "[broker]" in document["configuration"]
     assert document["users_file"].endswith("users.json")
-    [one, two] = document["items"]
-    assert (one["name"], one["complete"]) == ("one", True)
-    assert (two["name"], two["incremental_from"]) == ("two", "one")
-    assert one["last_sequence"] == made["last_sequence"]
+    [first, second] = document["items"]
+    assert (first["name"], first["complete"]) == ("one", True)
+    assert (second["name"], second["incremental_from"]) == ("two", "one")
+    assert first["last_sequence"] == backup["last_sequence"]
     for name in ("one", "two"):
         verdict = verify(home / name)
         assert not verdict.problems
@@ -162,9 +162,9 @@ def test_only_a_superuser_may_create_backups(
     secret = tmp_path / "password"
     secret.write_text("a password of one's own\n")
     for name, superuser in (("root", True), ("anna", False)):
-        more = ["--superuser"] if superuser else []
-        where = ["--data-dir", str(broker.directory), "--password-file", str(secret)]
-        assert main(["users", "add", name, *where, *more]) == 0
+        options = ["--superuser"] if superuser else []
+        arguments = ["--data-dir", str(broker.directory), "--password-file", str(secret)]
+        assert main(["users", "add", name, *arguments, *options]) == 0
     code = "authentication-required"
     with Client(broker.port("http")) as client:
         # the broker reads the users within a second
@@ -178,8 +178,8 @@ def test_only_a_superuser_may_create_backups(
         assert refused(client, "one") == (403, "forbidden")
         client.headers["Authorization"] = _basic("root", "a password of one's own")
         assert back_up(client, "one")[-1]["state"] == "done"
-    kept = json.loads((home / "one" / "users.json").read_bytes())
-    assert set(kept["users"]) == {"root", "anna"}
+    user_file = json.loads((home / "one" / "users.json").read_bytes())
+    assert set(user_file["users"]) == {"root", "anna"}
 
 
 def _basic(user: str, password: str) -> str:
@@ -190,15 +190,15 @@ def test_one_backup_at_a_time_and_a_cancelled_one_leaves_no_files(
     broker: LocalBroker, home: Path
 ) -> None:
     fill(broker, 3000)
-    slow = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
+    connection = http.client.HTTPConnection("127.0.0.1", broker.port("http"), timeout=TIMEOUT)
     body = json.dumps({"directory": "slow", "max_rate": 300_000}).encode()
-    slow.request("POST", "/api/v1/backups", body)
-    first = json.loads(slow.getresponse().readline())
+    connection.request("POST", "/api/v1/backups", body)
+    first = json.loads(connection.getresponse().readline())
     assert first["state"] == "copying"
     with Client(broker.port("http")) as client:
         assert client.get("/backups").json()["running"]
         assert refused(client, "fast") == (409, "backup-running")
-        slow.close()
+        connection.close()
         deadline = time.monotonic() + 30
         while client.get("/backups").json()["running"]:
             assert time.monotonic() < deadline
@@ -217,13 +217,13 @@ def test_a_backup_ends_when_the_broker_stops(start: Start, home: Path) -> None:
     fill(broker, 1000)
     body = json.dumps({"directory": "slow", "max_rate": 5_000}).encode()
     port = broker.port("http")
-    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as slow:
-        slow.request("POST", "/api/v1/backups", body)
-        with slow.getresponse() as answer:
+    with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)) as connection:
+        connection.request("POST", "/api/v1/backups", body)
+        with connection.getresponse() as answer:
             assert json.loads(answer.readline())["state"] == "copying"
-            began = time.monotonic()
+            stop_time = time.monotonic()
             assert broker.stop() == 0
-    assert time.monotonic() - began < 60  # the backup would take minutes
+    assert time.monotonic() - stop_time < 60  # the backup would take minutes
     assert not list(home.iterdir())
 
 

@@ -23,11 +23,11 @@ def test_writers_are_sorted_by_their_latest_batch(start: Start) -> None:
         client.write(rows, writer="two", batch=1, partition=1, final="false")
         answer = client.get("/batches").json()
     assert answer["total"] == 2
-    two, one = answer["items"]
-    assert two.pop("last_seen") >= one.pop("last_seen") > 0
-    known = {"owner": "", "partitions_done": 1}
-    assert two == {**known, "writer": "two", "batch": 1, "parts_open": 1, "rows": 9}
-    assert one == {**known, "writer": "one", "batch": 4, "parts_open": 0, "rows": 3}
+    newer, older = answer["items"]
+    assert newer.pop("last_seen") >= older.pop("last_seen") > 0
+    common = {"owner": "", "partitions_done": 1}
+    assert newer == {**common, "writer": "two", "batch": 1, "parts_open": 1, "rows": 9}
+    assert older == {**common, "writer": "one", "batch": 4, "parts_open": 0, "rows": 3}
 
 
 def test_a_page_of_writers(start: Start) -> None:

@@ -37,24 +37,24 @@ def rows(count: int, destination: str = "q", start: int = 0) -> list[RowValues]:
 
 def written(broker: LocalBroker) -> list[Message]:
     """Return every message in the journal in order."""
-    found = []
+    messages = []
     addresses: dict[int, Address] = {}
     for _, _, record in read_records(broker.directory / "journal"):
         if record.type == RecordType.DESTINATION_CREATED:
             addresses[record.destination] = decode_address(record.body)
         elif record.type == RecordType.MESSAGE:
             address = addresses.get(record.destination, Address(Kind.QUEUE, "?"))
-            found.append(decode_message(record, address))
-    return found
+            messages.append(decode_message(record, address))
+    return messages
 
 
 def reasons(answer: Any) -> dict[int, str]:
-    return {each["row"]: each["reason"] for each in answer["rejected"]}
+    return {rejection["row"]: rejection["reason"] for rejection in answer["rejected"]}
 
 
 def test_every_field_arrives(start: Start) -> None:
     broker = start(HTTP)
-    everything = row(
+    complete_row = row(
         "tâche",
         '{"é": 1}'.encode(),
         body_kind=BodyKind.JSON,
@@ -70,7 +70,7 @@ def test_every_field_arrives(start: Start) -> None:
         timestamp=1_700_000_000_000,
     )
     with Client(broker.port("http")) as client:
-        answer = client.write([everything, row(b"raw\xff", expiration=4_100_000_000_000)])
+        answer = client.write([complete_row, row(b"raw\xff", expiration=4_100_000_000_000)])
         assert answer.status == 200, answer
         assert answer.json()["written"] == 2
     first, second = written(broker)
@@ -84,21 +84,21 @@ def test_every_field_arrives(start: Start) -> None:
     assert 1_790_000_000_000 < first.expiration < 4_000_000_000_000
     assert second.expiration == 4_100_000_000_000
     assert second.timestamp > 1_790_000_000_000
-    names = {each["name"] for each in broker.status()["destinations"]}
+    names = {destination["name"] for destination in broker.status()["destinations"]}
     assert names == {"tâche", ascii("raw\udcff")[1:-1]}
 
 
 def test_a_part_is_written_once(start: Start) -> None:
     broker = start(HTTP)
-    with Client(broker.port("http")) as client, Client(broker.port("http")) as other:
+    with Client(broker.port("http")) as client, Client(broker.port("http")) as other_client:
         assert client.write(rows(5), part=0, final="false").json()["written"] == 5
-        for again in (client, other):
-            answer = again.write(rows(5), part=0, final="false").json()
+        for writer in (client, other_client):
+            answer = writer.write(rows(5), part=0, final="false").json()
             assert (answer["duplicate"], answer["written"]) == (True, 0)
-        differing = client.write(rows(5, start=1), part=0, final="false")
-        assert (differing.status, differing.code) == (409, "batch-conflict")
-        skipped = client.write(rows(5), part=2)
-        assert (skipped.status, skipped.code) == (409, "batch-conflict")
+        conflict = client.write(rows(5, start=1), part=0, final="false")
+        assert (conflict.status, conflict.code) == (409, "batch-conflict")
+        gap_conflict = client.write(rows(5), part=2)
+        assert (gap_conflict.status, gap_conflict.code) == (409, "batch-conflict")
         assert client.write(rows(2), part=1, final="true").json()["written"] == 2
         assert client.write(rows(3), partition=1).json()["written"] == 3
         assert client.write(rows(4), batch=1).json()["written"] == 4
@@ -124,10 +124,10 @@ def test_other_rows_of_a_complete_partition_differ(start: Start) -> None:
             assert client.write(reordered, part=0).json()["duplicate"] is True
             assert client.write(reordered[:5], part=0, final="false").json()["duplicate"] is True
             assert client.write(reordered[5:], part=1).json()["duplicate"] is True
-            differing = client.write(rows(6, start=1), part=0)
-            assert (differing.status, differing.code) == (409, "batch-conflict")
-            differing = client.write(rows(6, "r"), part=0)
-            assert (differing.status, differing.code) == (409, "batch-conflict")
+            conflict = client.write(rows(6, start=1), part=0)
+            assert (conflict.status, conflict.code) == (409, "batch-conflict")
+            conflict = client.write(rows(6, "r"), part=0)
+            assert (conflict.status, conflict.code) == (409, "batch-conflict")
             assert waiting(broker) == {"q": 6}
         broker.kill()
         broker.start()
@@ -165,9 +165,9 @@ def test_a_kill_and_a_repetition_leave_every_row_once(tmp_path: Path) -> None:
                 send_all(broker, batch, parts, confirmed)
             killer.join()
             broker.start()
-            again: list[bool] = []
-            send_all(broker, batch, parts, again)
-            assert all(again[: len(confirmed)]), "a part that had been confirmed was lost"
+            repetitions: list[bool] = []
+            send_all(broker, batch, parts, repetitions)
+            assert all(repetitions[: len(confirmed)]), "a part that had been confirmed was lost"
             send_all(broker, batch, parts, [])
             sent += sum(map(len, parts))
             assert waiting(broker) == {"q": sent}
@@ -190,12 +190,12 @@ def send_all(
 
 def test_a_large_part(start: Start) -> None:
     broker = start(HTTP)
-    large = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
+    rows_of_part = [row(f"q{number % 7}", b"x" * 1000) for number in range(10_000)]
     with Client(broker.port("http")) as client:
-        assert client.write(large).json()["written"] == 10_000
+        assert client.write(rows_of_part).json()["written"] == 10_000
         before = broker.status()["resident_memory_bytes"]
         for _ in range(3):
-            assert client.write(large, batch=0).json()["duplicate"] is True
+            assert client.write(rows_of_part, batch=0).json()["duplicate"] is True
         assert broker.status()["resident_memory_bytes"] < before + 40_000_000
         assert client.write([], batch=1).json()["written"] == 0
     assert sum(waiting(broker).values()) == 10_000
@@ -225,8 +225,8 @@ def test_rejected_rows_fail_the_part(start: Start) -> None:
         assert error["rejected_rows"] == len(BAD)
         assert list(reasons(error)) == list(range(1, 1 + len(BAD)))
         assert waiting(broker) == {}
-        many = client.write(BAD * 20).json()
-        assert (len(many["rejected"]), many["rejected_rows"]) == (100, 20 * len(BAD))
+        long_answer = client.write(BAD * 20).json()
+        assert (len(long_answer["rejected"]), long_answer["rejected_rows"]) == (100, 20 * len(BAD))
         assert client.write(GOOD).json()["written"] == 2  # the rejected part left no state
 
 
@@ -236,8 +236,8 @@ def test_rejected_rows_are_left_out(start: Start) -> None:
         answer = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
         assert (answer["written"], answer["rejected_rows"]) == (2, len(BAD))
         assert waiting(broker) == {"ok": 2}
-        again = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
-        assert again["duplicate"] is True
+        repetition = client.write([GOOD[0], *BAD, GOOD[1]], bad_rows="drop").json()
+        assert repetition["duplicate"] is True
 
 
 def test_rejected_rows_become_dead_letters(start: Start) -> None:
@@ -258,17 +258,17 @@ def test_rejected_rows_become_dead_letters(start: Start) -> None:
 
 def test_dead_letter_of_a_row_that_its_sender_could_not_convert(start: Start) -> None:
     broker = start(HTTP)
-    plain = row("news", b"\xff", topic=True, body_kind=BodyKind.JSON, properties={"p": 1})
-    unusable: Any = [
-        (["news", "no such type"], *plain[1:]),
+    valid_row = row("news", b"\xff", topic=True, body_kind=BodyKind.JSON, properties={"p": 1})
+    invalid_rows: Any = [
+        (["news", "no such type"], *valid_row[1:]),
         ([b"\xff", "too large"], False, b""),
         ([5, "x"], False, b""),
     ]
     with Client(broker.port("http")) as client:
-        refused = client.write(unusable).json()
-        assert list(reasons(refused).values())[:2] == ["no such type", "too large"]
+        answer = client.write(invalid_rows).json()
+        assert list(reasons(answer).values())[:2] == ["no such type", "too large"]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "bad.rows"}
-        assert client.write(unusable, **query).json()["dead_lettered"] == 3
+        assert client.write(invalid_rows, **query).json()["dead_lettered"] == 3
     first, second, third = written(broker)
     properties = dict(first.properties or {})
     assert (first.body, first.kind, properties["p"]) == (b"\xff", BodyKind.BYTES, 1)
@@ -290,20 +290,22 @@ def test_rows_that_the_broker_rejects(start: Start, tmp_path: Path) -> None:
     broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
     mixed = [row("small", b"x" * 10), row("small", b"x" * 11), row("unknown")]
     with Client(broker.port("http")) as client:
-        refused = client.write(mixed)
-        assert (refused.status, refused.code) == (409, "rejected")
-        assert list(reasons(refused.json())) == [1, 2]
+        answer = client.write(mixed)
+        assert (answer.status, answer.code) == (409, "rejected")
+        assert list(reasons(answer.json())) == [1, 2]
         query = {"bad_rows": "dead-letter", "dead_letter_queue": "dlq"}
         assert client.write(mixed, **query).json()["dead_lettered"] == 2
         assert waiting(broker) == {"small": 1, "dlq": 2}
         assert [message.body for message in written(broker)] == [b"x" * 10, b"x" * 11, b""]
-        nowhere = client.write(mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown")
-        assert (nowhere.status, nowhere.code) == (409, "rejected")
+        second_answer = client.write(
+            mixed, batch=1, bad_rows="dead-letter", dead_letter_queue="unknown"
+        )
+        assert (second_answer.status, second_answer.code) == (409, "rejected")
         assert client.write([row("full")] * 2, batch=2).json()["written"] == 2
         for policy in ("fail", "drop", "dead-letter"):
-            later = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
-            assert (later.status, later.code) == (503, "temporarily-unavailable")
-            assert later.headers["retry-after"] == "1"
+            third_answer = client.write([row("full"), row("small")], batch=3, bad_rows=policy)
+            assert (third_answer.status, third_answer.code) == (503, "temporarily-unavailable")
+            assert third_answer.headers["retry-after"] == "1"
         assert waiting(broker) == {"small": 1, "dlq": 2, "full": 2}
 
 
@@ -351,14 +353,14 @@ def test_wrong_parameters(start: Start) -> None:
 def test_wrong_bodies(start: Start) -> None:
     broker = start(HTTP + "?max_frame_bytes=1MiB")
     path = "/batches?writer=w&batch=0&partition=0&part=0"
-    good = b"".join(encode(GOOD))
+    valid_body = b"".join(encode(GOOD))
     with Client(broker.port("http")) as client:
         for body, status, code in (
             (b"\0", 400, "bad-request"),
             (b"\xff\xff\xff\xff", 400, "bad-request"),
-            (good[:-1], 400, "bad-request"),
-            (good + b"\1\0\0\0\xc1", 400, "bad-request"),
-            (good + frame([]), 400, "bad-request"),
+            (valid_body[:-1], 400, "bad-request"),
+            (valid_body + b"\1\0\0\0\xc1", 400, "bad-request"),
+            (valid_body + frame([]), 400, "bad-request"),
             (frame([["only a name", 5]]), 400, "bad-request"),
             (frame([row("q", priority=10)]), 400, "bad-request"),
             (frame([row("q", ttl=-1)]), 400, "bad-request"),
@@ -381,22 +383,22 @@ def test_a_stop_between_parts_is_reported(start: Start) -> None:
     """Answered parts exist after the stop, and a repetition writes the others."""
     broker = start(PHPMQ, HTTP)
     chance = Random(1)
-    answered = 0
+    parts_written = 0
     with Client(broker.port("http")) as client, suppress(OSError, HTTPException):
         stopper = threading.Timer(chance.uniform(0.05, 0.1), broker.stop)
         stopper.start()
         while True:
-            answer = client.write(rows(50), batch=answered)
+            answer = client.write(rows(50), batch=parts_written)
             if answer.status != 200:
                 assert (answer.status, answer.code) == (503, "stopping")
                 break
-            answered += 1
+            parts_written += 1
     stopper.join()
     broker.start()
     with Client(broker.port("http")) as client:
-        final = client.write(rows(50), batch=answered)
-        assert final.status == 200
-        assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (answered + 1)})
+        last_answer = client.write(rows(50), batch=parts_written)
+        assert last_answer.status == 200
+        assert json.dumps(waiting(broker)) == json.dumps({"q": 50 * (parts_written + 1)})
 
 
 def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path) -> None:
@@ -405,9 +407,9 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
     )
     broker = start(HTTP, options=("--config", str(tmp_path / "sluicemq.toml")))
     with Client(broker.port("http")) as client:
-        refused = client.write([row(f"a{number}", b"") for number in range(4)])
-        assert (refused.status, refused.code) == (413, "too-large")
-        assert "max_batch_destinations" in refused.json()["detail"]
+        refusal = client.write([row(f"a{number}", b"") for number in range(4)])
+        assert (refusal.status, refusal.code) == (413, "too-large")
+        assert "max_batch_destinations" in refusal.json()["detail"]
         assert waiting(broker) == {}
         for batch in range(2):
             rows_of = [row(f"{batch}{number}", b"") for number in range(3)]
@@ -416,7 +418,7 @@ def test_part_with_too_many_destinations_is_refused(start: Start, tmp_path: Path
         assert "max_destinations_per_user" in answer.json()["detail"]
         assert waiting(broker)["00"] == 1
         assert client.write(rows(1, "00"), batch=2).status == 200
-        unusable: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
-        known = [row(f"0{number}", b"") for number in range(3)]
-        answer = client.write(known + unusable, batch=3, bad_rows="drop").json()
+        invalid_rows: Any = [([f"b{number}", "too large"], False, b"") for number in range(4)]
+        known_rows = [row(f"0{number}", b"") for number in range(3)]
+        answer = client.write(known_rows + invalid_rows, batch=3, bad_rows="drop").json()
         assert (answer["written"], answer["rejected_rows"]) == (3, 4)

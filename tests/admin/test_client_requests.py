@@ -21,9 +21,9 @@ from tests.admin.context import context
 
 TABLE: RouteTable = Application(context(Broker(MemoryJournal(), ManualClock()))).table
 OPERATIONS = {
-    f"{each.operation.operation_id} {each.operation.full_path}": each.operation
-    for each in TABLE.endpoints
-    if "{*" not in each.operation.path
+    f"{endpoint.operation.operation_id} {endpoint.operation.full_path}": endpoint.operation
+    for endpoint in TABLE.endpoints
+    if "{*" not in endpoint.operation.path
 }
 ADDRESSES = st.builds(Address, st.sampled_from(Kind), st.binary(min_size=1).map(decode_name))
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -50,7 +50,7 @@ def values(kind: inspect.Type, *, filled: bool = False) -> st.SearchStrategy[Any
         case inspect.Metadata():
             return values(kind.type, filled=filled)
         case inspect.UnionType():
-            return st.one_of(*(values(each) for each in kind.types))
+            return st.one_of(*(values(variant) for variant in kind.types))
         case inspect.ListType():
             return st.lists(values(kind.item_type), min_size=kind.min_length or 0, max_size=3)
         case inspect.DictType():
@@ -71,12 +71,12 @@ def structs(draw: st.DrawFn, kind: type, path: tuple[str, ...] = ()) -> Any:
     """Return instances of a struct; fields that are in the path are not empty."""
     info = inspect.type_info(kind)
     assert isinstance(info, inspect.StructType)
-    given = {}
+    field_values = {}
     for field in info.fields:
         if field.required or draw(st.booleans()):
-            given[field.name] = draw(values(field.type, filled=field.name in path))
+            field_values[field.name] = draw(values(field.type, filled=field.name in path))
     try:
-        return kind(**given)
+        return kind(**field_values)
     except ValueError:  # offset and cursor
         assume(False)
 
@@ -93,5 +93,5 @@ def test_requests_of_the_client_are_decoded(name: str, data: st.DataObject) -> N
     decoded = None
     if operation.body is not None:
         decoded = msgspec.json.decode(b"".join(body), type=operation.body)
-    found = parameters(operation, names, read_query(query.encode("ascii")), decoded)
-    assert found == expected
+    decoded_request = parameters(operation, names, read_query(query.encode("ascii")), decoded)
+    assert decoded_request == expected

@@ -100,8 +100,8 @@ def vibemq(broker: LocalBroker, client: Client) -> None:
 
 
 def jmq(broker: LocalBroker, client: Client) -> None:
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    peer = BlockingClient(JmqClient.open, where, reconnect=None)
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    peer = BlockingClient(JmqClient.open, url, reconnect=None)
     consumer = peer.session().consumer("j")
     item = only(client, "jmq")
     assert (item["consumers"], item["client_id"]) == (1, "reporter")
@@ -112,26 +112,26 @@ def jmq(broker: LocalBroker, client: Client) -> None:
 
 def maintenance(broker: LocalBroker, client: Client) -> None:
     address = ("127.0.0.1", broker.port("phpmq-maintenance"))
-    with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as reading:
+    with socket.create_connection(address, TIMEOUT) as peer, peer.makefile("rb") as file:
         peer.sendall(b"q\n")
         wait_until(lambda: bool(listed(client, "protocol=phpmq-maintenance")), "not there")
         close(client, "phpmq-maintenance")
-        assert b"Closed by an administrator: you are too loud." in reading.read()
+        assert b"Closed by an administrator: you are too loud." in file.read()
 
 
 def http(broker: LocalBroker, client: Client) -> None:
     with Client(broker.port("http")) as peer:
         assert peer.get("/status").status == 200
         numbers = {item["id"] for item in listed(client, "protocol=http")}
-        [own] = [
+        [own_number] = [
             n for n in numbers if client.get(f"/connections/{n}").json()["peer"] == name(client)
         ]
-        [other] = numbers - {own}
-        assert client.ask("DELETE", f"/connections/{other}").status == 204
+        [other_number] = numbers - {own_number}
+        assert client.ask("DELETE", f"/connections/{other_number}").status == 204
         assert peer.connection.sock is not None
         assert peer.connection.sock.recv(1) == b""
         # a client that closes its own connection gets the response first
-        assert client.ask("DELETE", f"/connections/{own}").status == 204
+        assert client.ask("DELETE", f"/connections/{own_number}").status == 204
 
 
 def name(client: Client) -> str:
@@ -149,14 +149,14 @@ def recognised(broker: LocalBroker, client: Client) -> None:
         close(client, "auto")
         assert peer.recv(1) == b""
     wait_until_gone(client, "auto")
-    with BlockingClient(PhpmqClient.connect, port=broker.port("auto")) as other:
-        other.send("q", b"hello")
-        other.subscribe("nothing")
+    with BlockingClient(PhpmqClient.connect, port=broker.port("auto")) as other_client:
+        other_client.send("q", b"hello")
+        other_client.subscribe("nothing")
         wait_until(lambda: bool(listed(client, "protocol=phpmq")), "not there")
         assert only(client, "phpmq")["listener"].startswith("auto://")
         close(client, "phpmq")
         with pytest.raises(ConnectionLost):
-            other.receive(TIMEOUT)
+            other_client.receive(TIMEOUT)
 
 
 def test_clients_of_each_protocol_are_listed_and_disconnected(start: Start) -> None:
@@ -172,7 +172,7 @@ def test_clients_of_each_protocol_are_listed_and_disconnected(start: Start) -> N
         assert protocols["phpmq"]["delivered"] >= 1
         assert (protocols["msglite"]["published"], protocols["msglite"]["delivered"]) == (1, 1)
         assert protocols["http"]["connections"] == 1
-        by_url = {each["protocol"]: each for each in overview["listeners"]}
+        by_url = {listener["protocol"]: listener for listener in overview["listeners"]}
         assert by_url["phpmq"]["accepted"] == 1
         assert by_url["phpmq"]["connections"] == 0
         assert min(by_url["phpmq"]["received_bytes"], by_url["phpmq"]["sent_bytes"]) > 100
@@ -189,8 +189,8 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
         subscription = vibe.subscribe("v")
         for _ in range(3):
             subscription.receive(TIMEOUT)
-        where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-        java = stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
+        url = f"jmq://127.0.0.1:{broker.port('jmq')}"
+        java = stack.enter_context(BlockingClient(JmqClient.open, url, reconnect=None))
         session = java.session(transacted=True)
         session.producer("j").send_all(["a", "b"])
         session.commit()
@@ -200,8 +200,8 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
         session.commit()
 
         def counted() -> list[int]:
-            found = client.get("/overview?fresh=true").json()["protocols"]
-            return [found[p][k] for p in ("vibemq", "jmq") for k in ("published", "delivered")]
+            protocols = client.get("/overview?fresh=true").json()["protocols"]
+            return [protocols[p][k] for p in ("vibemq", "jmq") for k in ("published", "delivered")]
 
         wait_until(lambda: counted() == [3, 3, 2, 2], "not all is counted")
         [item] = client.get("/consumers?destination=j").json()["items"]
@@ -212,7 +212,7 @@ def test_messages_are_counted_by_protocol(start: Start) -> None:
 
 
 def view(number: int, **changes: Any) -> ConnectionItem:
-    usual = ConnectionItem(
+    defaults = ConnectionItem(
         id=number,
         protocol="phpmq",
         peer=f"10.0.0.{number}:1",
@@ -226,7 +226,7 @@ def view(number: int, **changes: Any) -> ConnectionItem:
         sent_bytes=0,
         tls=False,
     )
-    return replace(usual, **changes)
+    return replace(defaults, **changes)
 
 
 def connect(api_fixture: ApiFixture, *views: ConnectionItem) -> NoConnections:
@@ -261,9 +261,9 @@ async def test_pages_orders_and_filters(api_fixture: ApiFixture) -> None:
     assert await numbers(http_client, "filter=10.0.0.5") == [5]
     answer = await http_client.ask("GET", "/connections?limit=2&protocol=phpmq")
     assert answer.json()["total"] == 6
-    for wrong in ("sort=password", "offset=-1", "limit=501", "order=up", "nothing=1"):
-        answer = await http_client.ask("GET", f"/connections?{wrong}")
-        assert (answer.status, answer.code) == (400, "bad-parameter"), wrong
+    for query in ("sort=password", "offset=-1", "limit=501", "order=up", "nothing=1"):
+        answer = await http_client.ask("GET", f"/connections?{query}")
+        assert (answer.status, answer.code) == (400, "bad-parameter"), query
 
 
 @looped
@@ -277,8 +277,8 @@ async def test_users_see_only_their_own_connections(api_fixture: ApiFixture) -> 
     assert await numbers(root) == [1, 2, 3]
     assert await numbers(anna) == [1]
     assert (await anna.ask("GET", "/connections/1")).status == 200
-    for hidden in (2, 3):
-        answer = await anna.ask("GET", f"/connections/{hidden}")
+    for number in (2, 3):
+        answer = await anna.ask("GET", f"/connections/{number}")
         assert (answer.status, answer.code) == (404, "connection-not-found")
     answer = await anna.ask("DELETE", "/connections/1")
     assert (answer.status, answer.code) == (403, "forbidden")
@@ -353,20 +353,23 @@ def test_connections_have_their_user(
     command("users", "add", "anna", "--password-file", "secret")
     command("permissions", "grant", "anna", "*", "consume", "produce")
     broker = start(HTTP, f"{PHPMQ}?user=anna", VIBEMQ, JMQ)
-    basic = base64.b64encode(b"root:correct horse").decode()
-    with ExitStack() as stack, Client(broker.port("http"), Authorization=f"Basic {basic}") as root:
+    credentials = base64.b64encode(b"root:correct horse").decode()
+    with (
+        ExitStack() as stack,
+        Client(broker.port("http"), Authorization=f"Basic {credentials}") as root,
+    ):
         peer = stack.enter_context(BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")))
         peer.send("q", b"x")
         port = broker.port("vibemq")
         vibe = connect_blocking(f"vibemq://anna:correct%20horse@127.0.0.1:{port}")
         stack.enter_context(vibe)
-        where = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
-        stack.enter_context(BlockingClient(JmqClient.open, where, reconnect=None))
+        url = f"jmq://anna:correct%20horse@127.0.0.1:{broker.port('jmq')}"
+        stack.enter_context(BlockingClient(JmqClient.open, url, reconnect=None))
         users = {item["protocol"]: item["user"] for item in listed(root)}
         assert users == {"http": "root", "phpmq": "anna", "vibemq": "anna", "jmq": "anna"}
-        basic = base64.b64encode(b"anna:correct horse").decode()
-        with Client(broker.port("http"), Authorization=f"Basic {basic}") as anna:
-            seen = sorted(item["protocol"] for item in listed(anna))
-            assert seen == ["http", "jmq", "phpmq", "vibemq"]
+        credentials = base64.b64encode(b"anna:correct horse").decode()
+        with Client(broker.port("http"), Authorization=f"Basic {credentials}") as anna:
+            protocols = sorted(item["protocol"] for item in listed(anna))
+            assert protocols == ["http", "jmq", "phpmq", "vibemq"]
             for item in listed(root, "filter=anna"):
                 assert item["user"] == "anna"

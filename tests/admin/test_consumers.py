@@ -49,8 +49,8 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
         message = Message(queue.address, b"x", properties={"n": 6}, durability=Durability.NONE)
         api_fixture.broker.publish(queue, message)
     api_fixture.broker.flush()
-    one, two = await listed(api_fixture.http_client())
-    assert one == {
+    first_item, second_item = await listed(api_fixture.http_client())
+    assert first_item == {
         "id": first.number,
         "destination": "q",
         "kind": "queue",
@@ -63,8 +63,12 @@ async def test_a_list_has_every_field_of_a_consumer(api_fixture: ApiFixture) -> 
         "delivered": 3,
         "active": True,
     }
-    assert (two["id"], two["kind"], two["subscription"]) == (second.number, "topic", "s")
-    assert two["selector"] == "x = 1"
+    assert (second_item["id"], second_item["kind"], second_item["subscription"]) == (
+        second.number,
+        "topic",
+        "s",
+    )
+    assert second_item["selector"] == "x = 1"
 
 
 @looped
@@ -117,8 +121,8 @@ async def test_consumers_of_durable_subscriptions_belong_to_their_owner(
         api_fixture.add(name, rights)
         http_client = api_fixture.http_client()
         await http_client.login(name)
-        found = [item["id"] for item in await listed(http_client)]
-        assert found == ([] if name == "other" else [consumer.number]), name
+        ids = [item["id"] for item in await listed(http_client)]
+        assert ids == ([] if name == "other" else [consumer.number]), name
 
 
 @looped

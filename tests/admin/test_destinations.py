@@ -29,7 +29,7 @@ STRANGE = "a/b?c#d %<script>&é\n"
 async def names(http_client: Any, query: str = "") -> list[str]:
     answer = await http_client.ask("GET", f"/destinations{query}")
     assert answer.status == 200, answer
-    return [each["name"] for each in answer.json()["items"]]
+    return [item["name"] for item in answer.json()["items"]]
 
 
 @looped
@@ -54,14 +54,14 @@ async def test_a_list_in_pages_filtered_and_sorted(api_fixture: ApiFixture) -> N
     assert await names(http_client, "?offset=800") == []
     answer = await http_client.ask("GET", f"/destinations?filter={'*a' * 513}")
     assert (answer.status, answer.code) == (400, "bad-parameter")
-    found, path = [], "/destinations?limit=10"
+    sizes, path = [], "/destinations?limit=10"
     while path:
         page = (await http_client.ask("GET", path)).json()
-        found.append(len(page["items"]))
+        sizes.append(len(page["items"]))
         path = f"/destinations?limit=10&cursor={page['next_cursor']}" * bool(page["next_cursor"])
-    assert found == [10, 10, 6]
-    for wrong in ("offset=1&cursor=10", "cursor=x", "limit=0"):
-        assert (await http_client.ask("GET", f"/destinations?{wrong}")).code == "bad-parameter"
+    assert sizes == [10, 10, 6]
+    for query in ("offset=1&cursor=10", "cursor=x", "limit=0"):
+        assert (await http_client.ask("GET", f"/destinations?{query}")).code == "bad-parameter"
 
 
 @looped
@@ -83,7 +83,7 @@ async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
     api_fixture.clock.advance(1500)
     send(jobs, "later", broker=broker, deliver_at=broker.clock.wall + 5000)
     read(broker, jobs, 1)
-    found = (
+    destination = (
         await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
     ).json()
     expected = {
@@ -103,9 +103,9 @@ async def test_fields_of_one_destination(api_fixture: ApiFixture) -> None:
         "effective": {"dead_letter_queue": "jobs.dlq"},
         "configured": False,
     }
-    assert {name: found[name] for name in expected} == expected
-    assert found["settings"]["max_messages"] == 9
-    assert found["settings"]["overflow"] == "reject-new"
+    assert {name: destination[name] for name in expected} == expected
+    assert destination["settings"]["max_messages"] == 9
+    assert destination["settings"]["overflow"] == "reject-new"
 
 
 @looped
@@ -115,25 +115,25 @@ async def test_oldest_message_is_of_any_priority(api_fixture: ApiFixture) -> Non
     send(jobs, "old", broker=broker, priority=0)
     api_fixture.clock.advance(700)
     send(jobs, "new", broker=broker, priority=9)
-    found = (
+    destination = (
         await api_fixture.http_client(local=True).ask("GET", "/destinations/queue/jobs")
     ).json()
-    assert found["oldest_ms"] == 700
+    assert destination["oldest_ms"] == 700
 
 
 @looped
 async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    put = "/destinations/queue/jobs"
-    answer = await http_client.ask("PUT", put, {"max_messages": 5, "overflow": "drop-oldest"})
+    path = "/destinations/queue/jobs"
+    answer = await http_client.ask("PUT", path, {"max_messages": 5, "overflow": "drop-oldest"})
     assert answer.status == 201
-    answer = await http_client.ask("PUT", put, {"dead_letter": True, "overflow": None})
+    answer = await http_client.ask("PUT", path, {"dead_letter": True, "overflow": None})
     assert answer.status == 200
     settings = answer.json()["settings"]
     assert (settings["max_messages"], settings["overflow"]) == (5, "reject-new")
     assert settings["dead_letter"] is True
-    found = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
-    assert found.settings == DestinationSettings(max_messages=5, dead_letter=True)
+    destination = api_fixture.broker.destinations[Address(Kind.QUEUE, "jobs")]
+    assert destination.settings == DestinationSettings(max_messages=5, dead_letter=True)
     assert "change: (local) PUT /api/v1/destinations/queue/jobs" in api_fixture.audit_lines()[-1]
     assert "dead_letter=True" in api_fixture.audit_lines()[-1]
 
@@ -141,10 +141,10 @@ async def test_create_update_and_reset_to_defaults(api_fixture: ApiFixture) -> N
 @looped
 async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    put = "/destinations/queue/jobs"
+    path = "/destinations/queue/jobs"
 
     async def alter(**settings: Any) -> tuple[str, list[str]]:
-        view = (await http_client.ask("PUT", put, settings)).json()
+        view = (await http_client.ask("PUT", path, settings)).json()
         return view["created_by"], view["explicit"]
 
     assert await alter(max_messages=5, overflow="drop-oldest") == (
@@ -157,7 +157,7 @@ async def test_explicit_settings_are_kept(api_fixture: ApiFixture) -> None:
         ["max_attempts", "max_messages"],
     )
     api_fixture.broker.destinations.queue("php", by=CreatedBy.PHPMQ)
-    put = "/destinations/queue/php"
+    path = "/destinations/queue/php"
     assert await alter() == ("phpmq", [])
     assert await alter(dead_letter=True) == ("phpmq", ["dead_letter"])
 
@@ -167,12 +167,12 @@ async def test_a_changed_setting_replaces_those_of_a_client(
     api_fixture: ApiFixture,
 ) -> None:
     jobs = Address(Kind.QUEUE, "jobs")
-    written = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
-    explicit = frozenset({"max_messages", "max_attempts", "message_ttl"})
+    written_values = (("max_messages", -1), ("max_attempts", 0), ("message_ttl", 5))
+    explicit_names = frozenset({"max_messages", "max_attempts", "message_ttl"})
     api_fixture.broker.destinations.declare(
         jobs,
         DestinationSettings(max_messages=1, max_attempts=1, message_ttl=1),
-        provenance=Provenance(CreatedBy.VIBEMQ, explicit, written, 7),
+        provenance=Provenance(CreatedBy.VIBEMQ, explicit_names, written_values, 7),
     )
     body = {"max_messages": 1, "max_attempts": None}
     await api_fixture.http_client(local=True).ask("PUT", "/destinations/queue/jobs", body)
@@ -184,12 +184,12 @@ async def test_a_changed_setting_replaces_those_of_a_client(
 @looped
 async def test_expect_is_enforced(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
-    put = "/destinations/topic/news"
-    answer = await http_client.ask("PUT", f"{put}?expect=existing", {})
+    path = "/destinations/topic/news"
+    answer = await http_client.ask("PUT", f"{path}?expect=existing", {})
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    assert (await http_client.ask("PUT", f"{put}?expect=new", {})).status == 201
+    assert (await http_client.ask("PUT", f"{path}?expect=new", {})).status == 201
     answer = await http_client.ask(
-        "PUT", f"{put}?expect=new", {"retain_without_subscriptions": True}
+        "PUT", f"{path}?expect=new", {"retain_without_subscriptions": True}
     )
     assert (answer.status, answer.code) == (409, "destination-exists")
     assert not api_fixture.broker.destinations[
@@ -230,16 +230,16 @@ async def test_names_may_have_any_characters_and_bytes(api_fixture: ApiFixture) 
     path = f"/destinations/queue/{quote(STRANGE, safe='')}"
     assert (await http_client.ask("PUT", path, {})).status == 201
     assert Address(Kind.QUEUE, STRANGE) in api_fixture.broker.destinations
-    raw = base64.b64encode(b"\xff\xfe/..").decode()
-    by_bytes = f"/destinations/queue/~?name_base64={quote(raw)}"
+    encoded_name = base64.b64encode(b"\xff\xfe/..").decode()
+    by_bytes = f"/destinations/queue/~?name_base64={quote(encoded_name)}"
     answer = await http_client.ask("PUT", by_bytes, {})
     assert answer.status == 201
-    found = answer.json()
-    assert found["name_base64"] == raw
-    assert found["name"].isprintable()
-    for each in (await http_client.ask("GET", "/destinations")).json()["items"]:
-        again = f"/destinations/queue/~?name_base64={quote(each['name_base64'])}"
-        assert (await http_client.ask("DELETE", again)).status == 204
+    view = answer.json()
+    assert view["name_base64"] == encoded_name
+    assert view["name"].isprintable()
+    for item in (await http_client.ask("GET", "/destinations")).json()["items"]:
+        item_path = f"/destinations/queue/~?name_base64={quote(item['name_base64'])}"
+        assert (await http_client.ask("DELETE", item_path)).status == 204
     assert not api_fixture.broker.destinations
 
 
@@ -315,10 +315,10 @@ async def test_the_audit_log_identifies_the_destination(
 @looped
 async def test_a_topic_is_purged_in_all_its_subscriptions(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
-    news = topic(broker, "news")
+    news_topic = topic(broker, "news")
     for name in ("one", "two"):
-        broker.subscribe(news, name, durable=True)
-    send(news, "a", "b", broker=broker)
+        broker.subscribe(news_topic, name, durable=True)
+    send(news_topic, "a", "b", broker=broker)
     answer = await api_fixture.http_client(local=True).ask("POST", "/destinations/topic/news/purge")
     assert answer.json() == {"purged": 4}
     assert broker.journal.stats().live == 0
@@ -366,12 +366,14 @@ def test_settings_and_a_pause_survive_a_restart(tmp_path: Any) -> None:
             assert broker.destinations[Address(Kind.QUEUE, "came by itself")].busy()
         broker.flush()
         journal.sync()
-        found = {each.name: each for each in broker.destinations.values()}
-        assert found["jobs"].paused
-        assert found["jobs"].settings.max_messages == 5
-        assert found["came by itself"].paused
-        assert found["came by itself"].automatic
-        assert "resumed" not in found or not found["resumed"].paused
+        destinations = {
+            destination.name: destination for destination in broker.destinations.values()
+        }
+        assert destinations["jobs"].paused
+        assert destinations["jobs"].settings.max_messages == 5
+        assert destinations["came by itself"].paused
+        assert destinations["came by itself"].automatic
+        assert "resumed" not in destinations or not destinations["resumed"].paused
         journal.seal()
         journal.close()
 
@@ -386,10 +388,10 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client()
     await http_client.login("anna")
     assert await names(http_client) == ["mine", "seen"]
-    one = "/destinations/queue"
-    assert (await http_client.ask("GET", f"{one}/seen")).status == 200
-    assert (await http_client.ask("GET", f"{one}/hidden")).status == 403
-    assert (await http_client.ask("GET", f"{one}/not-there")).status == 403
+    path_of_queues = "/destinations/queue"
+    assert (await http_client.ask("GET", f"{path_of_queues}/seen")).status == 200
+    assert (await http_client.ask("GET", f"{path_of_queues}/hidden")).status == 403
+    assert (await http_client.ask("GET", f"{path_of_queues}/not-there")).status == 403
     for method, path, body in (
         ("PUT", "", {"max_messages": 1}),
         ("DELETE", "", None),
@@ -398,14 +400,16 @@ async def test_permissions_of_each_operation(api_fixture: ApiFixture) -> None:
         ("POST", "/resume", None),
     ):
         for name in ("seen", "hidden", "new"):
-            answer = await http_client.ask(method, f"{one}/{name}{path}", body)
+            answer = await http_client.ask(method, f"{path_of_queues}/{name}{path}", body)
             assert (answer.status, answer.code) == (403, "forbidden"), (method, path)
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker, "seen") == ["x"]
-    assert (await http_client.ask("PUT", f"{one}/mine", {"max_messages": 1})).status == 200
-    assert (await http_client.ask("POST", f"{one}/mine/purge")).json() == {"purged": 1}
-    assert (await http_client.ask("DELETE", f"{one}/mine")).status == 204
-    assert (await http_client.ask("PUT", f"{one}/mine", {})).status == 201
+    assert (
+        await http_client.ask("PUT", f"{path_of_queues}/mine", {"max_messages": 1})
+    ).status == 200
+    assert (await http_client.ask("POST", f"{path_of_queues}/mine/purge")).json() == {"purged": 1}
+    assert (await http_client.ask("DELETE", f"{path_of_queues}/mine")).status == 204
+    assert (await http_client.ask("PUT", f"{path_of_queues}/mine", {})).status == 201
 
 
 @looped
@@ -414,10 +418,10 @@ async def test_create_permission_does_not_allow_updates(api_fixture: ApiFixture)
     api_fixture.add("root", superuser=True)
     api_fixture.add("maker", "*: create")
     api_fixture.add("keeper", "*: manage")
-    maker, keeper = api_fixture.http_client(), api_fixture.http_client()
-    await maker.login("maker")
-    await keeper.login("keeper")
-    assert (await maker.ask("PUT", "/destinations/queue/a", {})).status == 403
-    assert (await keeper.ask("PUT", "/destinations/queue/a", {})).status == 200
-    assert (await keeper.ask("PUT", "/destinations/queue/b", {})).status == 403
-    assert (await maker.ask("PUT", "/destinations/queue/b", {})).status == 201
+    creator, updater = api_fixture.http_client(), api_fixture.http_client()
+    await creator.login("maker")
+    await updater.login("keeper")
+    assert (await creator.ask("PUT", "/destinations/queue/a", {})).status == 403
+    assert (await updater.ask("PUT", "/destinations/queue/a", {})).status == 200
+    assert (await updater.ask("PUT", "/destinations/queue/b", {})).status == 403
+    assert (await creator.ask("PUT", "/destinations/queue/b", {})).status == 201

@@ -60,7 +60,9 @@ def test_examples_work(start: Start, tmp_path: Path) -> None:
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    promised = [line for each in blocks("json") for line in each.splitlines() if "written" in line]
+    promised = [
+        line for block in blocks("json") for line in block.splitlines() if "written" in line
+    ]
     output = done.stdout.splitlines()
     assert [json.loads(line) for line in output] == [json.loads(line) for line in promised]
     assert waiting(broker) == {"orders": 10_000, "billing": 1}
@@ -91,11 +93,11 @@ def first_cells(heading: str) -> list[str]:
 def test_every_error_code_is_documented() -> None:
     """In the source, every error has its status followed by its code."""
     code = "".join(path.read_text(encoding="utf-8") for path in sorted(ADMIN.rglob("*.py")))
-    found = set(re.findall(r'\b[45]\d\d,\s+"([a-z-]+)"', code))
-    assert len(found) > 20
+    codes = set(re.findall(r'\b[45]\d\d,\s+"([a-z-]+)"', code))
+    assert len(codes) > 20
     table = PAGE.partition("| status | codes |")[2]
-    assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) <= found
-    missing = {each for each in found if f"`{each}`" not in PAGE}
+    assert set(re.findall(r"`([a-z]+(?:-[a-z]+)+)`", table)) <= codes
+    missing = {error_code for error_code in codes if f"`{error_code}`" not in PAGE}
     assert missing == {"client-disconnected"}  # no client receives it
 
 
@@ -109,18 +111,27 @@ TAKES = {
 
 
 def permissions(needs: Operation | tuple[Operation, ...]) -> str:
-    return " or ".join(f"`{each}`" for each in ([needs] if isinstance(needs, str) else needs))
+    return " or ".join(
+        f"`{permission}`" for permission in ([needs] if isinstance(needs, str) else needs)
+    )
 
 
 def table(operations: list[ApiOperation[Any, Any]]) -> str:
     """Return the table of endpoints for the page."""
     rows = ["| request | | parameters | takes |", "|---|---|---|---|"]
-    for each in sorted(operations, key=lambda each: (each.prefix == "", each.full_path)):
-        needs = TAKES[each.needs] if isinstance(each.needs, Need) else permissions(each.needs)
-        names = ", ".join(f"`{name}`" for name in each.query_names)
-        media = "" if each.media == "application/json" else f" ({each.media})"
+    for operation in sorted(
+        operations, key=lambda operation: (operation.prefix == "", operation.full_path)
+    ):
+        permission = (
+            TAKES[operation.needs]
+            if isinstance(operation.needs, Need)
+            else permissions(operation.needs)
+        )
+        names = ", ".join(f"`{name}`" for name in operation.query_names)
+        media = "" if operation.media == "application/json" else f" ({operation.media})"
         rows.append(
-            f"| {each.method} `{each.full_path}` | {each.summary}{media} | {names} | {needs} |"
+            f"| {operation.method} `{operation.full_path}` | {operation.summary}{media} "
+            f"| {names} | {permission} |"
         )
     return "\n".join(rows)
 
@@ -131,13 +142,13 @@ def test_every_endpoint_is_documented(tmp_path: Path) -> None:
     async def scenario() -> list[ApiOperation[Any, Any]]:
         api_fixture = ApiFixture(tmp_path)
         api_fixture.authenticator.close()
-        return [each.operation for each in api_fixture.endpoints]
+        return [endpoint.operation for endpoint in api_fixture.endpoints]
 
     expected = table(asyncio.run(scenario()))
     before, _, rest = PAGE.partition("<!-- table -->\n")
-    found, _, after = rest.partition("<!-- end of table -->")
+    table_text, _, after = rest.partition("<!-- end of table -->")
     if os.environ.get("WRITE"):
         text = f"{before}<!-- table -->\n{expected}\n<!-- end of table -->{after}"
         (ROOT / "docs" / "http.md").write_text(text, encoding="utf-8")
     else:
-        assert found.strip().splitlines() == expected.splitlines()
+        assert table_text.strip().splitlines() == expected.splitlines()

@@ -50,8 +50,8 @@ class Stream:
         while size := int(self.file.readline(), 16):
             rest += self.file.read(size)
             assert self.file.readline() == b"\r\n"
-            *whole, rest = rest.split(b"\n")
-            yield from whole
+            *complete_lines, rest = rest.split(b"\n")
+            yield from complete_lines
         assert not rest
 
     def events(self) -> Iterator[Event]:
@@ -76,13 +76,13 @@ def test_the_overview_is_sent_each_second_until_the_broker_stops(start: Start) -
         assert stream.headers["content-type"].startswith("text/event-stream")
         assert stream.headers["cache-control"] == "no-store"
         events = stream.events()
-        seen = [next(events) for _ in range(3)]
-        assert [name for name, _ in seen] == ["overview"] * 3
-        for _, overview in seen:
+        received_events = [next(events) for _ in range(3)]
+        assert [name for name, _ in received_events] == ["overview"] * 3
+        for _, overview in received_events:
             assert overview["state"] == "serving"
             assert overview["protocols"]["http"]["connections"] == 1
             assert "history" not in overview
-        assert seen[2][1]["uptime_ms"] - seen[0][1]["uptime_ms"] > 1500
+        assert received_events[2][1]["uptime_ms"] - received_events[0][1]["uptime_ms"] > 1500
         started = time.monotonic()
         assert broker.stop() == 0
         assert time.monotonic() - started < BrokerSettings().shutdown_timeout
@@ -93,17 +93,17 @@ def test_a_slow_reader_uses_bounded_memory(start: Start) -> None:
     """Its buffer is bounded, and the broker continues; later reads return current state."""
     broker = start(f"{HTTP}?output_high_watermark=2000")
     with (
-        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow,
+        contextlib.closing(Stream(broker.port("http"), size=2048)) as slow_stream,
         Client(broker.port("http")) as client,
     ):
-        events = slow.events()
+        events = slow_stream.events()
         next(events)
 
         def sent() -> int:
             [item] = [
                 item
                 for item in client.get("/connections").json()["items"]
-                if item["peer"].endswith(f":{slow.socket.getsockname()[1]}")
+                if item["peer"].endswith(f":{slow_stream.socket.getsockname()[1]}")
             ]
             return int(item["sent_bytes"])
 
@@ -125,8 +125,8 @@ def test_streams_are_counted_and_limited(start: Start) -> None:
             first.close()
 
             def admitted() -> bool:
-                with contextlib.closing(Stream(port)) as another:
-                    return another.status == 200
+                with contextlib.closing(Stream(port)) as stream:
+                    return stream.status == 200
 
             wait_until(admitted, "who has gone still counts")
 
@@ -147,13 +147,15 @@ def test_streams_requested_at_the_same_time_are_limited() -> None:
 
 async def request_streams_at_the_same_time() -> None:
     fixture = SessionFixture()
-    most = HttpSettings().max_event_streams
+    limit = HttpSettings().max_event_streams
     for _ in range(2):
-        transports = [fixture.connect() for _ in range(most + 8)]
+        transports = [fixture.connect() for _ in range(limit + 8)]
         for transport in transports:
             transport.session.receive(STATUS.replace(b"/status", b"/events"))
         await fixture.rest()
-        assert sum(each.written.startswith(b"HTTP/1.1 200 ") for each in transports) == most
+        assert (
+            sum(transport.written.startswith(b"HTTP/1.1 200 ") for transport in transports) == limit
+        )
         for transport in transports:
             transport.session.closed()
         await fixture.rest()
@@ -203,29 +205,29 @@ async def test_events_are_not_created_ahead_of_a_reader(api_fixture: ApiFixture)
     http_client = api_fixture.http_client()
     reader = Reader(api_fixture, http_client)
     sent: list[Any] = []
-    may_go = asyncio.Event()
+    resumed = asyncio.Event()
 
     async def send(event: Any) -> None:
         sent.append(event)
         if len(sent) == 3:
-            await may_go.wait()
+            await resumed.wait()
 
     await reader.next()
     stream = StreamingResponse(reader.chunks)
-    connected: Any = asyncio.Event()
-    task = asyncio.ensure_future(stream({"type": "http"}, connected.wait, send))
+    disconnected: Any = asyncio.Event()
+    task = asyncio.ensure_future(stream({"type": "http"}, disconnected.wait, send))
     await sent_at_least(sent, 3)
     await asyncio.sleep(0.05)
     assert len(sent) == 3
     assert reader.pages.open == 1
     api_fixture.clock.advance(5000)
-    may_go.set()
+    resumed.set()
     await sent_at_least(sent, 4)
     http_client.caller.leaving.set()
     await task
     assert reader.pages.open == 0
     assert sent[-1] == {"type": "http.response.body", "body": b"", "more_body": False}
-    overviews = [json.loads(each["body"].split(b"data: ")[1]) for each in sent[2:-1]]
+    overviews = [json.loads(chunk["body"].split(b"data: ")[1]) for chunk in sent[2:-1]]
     assert overviews[1]["time"] - overviews[0]["time"] == 5000
 
 
@@ -249,8 +251,8 @@ async def test_the_stream_ends_with_the_connection(api_fixture: ApiFixture) -> N
     reader = Reader(api_fixture, http_client)
     for _ in range(3):
         await reader.next()
-    waiting = asyncio.ensure_future(reader.next())
+    task = asyncio.ensure_future(reader.next())
     await asyncio.sleep(0)
     http_client.caller.leaving.set()
     with pytest.raises(StopAsyncIteration):
-        await waiting
+        await task

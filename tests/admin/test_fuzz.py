@@ -42,21 +42,21 @@ def result(parser: Callable[..., Read], *arguments: object) -> Read | ApiError:
 @given(st.dictionaries(NAMES, TEXTS))
 def test_parameters(query: dict[str, str]) -> None:
     complete = {"writer": "w", "batch": "0", "partition": "0", "part": "0", **query}
-    read = result(
+    request = result(
         parameters,
         WRITE_BATCH_PART,
         {},
         complete,
     )
-    if isinstance(read, ApiError):
-        assert read.status == 400
-        assert any(name in str(read) for name in query)
+    if isinstance(request, ApiError):
+        assert request.status == 400
+        assert any(name in str(request) for name in query)
         return
-    assert 0 <= read.batch < 1 << 63
-    assert 0 <= read.partition < 1 << 20
-    assert 0 <= read.part < 1 << 32
-    assert 0 < len(read.writer) < 256
-    assert read.bad_rows in ("fail", "drop", "dead-letter")
+    assert 0 <= request.batch < 1 << 63
+    assert 0 <= request.partition < 1 << 20
+    assert 0 <= request.part < 1 << 32
+    assert 0 < len(request.writer) < 256
+    assert request.bad_rows in ("fail", "drop", "dead-letter")
 
 
 @given(
@@ -64,11 +64,11 @@ def test_parameters(query: dict[str, str]) -> None:
     st.integers(0, 1 << 40),
 )
 def test_ranges(header: str, size: int) -> None:
-    read = result(read_range, header, Extent(1, size, False))
-    if isinstance(read, ApiError):
-        assert read.status in (400, 416)
+    byte_range = result(read_range, header, Extent(1, size, False))
+    if isinstance(byte_range, ApiError):
+        assert byte_range.status in (400, 416)
         return
-    start, end, partial = read
+    start, end, partial = byte_range
     assert 0 <= start <= end <= size
     assert partial == bool(header)
     assert start < end or not partial
@@ -112,9 +112,11 @@ def test_every_row_is_a_message_or_rejected(rows: list[RowValues]) -> None:
 
 @given(st.binary(), st.lists(ROWS, min_size=1, max_size=2), st.data())
 def test_damaged_frames(noise: bytes, rows: list[RowValues], draw: st.DataObject) -> None:
-    good = bytearray(msgspec.msgpack.encode(rows))
-    good[draw.draw(st.integers(0, len(good) - 1))] ^= 1 << draw.draw(st.integers(0, 7))
-    for data in (noise, bytes(good)):
+    damaged_rows = bytearray(msgspec.msgpack.encode(rows))
+    damaged_rows[draw.draw(st.integers(0, len(damaged_rows) - 1))] ^= 1 << draw.draw(
+        st.integers(0, 7)
+    )
+    for data in (noise, bytes(damaged_rows)):
         reader = PartReader(EVERYBODY, 1_000, 64)
         try:
             reader.take(memoryview(data))

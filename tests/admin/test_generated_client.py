@@ -67,9 +67,9 @@ class Generated:
 
     def refused(self, operation: str, *path: Any, **arguments: Any) -> Any:
         """Call an operation that fails; return the problem."""
-        found = self.modules[operation].sync(*path, client=self.client, **arguments)
-        assert type(found).__name__ == "Problem"
-        return found
+        response = self.modules[operation].sync(*path, client=self.client, **arguments)
+        assert type(response).__name__ == "Problem"
+        return response
 
     def all(self, operation: str, *path: Any, **arguments: Any) -> list[Any]:
         """Read all pages of a list, with two items per page."""
@@ -84,7 +84,7 @@ class Generated:
 
 
 def _snake(name: str) -> str:
-    return re.sub("([A-Z])", lambda found: "_" + found[0].lower(), name)
+    return re.sub("([A-Z])", lambda match: "_" + match[0].lower(), name)
 
 
 @pytest.fixture
@@ -102,20 +102,20 @@ def broker(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any
 @pytest.fixture
 def generated(broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Generated]:
     """Generate the client; it logs in as the superuser."""
-    with Client(broker.port("http")) as plain:
-        document = plain.get("/openapi.json").json()
+    with Client(broker.port("http")) as http_client:
+        document = http_client.get("/openapi.json").json()
     (tmp_path / "openapi.json").write_text(json.dumps(document))
     (tmp_path / "settings.json").write_text(json.dumps(CONFIGURATION))
-    place = tmp_path / "made" / PACKAGE
-    place.parent.mkdir()
+    package_directory = tmp_path / "made" / PACKAGE
+    package_directory.parent.mkdir()
     generate = [sys.executable, "-m", "openapi_python_client", "generate", "--fail-on-warning"]
     options = ["--path", "openapi.json", "--config", "settings.json", "--meta", "none"]
     subprocess.run(
-        [*generate, *options, "--output-path", str(place)],
+        [*generate, *options, "--output-path", str(package_directory)],
         check=True,
         cwd=tmp_path,
     )
-    monkeypatch.syspath_prepend(str(place.parent))
+    monkeypatch.syspath_prepend(str(package_directory.parent))
     package: Any = importlib.import_module(PACKAGE)
     url = f"http://127.0.0.1:{broker.port('http')}/api/v1"
     with package.Client(base_url=url) as client:
@@ -172,33 +172,33 @@ def sessions(api: Generated) -> None:
 
 
 def destinations_and_messages(api: Generated) -> None:
-    one = (api.queue, NAME)
+    path = (api.queue, NAME)
     request = api.model("DestinationRequest", max_messages=100)
-    assert api.ask("putDestination", *one, body=request).name == NAME
+    assert api.ask("putDestination", *path, body=request).name == NAME
     for number in range(5):
         message = api.model("PublishRequest", body=f"text {number}", properties={"n": number})
-        api.ask("publishMessage", *one, body=message)
-    assert api.ask("getDestination", *one).ready == 5
-    assert [each.name for each in api.all("listDestinations", kind=None)] == [NAME]
-    messages = api.all("listMessages", *one)
+        api.ask("publishMessage", *path, body=message)
+    assert api.ask("getDestination", *path).ready == 5
+    assert [destination.name for destination in api.all("listDestinations", kind=None)] == [NAME]
+    messages = api.all("listMessages", *path)
     assert len(messages) == 5
-    assert api.ask("getMessage", *one, messages[0].id).body.value == "text 0"
-    assert api.ask("getMessageBody", *one, messages[1].id).payload.read() == b"text 1"
+    assert api.ask("getMessage", *path, messages[0].id).body.value == "text 0"
+    assert api.ask("getMessageBody", *path, messages[1].id).payload.read() == b"text 1"
     action = api.model("MessageActionRequest", action="delete", ids=[messages[0].id])
-    assert api.ask("applyMessageAction", *one, body=action).processed == 1
-    assert api.ask("pauseDestination", *one).paused
-    assert not api.ask("resumeDestination", *one).paused
-    assert api.ask("purgeDestination", *one, body=api.model("PurgeRequest")).purged == 4
-    api.ask("deleteDestination", *one)
-    assert api.refused("getDestination", *one).code == "destination-not-found"
+    assert api.ask("applyMessageAction", *path, body=action).processed == 1
+    assert api.ask("pauseDestination", *path).paused
+    assert not api.ask("resumeDestination", *path).paused
+    assert api.ask("purgeDestination", *path, body=api.model("PurgeRequest")).purged == 4
+    api.ask("deleteDestination", *path)
+    assert api.refused("getDestination", *path).code == "destination-not-found"
     api.ask("listDeadLetterQueues")
 
 
 def pipelines(api: Generated) -> None:
     part = io.BytesIO(b"".join(encode([row("batched", b"1")])))
     body = importlib.import_module(f"{PACKAGE}.types").File(part)
-    where = {"writer": "w", "batch": 1, "partition": 0, "part": 0, "final": True}
-    assert api.ask("writeBatchPart", body=body, **where).written == 1
+    position = {"writer": "w", "batch": 1, "partition": 0, "part": 0, "final": True}
+    assert api.ask("writeBatchPart", body=body, **position).written == 1
     assert [writer.writer for writer in api.all("listBatchWriters")] == ["w"]
     segments = api.ask("getJournal").segments
     assert api.ask("readSegment", segments[0].first_sequence).payload.read()
@@ -226,13 +226,13 @@ def work_of_clients(api: Generated, broker: Any) -> None:
         api.ask("commitTransaction", first.id)
         api.ask("rollBackTransaction", second.id)
         assert api.ask("getDestination", api.queue, "paid").ready == 1
-        [connection] = [each for each in api.all("listConnections") if each.protocol == "jmq"]
+        [connection] = [item for item in api.all("listConnections") if item.protocol == "jmq"]
         assert api.ask("getConnection", connection.id).user == "root"
         [subscription] = api.all("listSubscriptions")
-        which = {"name": subscription.name, "destination": "news"}
-        assert api.refused("deleteSubscription", **which).code == "subscription-in-use"
+        arguments = {"name": subscription.name, "destination": "news"}
+        assert api.refused("deleteSubscription", **arguments).code == "subscription-in-use"
         api.ask("closeConnection", connection.id)
-        api.ask("deleteSubscription", **which, force=True)
+        api.ask("deleteSubscription", **arguments, force=True)
     assert api.all("listSubscriptions") == []
 
 

@@ -76,21 +76,21 @@ def waiting(scene: Scene, destination: Destination, steps: int = 10_000) -> list
 
 
 def test_a_destination_has_its_own_history(scene: Scene) -> None:
-    quiet, busy = scene.fixture.queue("quiet"), scene.fixture.queue("busy")
+    quiet_queue, busy_queue = scene.fixture.queue("quiet"), scene.fixture.queue("busy")
     scene.steps(2)
-    scene.fixture.send(busy, "a", "b")
+    scene.fixture.send(busy_queue, "a", "b")
     scene.steps(1)
-    scene.fixture.read(busy, 1)
+    scene.fixture.read(busy_queue, 1)
     scene.steps(1)
-    series = scene.history.of(busy, 10)
+    series = scene.history.of(busy_queue, 10)
     assert [sample.ready for sample in series] == [0, 0, 2, 1]
     assert [sample.unacked for sample in series] == [0, 0, 0, 1]
     assert [sample.publish_rate for sample in series[:2]] == [0, 0]
     assert series[2].publish_rate > series[3].publish_rate > 0
     assert series[2].deliver_rate == 0 < series[3].deliver_rate
-    assert waiting(scene, busy, 2) == [2, 1]
-    assert waiting(scene, quiet) == [0, 0, 0, 0]
-    assert scene.history.of(busy, 0) == []
+    assert waiting(scene, busy_queue, 2) == [2, 1]
+    assert waiting(scene, quiet_queue) == [0, 0, 0, 0]
+    assert scene.history.of(busy_queue, 0) == []
 
 
 def test_a_full_ring_overwrites_the_oldest_sample(scene: Scene) -> None:

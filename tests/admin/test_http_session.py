@@ -68,7 +68,7 @@ class SessionFixture(SessionHarness):
 def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
     """Return the complete responses that have been written."""
     client = h11.Connection(h11.CLIENT)
-    found = []
+    responses = []
     data = transport.written
     while data:
         client.send(h11.Request(method="GET", target="/", headers=[("Host", "x")]))
@@ -80,10 +80,10 @@ def answers(transport: RecordedTransport) -> list[tuple[int, bytes]]:
         while isinstance(event := client.next_event(), h11.Data):
             body += bytes(event.data)
         assert isinstance(event, h11.EndOfMessage)
-        found.append((response.status_code, body))
+        responses.append((response.status_code, body))
         data = client.trailing_data[0]
         client = h11.Connection(h11.CLIENT)
-    return found
+    return responses
 
 
 @looped
@@ -290,41 +290,45 @@ async def test_well_formed_chunks_only_lack_a_length() -> None:
 async def test_an_incomplete_head_times_out() -> None:
     """A head sent byte by byte times out, too; a connection that had a request may be idle."""
     fixture = SessionFixture()
-    silent, slow, idle = fixture.connect(), fixture.connect(), fixture.connect()
-    idle.session.receive(STATUS)
-    slow.session.receive(STATUS[:-2])
+    silent_transport, slow_transport, idle_transport = (
+        fixture.connect(),
+        fixture.connect(),
+        fixture.connect(),
+    )
+    idle_transport.session.receive(STATUS)
+    slow_transport.session.receive(STATUS[:-2])
     await fixture.rest()
     fixture.turn(LOOK)
-    assert silent.open
-    assert slow.open
-    slow.session.receive(b"A")
+    assert silent_transport.open
+    assert slow_transport.open
+    slow_transport.session.receive(b"A")
     fixture.turn(LOOK)
-    for transport in (silent, slow):
+    for transport in (silent_transport, slow_transport):
         [(status, body)] = answers(transport)
         assert (status, b"request-timeout" in body, transport.open) == (408, True, False)
-    assert idle.open
+    assert idle_transport.open
 
 
 @looped
 async def test_a_slow_body_times_out() -> None:
     fixture = SessionFixture()
-    slow, steady = fixture.connect(), fixture.connect()
-    for transport in (slow, steady):
+    slow_transport, steady_transport = fixture.connect(), fixture.connect()
+    for transport in (slow_transport, steady_transport):
         transport.session.receive(POST)
     step = round(SLOWEST * PATIENCE_SECONDS)
-    large = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
-    quick = fixture.connect()
-    quick.session.receive(large)
+    large_request = POST.replace(b"%d" % len(BODY), b"%d" % (4 * step))
+    quick_transport = fixture.connect()
+    quick_transport.session.receive(large_request)
     await fixture.rest()
     for _ in range(3):
         fixture.turn(LOOK)
-        slow.session.receive(b"x") if slow.open else None
-        if quick.open:
-            quick.session.receive(bytes(step))
+        slow_transport.session.receive(b"x") if slow_transport.open else None
+        if quick_transport.open:
+            quick_transport.session.receive(bytes(step))
         await fixture.rest()
-    [(status, body)] = answers(slow)
-    assert (status, b"request-timeout" in body, slow.open) == (408, True, False)
-    assert quick.open
+    [(status, body)] = answers(slow_transport)
+    assert (status, b"request-timeout" in body, slow_transport.open) == (408, True, False)
+    assert quick_transport.open
     assert fixture.bodies("q") == []
 
 
@@ -332,18 +336,24 @@ async def test_a_slow_body_times_out() -> None:
 async def test_the_end_of_input() -> None:
     """Complete requests are answered, and then the connection is closed."""
     fixture = SessionFixture()
-    asked, half, idle = fixture.connect(), fixture.connect(), fixture.connect()
-    asked.session.receive(POST + BODY)
-    half.session.receive(POST + BODY[:-1])
-    idle.session.receive(STATUS)
+    complete_transport, incomplete_transport, idle_transport = (
+        fixture.connect(),
+        fixture.connect(),
+        fixture.connect(),
+    )
+    complete_transport.session.receive(POST + BODY)
+    incomplete_transport.session.receive(POST + BODY[:-1])
+    idle_transport.session.receive(STATUS)
     await asyncio.sleep(0)
-    asked.session.end_of_input()
-    half.session.end_of_input()
+    complete_transport.session.end_of_input()
+    incomplete_transport.session.end_of_input()
     await fixture.rest()
-    idle.session.end_of_input()
+    idle_transport.session.end_of_input()
     await fixture.rest()
-    assert answers(asked)[0][0] == 200
-    assert [transport.open for transport in (asked, half, idle)] == [False, False, False]
+    assert answers(complete_transport)[0][0] == 200
+    assert [
+        transport.open for transport in (complete_transport, incomplete_transport, idle_transport)
+    ] == [False, False, False]
     assert len(fixture.bodies("q")) == 40
 
 
@@ -356,27 +366,27 @@ async def test_a_connection_lost_during_a_request() -> None:
     transport.session.closed()
     await fixture.rest()
     assert fixture.bodies("q") == []
-    other = fixture.connect()
-    other.session.receive(POST + BODY)
+    other_transport = fixture.connect()
+    other_transport.session.receive(POST + BODY)
     await fixture.rest()
-    assert answers(other)[0][0] == 200
+    assert answers(other_transport)[0][0] == 200
 
 
 @looped
 async def test_a_stop() -> None:
     """Idle connections are closed at once; a pending response is sent."""
     fixture = SessionFixture()
-    idle, busy = fixture.connect(), fixture.connect()
-    busy.session.receive(POST + BODY[:-1])
+    idle_transport, busy_transport = fixture.connect(), fixture.connect()
+    busy_transport.session.receive(POST + BODY[:-1])
     await fixture.rest()
-    for transport in (idle, busy):
+    for transport in (idle_transport, busy_transport):
         transport.session.disconnect("the broker stops", stopping=True)
-    assert not idle.open
-    assert busy.open
-    busy.session.receive(BODY[-1:])
+    assert not idle_transport.open
+    assert busy_transport.open
+    busy_transport.session.receive(BODY[-1:])
     await fixture.rest()
-    assert answers(busy)[0][0] == 200
-    assert not busy.open
+    assert answers(busy_transport)[0][0] == 200
+    assert not busy_transport.open
 
 
 @looped
@@ -385,9 +395,9 @@ async def test_unfinished_bodies_do_not_delay_others() -> None:
     fixture.http = HttpService(
         Application(context(fixture.broker, limits=ApiLimits(part=1 << 28))), HEAD
     )
-    announced = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
+    large_request = POST.replace(b"%d" % len(BODY), b"%d" % (1 << 28))
     first, second = fixture.connect(), fixture.connect()
-    first.session.receive(announced)
+    first.session.receive(large_request)
     await fixture.rest()
     second.session.receive(POST + BODY)
     await fixture.rest()

@@ -32,7 +32,7 @@ def fill(broker: LocalBroker, count: int, size: int = 1000, queue: str = "q") ->
     with Client(broker.port("http")) as client:
         for batch, start in enumerate(range(0, count, STEP)):
             numbers = range(start, min(start + STEP, count))
-            rows = [row(queue, b"%d" % each * (size // len(str(each)))) for each in numbers]
+            rows = [row(queue, b"%d" % number * (size // len(str(number)))) for number in numbers]
             assert client.write(rows, writer=writer, batch=batch).status == 200
 
 
@@ -43,19 +43,19 @@ def test_the_list_matches_the_segments_on_disk(start: Start) -> None:
         wait_until(
             lambda: client.journal()["segments"][-2]["sealed"], "the last but one is not sealed"
         )
-        about = client.journal()
+        description = client.journal()
         status = client.get("/status").json()
-        assert about["broker_id"] == status["broker_id"]
+        assert description["broker_id"] == status["broker_id"]
         assert (
             bytes.fromhex((directory(broker) / "identity").read_text())[:8].hex()
-            == (about["broker_id"])
+            == (description["broker_id"])
         )
-        assert about["format_version"] == FORMAT_VERSION
-        firsts = [segment["first_sequence"] for segment in about["segments"]]
+        assert description["format_version"] == FORMAT_VERSION
+        firsts = [segment["first_sequence"] for segment in description["segments"]]
         assert firsts == list_segments(directory(broker))
-        assert about["earliest_sequence"] == firsts[0]
+        assert description["earliest_sequence"] == firsts[0]
         assert len(firsts) > 3
-        for segment in about["segments"]:
+        for segment in description["segments"]:
             on_disk = segment_path(directory(broker), segment["first_sequence"]).read_bytes()
             assert segment["created"] == int.from_bytes(on_disk[32:40], "little")
             answer = client.segment(segment["first_sequence"])
@@ -63,9 +63,9 @@ def test_the_list_matches_the_segments_on_disk(start: Start) -> None:
             assert answer.headers["accept-ranges"] == "bytes"
             assert answer.body == on_disk[: segment["size"]]
             assert segment["sealed"] == (len(on_disk) == segment["size"])
-            if segment["first_sequence"] == about["durable"]["segment"]:
-                assert segment["size"] == about["durable"]["offset"]
-        assert not about["segments"][-1]["sealed"]
+            if segment["first_sequence"] == description["durable"]["segment"]:
+                assert segment["size"] == description["durable"]["offset"]
+        assert not description["segments"][-1]["sealed"]
 
 
 def test_ranges(start: Start) -> None:
@@ -74,7 +74,7 @@ def test_ranges(start: Start) -> None:
     with Client(broker.port("http")) as client:
         [segment] = client.journal()["segments"]
         first, size = segment["first_sequence"], segment["size"]
-        whole = client.segment(first).body
+        content = client.segment(first).body
         for byte_range, start_at, end in (
             ("0-7", 0, 8),
             ("8-8", 8, 9),
@@ -85,7 +85,7 @@ def test_ranges(start: Start) -> None:
         ):
             answer = client.segment(first, byte_range)
             assert answer.status == 206, byte_range
-            assert answer.body == whole[start_at:end]
+            assert answer.body == content[start_at:end]
             assert answer.headers["content-range"] == f"bytes {start_at}-{end - 1}/{size}"
         for byte_range in (f"{size}-", f"{size + 9}-{size + 10}", "-0"):
             answer = client.segment(first, byte_range)
@@ -138,19 +138,19 @@ def test_a_follower_gets_every_byte_once_while_the_journal_grows(start: Start) -
             done = not writer.is_alive()  # one more read gets the rest
             for segment in client.journal()["segments"]:
                 first = segment["first_sequence"]
-                have = collected.get(first, b"")
-                if len(have) < segment["size"]:
-                    answer = client.segment(first, f"{len(have)}-")
+                copied = collected.get(first, b"")
+                if len(copied) < segment["size"]:
+                    answer = client.segment(first, f"{len(copied)}-")
                     assert answer.status == 206
-                    collected[first] = have + answer.body
+                    collected[first] = copied + answer.body
     writer.join()
     assert len(collected) > 10
     for first, data in collected.items():
         on_disk = segment_path(directory(broker), first).read_bytes()
         assert on_disk.startswith(data), first
-    joined = b"".join(collected.values())
+    journal = b"".join(collected.values())
     for number in (0, 1, 499, 999):
-        assert joined.count(b"%d" % number * (1000 // len(str(number)))) >= 1
+        assert journal.count(b"%d" % number * (1000 // len(str(number)))) >= 1
 
 
 def test_slow_readers_use_little_memory(start: Start) -> None:
@@ -195,9 +195,9 @@ def test_a_removed_segment_is_gone(start: Start) -> None:
             lambda: client.segment(oldest).status == 404, "the segment stays, though not needed"
         )
         assert client.segment(oldest).code == "segment-not-found"
-        about = client.journal()
-        assert about["earliest_sequence"] > oldest
-        assert about["earliest_sequence"] == about["segments"][0]["first_sequence"]
+        description = client.journal()
+        assert description["earliest_sequence"] > oldest
+        assert description["earliest_sequence"] == description["segments"][0]["first_sequence"]
 
 
 def test_destinations_by_number(start: Start) -> None:
@@ -206,17 +206,17 @@ def test_destinations_by_number(start: Start) -> None:
     fill(broker, 1, queue="orders")
     fill(broker, 1, queue="invoices.eu")
     with Client(broker.port("http")) as client:
-        found = client.get("/journal/destinations?ids=" + ",".join(map(str, range(1, 60))))
+        answer = client.get("/journal/destinations?ids=" + ",".join(map(str, range(1, 60))))
         by_name = {
             base64.b64decode(name): (number, kind)
-            for number, kind, name in found.json()["destinations"]
+            for number, kind, name in answer.json()["destinations"]
         }
         assert set(by_name) == {b"orders", b"invoices.eu"}
         number, kind = by_name[b"orders"]
         assert kind == 1
-        one = client.get(f"/journal/destinations?ids={number},4000000000")
-        assert [each[0] for each in one.json()["destinations"]] == [number]
+        answer_of_one = client.get(f"/journal/destinations?ids={number},4000000000")
+        assert [entry[0] for entry in answer_of_one.json()["destinations"]] == [number]
         assert client.get("/journal/destinations").code == "bad-number"
         assert client.get("/journal/destinations?ids=1,x").code == "bad-number"
-        many = ",".join(["1"] * 501)
-        assert client.get(f"/journal/destinations?ids={many}").code == "too-many-ids"
+        too_many_ids = ",".join(["1"] * 501)
+        assert client.get(f"/journal/destinations?ids={too_many_ids}").code == "too-many-ids"

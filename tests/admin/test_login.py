@@ -25,16 +25,16 @@ async def test_a_session(api_fixture: ApiFixture) -> None:
         {"pattern": "jobs.*", "operations": ["produce", "browse"], "ignore_case": False}
     ]
     # the session is valid on another connection, too
-    other = api_fixture.http_client()
-    other.cookie, other.csrf = page.cookie, page.csrf
-    assert (await other.ask("GET", "/session")).json() == info
-    assert (await other.ask("GET", "/status")).status == 200
-    answer = await other.ask("DELETE", "/session")
+    other_client = api_fixture.http_client()
+    other_client.cookie, other_client.csrf = page.cookie, page.csrf
+    assert (await other_client.ask("GET", "/session")).json() == info
+    assert (await other_client.ask("GET", "/status")).status == 200
+    answer = await other_client.ask("DELETE", "/session")
     deletion = answer.headers["set-cookie"].split("; ")
     assert deletion[0] == 'sluicemq_session=""'
     assert {"HttpOnly", "Max-Age=0", "Path=/", "SameSite=strict"} < set(deletion)
     assert "Secure" not in deletion
-    for http_client in (page, other):
+    for http_client in (page, other_client):
         answer = await http_client.ask("GET", "/status")
         assert (answer.status, answer.code) == (401, "authentication-required")
 
@@ -101,8 +101,8 @@ async def test_permissions_apply_at_once_and_sessions_end_with_their_credentials
     by_token.keep(await by_token.ask("POST", "/session", {"token": token}))
 
     async def statuses(path: str) -> list[int]:
-        everybody = (by_password, by_token, by_header)
-        return [(await http_client.ask("GET", path)).status for http_client in everybody]
+        clients = (by_password, by_token, by_header)
+        return [(await http_client.ask("GET", path)).status for http_client in clients]
 
     assert await statuses("/audit") == [200, 200, 200]
     api_fixture.store.change(
@@ -135,26 +135,29 @@ async def test_a_token_that_expires_ends_its_session(api_fixture: ApiFixture) ->
 @looped
 async def test_changing_the_own_password(api_fixture: ApiFixture) -> None:
     api_fixture.add("anna")
-    page, other = api_fixture.http_client(), api_fixture.http_client()
+    page, other_client = api_fixture.http_client(), api_fixture.http_client()
     await page.login("anna")
-    await other.login("anna")
-    wrong = await page.ask(
+    await other_client.login("anna")
+    answer_to_wrong_password = await page.ask(
         "POST", "/session/password", {"current_password": "no", "new_password": "better horse"}
     )
-    assert (wrong.status, wrong.code) == (401, "authentication-failed")
+    assert (answer_to_wrong_password.status, answer_to_wrong_password.code) == (
+        401,
+        "authentication-failed",
+    )
     a_token = {"current_password": api_fixture.token("anna"), "new_password": "better horse"}
     assert (await page.ask("POST", "/session/password", a_token)).status == 401
-    old = page.cookie
+    old_cookie = page.cookie
     answer = await page.ask(
         "POST", "/session/password", {"current_password": PASSWORD, "new_password": "better horse"}
     )
     assert answer.status == 200
     page.keep(answer)
-    assert page.cookie != old
+    assert page.cookie != old_cookie
     assert (await page.ask("GET", "/session")).status == 200
-    assert (await other.ask("GET", "/session")).status == 401
-    assert (await other.login("anna", PASSWORD)).status == 401
-    assert (await other.login("anna", "better horse")).status == 200
+    assert (await other_client.ask("GET", "/session")).status == 401
+    assert (await other_client.login("anna", PASSWORD)).status == 401
+    assert (await other_client.login("anna", "better horse")).status == 200
     assert "change: anna POST /api/v1/session/password done" in api_fixture.audit_lines()
 
 
@@ -168,10 +171,10 @@ async def test_guests_have_no_session_and_no_password(api_fixture: ApiFixture) -
         view = {"user": name, "superuser": True, "csrf_token": "", "permissions": []}
         assert (answer.status, answer.json()) == (200, view)
         assert "set-cookie" not in answer.headers
-        refused = await http_client.ask(
+        refusal = await http_client.ask(
             "POST", "/session/password", {"current_password": "x", "new_password": "y"}
         )
-        assert (refused.status, refused.code) == (409, "no-password")
+        assert (refusal.status, refusal.code) == (409, "no-password")
 
 
 @looped
@@ -182,8 +185,8 @@ async def test_users_with_a_certificate_cannot_change_a_password(api_fixture: Ap
     http_client.caller.access._transport.peer_user = "anna"
     assert (await http_client.ask("GET", "/session")).json()["user"] == "anna"
     passwords = {"current_password": "anything", "new_password": "mine now"}
-    refused = await http_client.ask("POST", "/session/password", passwords)
-    assert (refused.status, refused.code) == (409, "no-password")
+    answer = await http_client.ask("POST", "/session/password", passwords)
+    assert (answer.status, answer.code) == (409, "no-password")
 
 
 @looped
@@ -209,8 +212,8 @@ def test_idle_and_absolute_timeouts() -> None:
     secret, session = sessions.begin("", lambda: EVERYBODY)
     for _ in range(2):
         clock.advance(30_000)
-        alive = sessions.current(session)  # reading the session does not count as use
-    assert alive is None
+        current = sessions.current(session)  # reading the session does not count as use
+    assert current is None
     assert sessions.find(secret) is None
     assert len(sessions) == 0
 
@@ -220,7 +223,11 @@ def test_too_many_sessions_end_the_least_recently_used() -> None:
     first, second = (sessions.begin("", lambda: EVERYBODY)[0] for _ in range(2))
     assert sessions.find(first)
     third, _ = sessions.begin("", lambda: EVERYBODY)
-    assert [bool(sessions.find(each)) for each in (first, second, third)] == [True, False, True]
+    assert [bool(sessions.find(session)) for session in (first, second, third)] == [
+        True,
+        False,
+        True,
+    ]
 
 
 def test_a_user_cannot_end_the_sessions_of_others() -> None:
@@ -229,5 +236,5 @@ def test_a_user_cannot_end_the_sessions_of_others() -> None:
         sessions.begin(user, lambda: EVERYBODY)[0]
         for user in ("root", "anna", "anna", "anna", "bert")
     ]
-    found = [bool(sessions.find(each)) for each in secrets]
-    assert found == [True, False, False, True, True]
+    are_valid = [bool(sessions.find(secret)) for secret in secrets]
+    assert are_valid == [True, False, False, True, True]

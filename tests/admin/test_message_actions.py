@@ -35,17 +35,22 @@ async def test_move_by_id(api_fixture: ApiFixture, durability: Durability) -> No
     broker = api_fixture.broker
     numbers = send(queue(broker), "a", "b", "c", broker=broker, durability=durability)
     prefix = "" if durability else "m"
-    requested = [f"{prefix}{numbers[2]}", f"{prefix}{numbers[0]}", f"{prefix}{numbers[0]}", "77"]
+    requested_ids = [
+        f"{prefix}{numbers[2]}",
+        f"{prefix}{numbers[0]}",
+        f"{prefix}{numbers[0]}",
+        "77",
+    ]
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="move", ids=requested, target=TARGET)
+    done = await act(http_client, action="move", ids=requested_ids, target=TARGET)
     assert (done["processed"], done["next_cursor"]) == (2, None)
     assert done["failed"] == [{"id": "77", "reason": "not-found"}]
     assert waiting(broker) == ["b"]
     assert waiting(broker, "target") == ["c", "a"]
     assert broker.journal.stats().live == (3 if durability else 0)
     assert api_fixture.audit_lines()[-1].endswith("move to target: done 2, failed 1 done")
-    again = await act(http_client, action="move", ids=requested, target=TARGET)
-    assert (again["processed"], len(again["failed"])) == (0, 3)
+    repetition = await act(http_client, action="move", ids=requested_ids, target=TARGET)
+    assert (repetition["processed"], len(repetition["failed"])) == (0, 3)
     assert waiting(broker, "target") == ["c", "a"]
 
 
@@ -61,10 +66,10 @@ async def test_a_moved_message_keeps_its_expiration_and_timestamp(api_fixture: A
     http_client = api_fixture.http_client(local=True)
     await act(http_client, action="move", ids=ids([first, second]), target=TARGET)
     target = broker.destinations[Address(Kind.QUEUE, "target")].queue
-    [ends] = target.cursor()
-    assert ends.expiration == wall + 9000
-    [later] = target.delayed.values()
-    assert later.delivered == broker.clock.steady + 5000
+    [expiring_message] = target.cursor()
+    assert expiring_message.expiration == wall + 9000
+    [scheduled_message] = target.delayed.values()
+    assert scheduled_message.delivered == broker.clock.steady + 5000
     done = await act(
         http_client, action="move", ids=ids([third]), target={"kind": "queue", "name": "short"}
     )
@@ -109,9 +114,9 @@ async def test_moving_and_copying_a_queue_onto_itself_ends(api_fixture: ApiFixtu
     jobs = queue(broker)
     send(jobs, "a", "b", broker=broker)
     http_client = api_fixture.http_client(local=True)
-    itself = {"kind": "queue", "name": "q"}
-    assert (await act(http_client, action="move", all=True, target=itself))["processed"] == 2
-    assert (await act(http_client, action="copy", all=True, target=itself))["processed"] == 2
+    own_address = {"kind": "queue", "name": "q"}
+    assert (await act(http_client, action="move", all=True, target=own_address))["processed"] == 2
+    assert (await act(http_client, action="copy", all=True, target=own_address))["processed"] == 2
     assert waiting(broker) == ["a", "b", "a", "b"]
 
 
@@ -184,14 +189,14 @@ async def test_messages_of_a_transaction_are_not_changed(api_fixture: ApiFixture
 async def test_scheduled_messages_are_made_ready(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
     jobs = queue(broker, retry_delay=5000)
-    [failed] = send(jobs, "failed", broker=broker)
+    [failed_sequence] = send(jobs, "failed", broker=broker)
     reader = read(broker, jobs)
-    broker.time_out(reader.consumer, [failed])
+    broker.time_out(reader.consumer, [failed_sequence])
     reader.detach()
     [scheduled] = send(jobs, "scheduled", broker=broker, deliver_at=broker.clock.wall + 9000)
     send(jobs, "waits", broker=broker)
     http_client = api_fixture.http_client(local=True)
-    done = await act(http_client, action="redeliver", ids=ids([failed, scheduled]))
+    done = await act(http_client, action="redeliver", ids=ids([failed_sequence, scheduled]))
     assert done["processed"] == 2
     assert waiting(broker) == ["failed", "waits", "scheduled"]
     assert not jobs.queue.delayed
@@ -210,7 +215,7 @@ async def test_a_full_target_ends_a_move(api_fixture: ApiFixture) -> None:
     http_client = api_fixture.http_client(local=True)
     done = await act(http_client, action="move", all=True, target=TARGET)
     assert done["processed"] == 2
-    assert [each["reason"] for each in done["failed"]] == ["target-full"]
+    assert [failure["reason"] for failure in done["failed"]] == ["target-full"]
     assert done["next_cursor"] is None
     assert waiting(broker) == ["c", "d"]
     assert waiting(broker, "target") == ["a", "b"]
@@ -234,7 +239,7 @@ async def test_a_redriven_dead_letter_is_the_original_message(api_fixture: ApiFi
     assert details["original_destination"] == {"kind": "queue", "name": "q"}
     done = await act(http_client, f"{path}/actions", action="redrive", all=True)
     assert done["processed"] == 2
-    assert [each["reason"] for each in done["failed"]] == ["no-origin"]
+    assert [failure["reason"] for failure in done["failed"]] == ["no-origin"]
     assert waiting(broker) == ["a", "b"]
     assert waiting(broker, "q.dlq") == ["never dead"]
     for delivery in jobs.queue.cursor():
@@ -247,27 +252,27 @@ async def test_a_dead_letter_of_a_topic_is_redriven_to_its_subscription(
     api_fixture: ApiFixture,
 ) -> None:
     broker = api_fixture.broker
-    news = topic(broker, "news", dead_letter=True)
-    one, two = (broker.subscribe(news, name, durable=True) for name in ("one", "two"))
-    send(news, "a", broker=broker)
-    for subscription in (one, two):
+    news_topic = topic(broker, "news", dead_letter=True)
+    first, second = (broker.subscribe(news_topic, name, durable=True) for name in ("one", "two"))
+    send(news_topic, "a", broker=broker)
+    for subscription in (first, second):
         reader = Reader(broker)
         reader.consumer = broker.attach(subscription, reader, Window(9, True))
         for number in held(reader.consumer):
             broker.dead_letter(subscription, number, "rejected")
         reader.detach()
-    dead = broker.destinations.queue("news.dlq")
-    dead_letters = [each.sequence for each in dead.queue.browse()]
+    dead_letter_queue = broker.destinations.queue("news.dlq")
+    dead_letters = [record.sequence for record in dead_letter_queue.queue.browse()]
     assert len(dead_letters) == 2
     http_client = api_fixture.http_client(local=True)
     path = "/destinations/queue/news.dlq/messages/actions"
     done = await act(http_client, path, action="redrive", ids=ids(dead_letters[:1]))
     assert done["processed"] == 1
-    assert (one.waiting, two.waiting) == (1, 0)
-    broker.unsubscribe(two)
+    assert (first.waiting, second.waiting) == (1, 0)
+    broker.unsubscribe(second)
     done = await act(http_client, path, action="redrive", ids=ids(dead_letters[1:]))
-    assert [each["reason"] for each in done["failed"]] == ["origin-gone"]
-    assert dead.waiting == 1
+    assert [failure["reason"] for failure in done["failed"]] == ["origin-gone"]
+    assert dead_letter_queue.waiting == 1
 
 
 @looped
@@ -305,26 +310,28 @@ async def test_permissions_of_each_action(api_fixture: ApiFixture) -> None:
     api_fixture.add("root", superuser=True)
     api_fixture.add("looker", "*: browse produce")
     api_fixture.add("taker", "q: consume browse", "hidden: browse")
-    looker, taker = api_fixture.http_client(), api_fixture.http_client()
-    await looker.login("looker")
-    await taker.login("taker")
-    one = ids([number])
-    refused = (
-        (looker, {"action": "delete", "ids": one}),
-        (looker, {"action": "move", "ids": one, "target": TARGET}),
-        (looker, {"action": "redeliver", "ids": one}),
-        (looker, {"action": "redrive", "ids": one}),
-        (taker, {"action": "move", "ids": one, "target": TARGET}),
-        (taker, {"action": "copy", "ids": one, "target": TARGET}),
-        (taker, {"action": "delete", "all": True}),
+    browsing_client, consuming_client = api_fixture.http_client(), api_fixture.http_client()
+    await browsing_client.login("looker")
+    await consuming_client.login("taker")
+    message_ids = ids([number])
+    refused_actions = (
+        (browsing_client, {"action": "delete", "ids": message_ids}),
+        (browsing_client, {"action": "move", "ids": message_ids, "target": TARGET}),
+        (browsing_client, {"action": "redeliver", "ids": message_ids}),
+        (browsing_client, {"action": "redrive", "ids": message_ids}),
+        (consuming_client, {"action": "move", "ids": message_ids, "target": TARGET}),
+        (consuming_client, {"action": "copy", "ids": message_ids, "target": TARGET}),
+        (consuming_client, {"action": "delete", "all": True}),
     )
-    for http_client, body in refused:
+    for http_client, body in refused_actions:
         answer = await http_client.ask("POST", ACTIONS, body)
         assert (answer.status, answer.code) == (403, "forbidden"), body
         assert api_fixture.audit_lines()[-1].endswith("403")
     assert waiting(broker) == ["a"]
-    assert (await act(looker, action="copy", ids=one, target=TARGET))["processed"] == 1
-    assert (await act(taker, action="delete", ids=one))["processed"] == 1
+    assert (await act(browsing_client, action="copy", ids=message_ids, target=TARGET))[
+        "processed"
+    ] == 1
+    assert (await act(consuming_client, action="delete", ids=message_ids))["processed"] == 1
 
 
 @looped
@@ -341,7 +348,7 @@ async def test_redrive_requires_permission_to_produce(api_fixture: ApiFixture) -
     await http_client.login("anna")
     path = "/destinations/queue/q.dlq/messages/actions"
     done = await act(http_client, path, action="redrive", all=True)
-    assert [each["reason"] for each in done["failed"]] == ["forbidden"]
+    assert [failure["reason"] for failure in done["failed"]] == ["forbidden"]
     assert waiting(broker) == []
     assert waiting(broker, "q.dlq") == ["a"]
 
@@ -352,10 +359,10 @@ async def test_other_clients_are_served_during_a_large_move(api_fixture: ApiFixt
     send(queue(broker), *["x"] * 3000, broker=broker)
     http_client = api_fixture.http_client(local=True)
     api_fixture.scan_time.limit = 200
-    moving = asyncio.ensure_future(act(http_client, action="move", all=True, target=TARGET))
+    move = asyncio.ensure_future(act(http_client, action="move", all=True, target=TARGET))
     turns = 0
-    while not moving.done():
+    while not move.done():
         await asyncio.sleep(0)
         turns += 1
-    assert moving.result()["processed"] == 3000
+    assert move.result()["processed"] == 3000
     assert turns > 5

@@ -31,8 +31,8 @@ async def page(http_client: HttpClient, query: str = "", path: str = PAGES) -> A
 
 
 async def bodies(http_client: HttpClient, query: str = "", path: str = PAGES) -> list[str]:
-    found = await page(http_client, f"{query}{'&' if query else '?'}body=true", path)
-    return [each["body"]["value"] for each in found["items"]]
+    listing = await page(http_client, f"{query}{'&' if query else '?'}body=true", path)
+    return [item["body"]["value"] for item in listing["items"]]
 
 
 @looped
@@ -47,13 +47,13 @@ async def test_any_page_by_its_offset(api_fixture: ApiFixture) -> None:
     expected = [text for _, texts in sorted(order) for text in texts]
     http_client = api_fixture.http_client(local=True)
     for offset in (0, 1, 29, 30, 31, 59, 88, 89, 90, 500):
-        found = await page(http_client, f"?offset={offset}&limit=7&body=true")
-        assert [each["body"]["value"] for each in found["items"]] == expected[offset : offset + 7]
-        assert [each["position"] for each in found["items"]] == list(
+        listing = await page(http_client, f"?offset={offset}&limit=7&body=true")
+        assert [item["body"]["value"] for item in listing["items"]] == expected[offset : offset + 7]
+        assert [item["position"] for item in listing["items"]] == list(
             range(offset, min(offset + 7, max(90, offset)))
         )
-        assert found["total"] == 90
-        assert (found["next_cursor"] is None) == (offset + 7 >= 90)
+        assert listing["total"] == 90
+        assert (listing["next_cursor"] is None) == (offset + 7 >= 90)
 
 
 @pytest.mark.parametrize("query", ["", "&selector=priority%20IS%20NULL%20OR%201=1"])
@@ -63,25 +63,25 @@ async def test_pages_by_cursor_while_messages_change(api_fixture: ApiFixture, qu
     jobs = queue(broker)
     send(jobs, *[str(number) for number in range(40)], broker=broker)
     http_client = api_fixture.http_client(local=True)
-    seen: list[str] = []
+    texts: list[str] = []
     cursor = ""
     while True:
-        found = await page(http_client, f"?limit=10&body=true&cursor={cursor}{query}")
-        seen += [each["body"]["value"] for each in found["items"]]
-        if found["next_cursor"] is None:
+        listing = await page(http_client, f"?limit=10&body=true&cursor={cursor}{query}")
+        texts += [item["body"]["value"] for item in listing["items"]]
+        if listing["next_cursor"] is None:
             break
-        cursor = found["next_cursor"]
+        cursor = listing["next_cursor"]
         reader = read(broker, jobs, 3)
         reader.settle()
         reader.detach()
-        if len(seen) < 40:
-            send(jobs, f"new {len(seen)}", broker=broker)
-    old = [text for text in seen if not text.startswith("new")]
+        if len(texts) < 40:
+            send(jobs, f"new {len(texts)}", broker=broker)
+    old_texts = [text for text in texts if not text.startswith("new")]
     # no duplicates, and no message that was there all the time is missing
-    assert old == sorted(set(old), key=int)
-    assert old[-1] == "39"
-    assert {str(number) for number in range(20, 40)} <= set(old)
-    assert seen[-1].startswith("new")
+    assert old_texts == sorted(set(old_texts), key=int)
+    assert old_texts[-1] == "39"
+    assert {str(number) for number in range(20, 40)} <= set(old_texts)
+    assert texts[-1].startswith("new")
 
 
 @looped
@@ -92,15 +92,15 @@ async def test_a_selector_page_ends_at_its_limit_and_continues(api_fixture: ApiF
     for number in range(100):
         send(jobs, str(number), broker=broker, properties={"n": number, "odd": number % 2 == 1})
     http_client = api_fixture.http_client(local=True)
-    asked = f"?selector={quote('n > 70 AND odd')}&body=true"
-    found = await page(http_client, asked)
-    assert found["items"] == []
-    assert found["scanned"] < 60
-    assert found["total"] is None
+    query = f"?selector={quote('n > 70 AND odd')}&body=true"
+    listing = await page(http_client, query)
+    assert listing["items"] == []
+    assert listing["scanned"] < 60
+    assert listing["total"] is None
     rounds, texts = 1, []
-    while found["next_cursor"] is not None:
-        found = await page(http_client, f"{asked}&cursor={found['next_cursor']}")
-        texts += [each["body"]["value"] for each in found["items"]]
+    while listing["next_cursor"] is not None:
+        listing = await page(http_client, f"{query}&cursor={listing['next_cursor']}")
+        texts += [item["body"]["value"] for item in listing["items"]]
         rounds += 1
     assert texts == [str(number) for number in range(71, 100, 2)]
     assert rounds >= 3
@@ -144,21 +144,21 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
     broker.flush()
     http_client = api_fixture.http_client(local=True)
     flight = await page(http_client, "?state=unacked&body=true")
-    assert [(each["body"]["value"], each["unacked_by"]) for each in flight["items"]] == [
+    assert [(item["body"]["value"], item["unacked_by"]) for item in flight["items"]] == [
         ("c", "consumer"),
         ("d", "consumer"),
         ("b", "transaction"),
     ]
-    assert [each["attempts"] for each in flight["items"]] == [1, 1, 1]
-    assert not any(each["redelivered"] for each in flight["items"])
+    assert [item["attempts"] for item in flight["items"]] == [1, 1, 1]
+    assert not any(item["redelivered"] for item in flight["items"])
     assert flight["total"] == 3
-    later = (await page(http_client, "?state=scheduled&body=true"))["items"]
+    scheduled_items = (await page(http_client, "?state=scheduled&body=true"))["items"]
     wall = broker.clock.wall
-    assert [(each["body"]["value"], each["deliver_at"]) for each in later] == [
+    assert [(item["body"]["value"], item["deliver_at"]) for item in scheduled_items] == [
         ("scheduled", wall + 9000),
         ("a", wall + 1000),
     ]
-    assert [each["redelivered"] for each in later] == [False, True]
+    assert [item["redelivered"] for item in scheduled_items] == [False, True]
     assert await bodies(http_client, "?state=unacked&offset=1&limit=1") == ["d"]
     first = await page(http_client, "?state=unacked&limit=2")
     assert await bodies(http_client, f"?state=unacked&cursor={first['next_cursor']}") == ["b"]
@@ -172,19 +172,19 @@ async def test_unacked_and_scheduled_messages(api_fixture: ApiFixture) -> None:
 @looped
 async def test_the_messages_of_a_subscription(api_fixture: ApiFixture) -> None:
     broker = api_fixture.broker
-    news = topic(broker, retain_without_subscriptions=True)
-    send(news, "held", broker=broker)
+    news_topic = topic(broker, retain_without_subscriptions=True)
+    send(news_topic, "held", broker=broker)
     path = "/destinations/topic/t/messages"
     http_client = api_fixture.http_client(local=True)
     assert await bodies(http_client, "", path) == ["held"]
-    broker.subscribe(news, "all/one", durable=True)
+    broker.subscribe(news_topic, "all/one", durable=True)
     assert await bodies(http_client, "", path) == []
     assert await bodies(http_client, "?subscription=all%2Fone", path) == ["held"]
-    [only] = (await page(http_client, "?subscription=all%2Fone", path))["items"]
-    assert only["subscription"] == "all/one"
-    answer = await http_client.ask("GET", f"{path}/{only['id']}?subscription=all%2Fone")
+    [item] = (await page(http_client, "?subscription=all%2Fone", path))["items"]
+    assert item["subscription"] == "all/one"
+    answer = await http_client.ask("GET", f"{path}/{item['id']}?subscription=all%2Fone")
     assert answer.json()["body"]["value"] == "held"
-    assert (await http_client.ask("GET", f"{path}/{only['id']}")).code == "message-not-found"
+    assert (await http_client.ask("GET", f"{path}/{item['id']}")).code == "message-not-found"
 
 
 @looped
@@ -215,7 +215,7 @@ async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
         properties=properties,
         origin=Origin.VIBEMQ,
     )
-    found = await page(api_fixture.http_client(local=True), f"/{number}")
+    item = await page(api_fixture.http_client(local=True), f"/{number}")
     wall = broker.clock.wall
     expected = {
         "id": str(number),
@@ -239,8 +239,8 @@ async def test_every_field_of_a_message(api_fixture: ApiFixture) -> None:
         "body": {"kind": "json", "encoding": "json", "value": '{"a": [1]}', "truncated": False},
         "dead_letter": None,
     }
-    assert {name: found[name] for name in expected} == expected
-    assert found["properties"] == {
+    assert {name: item[name] for name in expected} == expected
+    assert item["properties"] == {
         "flag": {"type": "boolean", "value": True},
         "n": {"type": "int", "value": -3},
         "big": {"type": "int", "value": str(1 << 60)},
@@ -258,10 +258,10 @@ def message(body: bytes, kind: BodyKind, origin: Origin = Origin.JMQ) -> Message
 
 
 def test_bodies_are_decoded_by_the_protocols_own_code() -> None:
-    mapped = dumps_map({"a": 1, "b": Byte(2), "s": "x", "raw": b"\1", "n": None, "f": Float(0.5)})
-    view = view_of_body(message(mapped, BodyKind.MAP), 65536)
+    encoded = dumps_map({"a": 1, "b": Byte(2), "s": "x", "raw": b"\1", "n": None, "f": Float(0.5)})
+    view = view_of_body(message(encoded, BodyKind.MAP), 65536)
     assert (view.kind, view.encoding) == ("map", "map")
-    assert {name: (each.type, each.value) for name, each in view.value.items()} == {
+    assert {name: (entry.type, entry.value) for name, entry in view.value.items()} == {
         "a": ("int", 1),
         "b": ("byte", 2),
         "s": ("string", "x"),
@@ -271,7 +271,7 @@ def test_bodies_are_decoded_by_the_protocols_own_code() -> None:
     }
     stream = dumps_stream([True, Short(3), Char("c"), Long(1 << 40), 2.5])
     view = view_of_body(message(stream, BodyKind.STREAM), 65536)
-    assert [(each.type, each.value) for each in view.value] == [
+    assert [(entry.type, entry.value) for entry in view.value] == [
         ("boolean", True),
         ("short", 3),
         ("char", "c"),
@@ -332,9 +332,9 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
 ) -> None:
     """A list shows them as they are, and other threads decompress them for other requests."""
     text = "x" * (PREVIEWED_BYTES + 1)
-    native = bytes(62) + b"\x04"  # the flag of a compressed body
+    native_flags = bytes(62) + b"\x04"  # the flag of a compressed body
     compressed = message(zlib.compress(text.encode()), BodyKind.TEXT)
-    compressed.native = native
+    compressed.native = native_flags
     broker = api_fixture.broker
     broker.publish(queue(broker), compressed)
     broker.flush()
@@ -348,10 +348,10 @@ async def test_large_compressed_bodies_do_not_delay_other_clients(
 
         monkeypatch.setattr(messages, name, noted)
     http_client = api_fixture.http_client(local=True)
-    [listed] = (await page(http_client, "?body=true"))["items"]
-    assert listed["body"]["encoding"] == "base64"
+    [item] = (await page(http_client, "?body=true"))["items"]
+    assert item["body"]["encoding"] == "base64"
     threads.clear()
-    path = f"{PAGES}/{listed['id']}"
+    path = f"{PAGES}/{item['id']}"
     assert (await page(http_client, path=path, query="?max_body_bytes=1"))["body"]["value"] == "x"
     assert (await http_client.ask("GET", f"{path}/body")).body == text.encode()
     assert len(threads) == 2
@@ -373,13 +373,13 @@ async def test_a_message_that_cannot_be_read_is_listed(
 
     monkeypatch.setattr(type(broker.journal), "fetch", fetch)
     http_client = api_fixture.http_client(local=True)
-    lost, kept = (await page(http_client, "?body=true"))["items"]
-    assert lost["id"] == str(numbers[0])
-    assert lost["damaged"] is True
-    assert lost["body_kind"] == "none"
-    assert "body" not in lost
-    assert "damaged" not in kept
-    assert kept["body"]["value"] == "kept"
+    lost_item, intact_item = (await page(http_client, "?body=true"))["items"]
+    assert lost_item["id"] == str(numbers[0])
+    assert lost_item["damaged"] is True
+    assert lost_item["body_kind"] == "none"
+    assert "body" not in lost_item
+    assert "damaged" not in intact_item
+    assert intact_item["body"]["value"] == "kept"
 
 
 @looped
@@ -387,8 +387,8 @@ async def test_a_message_in_memory_has_another_id(api_fixture: ApiFixture) -> No
     broker = api_fixture.broker
     [number] = send(queue(broker), "x", broker=broker, durability=Durability.NONE)
     http_client = api_fixture.http_client(local=True)
-    [only] = (await page(http_client))["items"]
-    assert (only["id"], only["durability"]) == (f"m{number}", "none")
+    [item] = (await page(http_client))["items"]
+    assert (item["id"], item["durability"]) == (f"m{number}", "none")
     assert (await http_client.ask("GET", f"{PAGES}/m{number}")).status == 200
     for name in (f"{number}", f"m0{number}", "m", "x", "0", "-1", f"{'9' * 30}", "%00"):
         answer = await http_client.ask("GET", f"{PAGES}/{name}")

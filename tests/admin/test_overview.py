@@ -47,8 +47,8 @@ def send(api_fixture: ApiFixture, queue: str, *bodies: bytes) -> None:
 async def get(http_client: HttpClient, path: str) -> dict[str, Any]:
     answer = await http_client.ask("GET", path)
     assert answer.status == 200, answer
-    found: dict[str, Any] = answer.json()
-    return found
+    document: dict[str, Any] = answer.json()
+    return document
 
 
 @looped
@@ -150,8 +150,8 @@ async def test_history_of_the_broker_and_of_one_destination(api_fixture: ApiFixt
         assert (answer.status, answer.code) == (403, "forbidden")
     answer = await anna.ask("GET", "/history?destination=jobs&kind=topic")
     assert (answer.status, answer.code) == (404, "destination-not-found")
-    for wrong in ("minutes=0", "minutes=61", "minutes=x", "kind=file"):
-        assert (await anna.ask("GET", f"/history?{wrong}")).status == 400
+    for query in ("minutes=0", "minutes=61", "minutes=x", "kind=file"):
+        assert (await anna.ask("GET", f"/history?{query}")).status == 400
 
 
 def test_overview_of_a_running_broker(start: Start) -> None:
@@ -162,15 +162,15 @@ def test_overview_of_a_running_broker(start: Start) -> None:
         assert overview["journal"]["enabled"] is True
         assert overview["journal"]["segments"] >= 1
         assert 0 <= overview["uptime_ms"] < 60_000
-        assert [each["protocol"] for each in overview["listeners"]] == ["http", "phpmq"]
+        assert [listener["protocol"] for listener in overview["listeners"]] == ["http", "phpmq"]
 
         with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as peer:
             peer.send("q", b"x")
 
         def measured() -> bool:
-            found = client.get("/overview").json()
-            return bool(found["loop_lag_ms"]["max"]) and bool(
-                found["journal"]["fdatasync_ms"]["max"]
+            overview = client.get("/overview").json()
+            return bool(overview["loop_lag_ms"]["max"]) and bool(
+                overview["journal"]["fdatasync_ms"]["max"]
             )
 
         wait_until(measured, "nothing is measured")
@@ -192,9 +192,11 @@ class Trouble:
         self.listeners: list[ListenerItem] = [LISTENER]
 
     def codes(self) -> list[str]:
-        found = list(alarms(self.context, self.listeners, self.lag.read(), self.syncs.read()))
-        assert all(alarm.message.endswith(".") for alarm in found)
-        return [alarm.code for alarm in found]
+        current_alarms = list(
+            alarms(self.context, self.listeners, self.lag.read(), self.syncs.read())
+        )
+        assert all(alarm.message.endswith(".") for alarm in current_alarms)
+        return [alarm.code for alarm in current_alarms]
 
 
 @pytest.fixture

@@ -63,7 +63,7 @@ def subscribe(api_fixture: ApiFixture, owner: str = "owner", **how: Any) -> Subs
 @looped
 async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFixture) -> None:
     root = await enter(api_fixture, "root")
-    for user, owner, may in (
+    for user, owner, allowed in (
         ("owner", "owner", True),
         ("other", "owner", False),
         ("half", "owner", False),
@@ -81,13 +81,13 @@ async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFi
             http_client = await enter(api_fixture, user)
             transaction = begin(api_fixture, owner, prepared=prepared)
             items = await listed(http_client, "/transactions")
-            assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
+            assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
             path = f"/transactions/{id_of(transaction)}"
-            if prepared and not may:
+            if prepared and not allowed:
                 assert (await http_client.ask("POST", f"{path}/commit")).status == 404, case
             answer = await http_client.ask("POST", f"{path}/rollback")
-            assert answer.status == (204 if may else 404), case
-            if not may:
+            assert answer.status == (204 if allowed else 404), case
+            if not allowed:
                 assert (await root.ask("POST", f"{path}/rollback")).status == 204, case
 
 
@@ -95,7 +95,7 @@ async def test_owners_and_managers_list_and_end_a_transaction(api_fixture: ApiFi
 async def test_owners_and_managers_list_and_delete_a_durable_subscription(
     api_fixture: ApiFixture,
 ) -> None:
-    for user, owner, may in (
+    for user, owner, allowed in (
         ("owner", "owner", True),
         ("claimant", "owner", False),
         ("half", "owner", False),
@@ -108,10 +108,10 @@ async def test_owners_and_managers_list_and_delete_a_durable_subscription(
         http_client = await enter(api_fixture, user)
         subscription = subscribe(api_fixture, owner)
         items = await listed(http_client, "/subscriptions")
-        assert [each.get("owner", "") for each in items] == ([owner] if may else []), case
+        assert [item.get("owner", "") for item in items] == ([owner] if allowed else []), case
         answer = await http_client.ask("DELETE", "/subscriptions?destination=news&name=s")
-        assert answer.status == (204 if may else 403), case
-        assert subscription.closed is may, case
+        assert answer.status == (204 if allowed else 403), case
+        assert subscription.closed is allowed, case
         api_fixture.broker.unsubscribe(subscription)
 
 
@@ -140,7 +140,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
     reply = {"body": "reply"}
     assert (await user.ask("POST", f"{path}/messages", reply)).status == 201
     assert await listed(user, "/destinations") == []
-    for method, below, body in (
+    for method, subpath, body in (
         ("GET", "", None),
         ("GET", "/messages", None),
         ("POST", "/purge", {}),
@@ -148,7 +148,7 @@ async def test_temporary_destinations_are_for_superusers(api_fixture: ApiFixture
         ("POST", "/messages/actions", {"action": "delete", "selector": "TRUE"}),
         ("DELETE", "", None),
     ):
-        assert (await user.ask(method, path + below, body)).status == 404, (method, below)
+        assert (await user.ask(method, path + subpath, body)).status == 404, (method, subpath)
     history = "/history?kind=queue&destination=temporary_destination%3A%2F%2Fqueue%2Fx%2F1%2F1"
     assert (await user.ask("GET", history)).status == 404
     assert queue.waiting == 1

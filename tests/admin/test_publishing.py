@@ -48,15 +48,26 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
     }
     answer = await api_fixture.http_client(local=True).ask("POST", POST, body)
     assert answer.status == 201
-    found = message(api_fixture)
-    assert answer.json() == {"id": str(found.sequence)}
+    published_message = message(api_fixture)
+    assert answer.json() == {"id": str(published_message.sequence)}
     wall = api_fixture.clock.wall
-    assert (found.body, found.kind) == ("hello é".encode(), BodyKind.TEXT)
-    assert (found.priority, found.expiration, found.deliver_at) == (7, wall + 5000, wall + 1000)
-    assert (found.correlation_id, found.type, found.message_id) == ("c", "t", "m")
-    assert found.reply_to == Address(Kind.TOPIC, "\udcff")
-    assert (found.origin, found.durability) == (Origin.INTERNAL, Durability.LAZY)
-    assert found.properties == {
+    assert (published_message.body, published_message.kind) == ("hello é".encode(), BodyKind.TEXT)
+    assert (
+        published_message.priority,
+        published_message.expiration,
+        published_message.deliver_at,
+    ) == (7, wall + 5000, wall + 1000)
+    assert (
+        published_message.correlation_id,
+        published_message.type,
+        published_message.message_id,
+    ) == ("c", "t", "m")
+    assert published_message.reply_to == Address(Kind.TOPIC, "\udcff")
+    assert (published_message.origin, published_message.durability) == (
+        Origin.INTERNAL,
+        Durability.LAZY,
+    )
+    assert published_message.properties == {
         "s": "x",
         "n": 3,
         "ok": True,
@@ -83,8 +94,8 @@ async def test_every_field(api_fixture: ApiFixture) -> None:
 @looped
 async def test_bodies(api_fixture: ApiFixture, body: Any, kind: BodyKind, content: bytes) -> None:
     assert (await api_fixture.http_client(local=True).ask("POST", POST, body)).status == 201
-    found = message(api_fixture)
-    assert (found.kind, found.body) == (kind, content)
+    published_message = message(api_fixture)
+    assert (published_message.kind, published_message.body) == (kind, content)
 
 
 @pytest.mark.parametrize(
@@ -183,12 +194,12 @@ async def test_dead_letter_queues_with_their_reasons(api_fixture: ApiFixture) ->
     send(broker.destinations.queue("graveyard"), "by hand", broker=broker)
     api_fixture.clock.advance(250)
     http_client = api_fixture.http_client(local=True)
-    found = (await http_client.ask("GET", "/dead-letters")).json()
-    assert [(each["name"], each["ready"]) for each in found["items"]] == [
+    listing = (await http_client.ask("GET", "/dead-letters")).json()
+    assert [(item["name"], item["ready"]) for item in listing["items"]] == [
         ("empty.dlq", 0),
         ("graveyard", 5),
     ]
-    [_, graveyard] = found["items"]
+    [_, graveyard] = listing["items"]
     assert graveyard["reasons"] == {"rejected": 3, "expired": 1, "(none)": 1}
     assert (graveyard["sources"], graveyard["scanned"]) == (["a", "b"], 5)
     assert graveyard["oldest_ms"] == 250
@@ -206,8 +217,8 @@ async def test_destinations_without_dead_letters_are_no_sources(api_fixture: Api
         queue(broker, f"{name}.dlq")
     queue(broker, "off", dead_letter_queue="graveyard")
     queue(broker, "graveyard")
-    found = (await api_fixture.http_client(local=True).ask("GET", "/dead-letters")).json()
-    assert {each["name"]: each["sources"] for each in found["items"]} == {
+    listing = (await api_fixture.http_client(local=True).ask("GET", "/dead-letters")).json()
+    assert {item["name"]: item["sources"] for item in listing["items"]} == {
         "graveyard": [],
         "jobs.dlq": ["jobs"],
         "orders.dlq": [],
@@ -226,8 +237,8 @@ async def test_only_visible_dead_letter_queues_are_listed(api_fixture: ApiFixtur
     api_fixture.add("anna", "mine: browse", "shared.dlq: browse", "news*: browse")
     http_client = api_fixture.http_client()
     await http_client.login("anna")
-    found = (await http_client.ask("GET", "/dead-letters")).json()
-    assert [(each["name"], each["sources"]) for each in found["items"]] == [
+    listing = (await http_client.ask("GET", "/dead-letters")).json()
+    assert [(item["name"], item["sources"]) for item in listing["items"]] == [
         ("shared.dlq", ["mine"])
     ]
 

@@ -65,8 +65,10 @@ class Rest(msgspec.Struct, frozen=True):
 def operation(
     method: str, path: str, parameters: type[msgspec.Struct] = NoParameters, **more: Any
 ) -> ApiOperation[Any, Any]:
-    needs, answer = more.pop("needs", Need.USER), more.pop("answer", NoneType)
-    return ApiOperation("doIt", method, path, needs, f"{method} {path}", parameters, answer, **more)
+    permission, answer = more.pop("needs", Need.USER), more.pop("answer", NoneType)
+    return ApiOperation(
+        "doIt", method, path, permission, f"{method} {path}", parameters, answer, **more
+    )
 
 
 def endpoint(
@@ -93,8 +95,8 @@ TABLE = RouteTable(
 
 
 def find(method: str, path: str) -> tuple[str, dict[str, str]]:
-    found, names = TABLE.find(method, path.encode())
-    return found.operation.path, names
+    route, names = TABLE.find(method, path.encode())
+    return route.operation.path, names
 
 
 @pytest.mark.parametrize(
@@ -127,16 +129,16 @@ def test_paths(path: str, found: str, names: dict[str, str]) -> None:
     ["", "x", "/api/v1", "/api/v1/", "/api/v1/things/", "/api/v1//things", "/things", "/files"],
 )
 def test_unknown_paths(path: str) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(ApiError) as error:
         find("GET", path)
-    assert (caught.value.status, caught.value.code) == (404, "not-found")
+    assert (error.value.status, error.value.code) == (404, "not-found")
 
 
 def test_other_methods() -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(ApiError) as error:
         find("POST", "/api/v1/things/x")
-    assert caught.value.status == 405
-    assert caught.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
+    assert error.value.status == 405
+    assert error.value.headers["Allow"] == "DELETE, GET, HEAD, PUT"
     with pytest.raises(ValueError, match="twice"):
         RouteTable([endpoint("GET", "/x/{a}"), endpoint("GET", "/x/{b}")])
 
@@ -164,38 +166,40 @@ def test_any_name_finds_its_destination(raw: bytes) -> None:
 )
 def test_invalid_destinations(kind: str, name: str, given: str, code: str) -> None:
     query = {"name_base64": given} if given else {}
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(ApiError) as error:
         address_in({"kind": kind, "name": name}, query)
-    assert caught.value.code == code
+    assert error.value.code == code
 
 
 def test_parameters() -> None:
-    asked = operation("GET", "/x", Query)
+    query_operation = operation("GET", "/x", Query)
     for text, expected in (
         (b"", Query()),
         (b"count=7&word=a%20b&sure=true", Query(7, "a b", True)),
         (b"word=%ff", Query(word="\udcff")),
         (b"sure=1", Query(sure=True)),
     ):
-        assert parameters(asked, {}, read_query(text)) == expected
+        assert parameters(query_operation, {}, read_query(text)) == expected
 
 
 def test_parameters_of_path_query_and_body() -> None:
-    thing = operation("PUT", "/things/{name}", NamedThing)
+    thing_operation = operation("PUT", "/things/{name}", NamedThing)
     names, query = {"name": "\udcff"}, {"sure": "true"}
-    assert parameters(thing, names, query, Body("a")) == NamedThing("\udcff", Body("a"), True)
+    assert parameters(thing_operation, names, query, Body("a")) == NamedThing(
+        "\udcff", Body("a"), True
+    )
     with pytest.raises(ApiError, match="unknown; there are sure"):
-        parameters(thing, names, {"name": "other"}, Body("a"))
+        parameters(thing_operation, names, {"name": "other"}, Body("a"))
     part = operation("GET", "/{kind}/{name}/parts/{part}", Part)
     names = {"kind": "topic", "name": "~", "part": "7"}
-    found = parameters(part, names, {"name_base64": "YQ=="})
-    assert found == Part(Address(Kind.TOPIC, "a"), "7")
+    request = parameters(part, names, {"name_base64": "YQ=="})
+    assert request == Part(Address(Kind.TOPIC, "a"), "7")
 
 
 @pytest.mark.parametrize(
     "text",
     [
-        *(b"count=" + wrong for wrong in (b"11", b"x", b"", b"1.0", b"%D9%A1", b"1&count=2")),
+        *(b"count=" + value for value in (b"11", b"x", b"", b"1.0", b"%D9%A1", b"1&count=2")),
         b"sure=yes",
         b"other=1",
         b"name_base64=YQ==",
@@ -203,25 +207,25 @@ def test_parameters_of_path_query_and_body() -> None:
     ],
 )
 def test_wrong_parameters(text: bytes) -> None:
-    with pytest.raises(ApiError) as caught:
+    with pytest.raises(ApiError) as error:
         parameters(operation("GET", "/x", Query), {}, read_query(text))
-    assert caught.value.code == "bad-parameter"
+    assert error.value.code == "bad-parameter"
 
 
 def test_the_document() -> None:
-    made = document(each.operation for each in TABLE.endpoints)
-    assert sorted(made["paths"]) == [
+    description = document(endpoint.operation for endpoint in TABLE.endpoints)
+    assert sorted(description["paths"]) == [
         "/things",
         "/things/all",
         "/things/{name}",
         "/{kind}/{name}/parts/{part}",
     ]
-    post = made["paths"]["/things"]["post"]
+    post = description["paths"]["/things"]["post"]
     ref = {"schema": {"$ref": "#/components/schemas/Body"}}
     assert post["requestBody"] == {"required": True, "content": {"application/json": ref}}
     assert post["responses"]["201"]["content"]["application/json"] == ref
-    assert made["components"]["schemas"]["Body"]["required"] == ["word"]
-    [count, *_] = made["paths"]["/things/all"]["get"]["parameters"]
+    assert description["components"]["schemas"]["Body"]["required"] == ["word"]
+    [count, *_] = description["paths"]["/things/all"]["get"]["parameters"]
     assert count == {
         "name": "count",
         "in": "query",
@@ -229,14 +233,14 @@ def test_the_document() -> None:
         "description": "How many.",
         "schema": {"type": "integer", "minimum": 0, "maximum": 10, "default": 1},
     }
-    part = made["paths"]["/{kind}/{name}/parts/{part}"]["get"]
+    part = description["paths"]["/{kind}/{name}/parts/{part}"]["get"]
     names = [parameter["name"] for parameter in part["parameters"]]
     assert names == ["kind", "name", "part", "name_base64"]
     assert part["parameters"][0]["schema"] == {"$ref": "#/components/schemas/DestinationKind"}
-    assert made["components"]["schemas"]["DestinationKind"]["enum"] == ["queue", "topic"]
-    assert made["paths"]["/things/{name}"]["get"]["security"] == []
+    assert description["components"]["schemas"]["DestinationKind"]["enum"] == ["queue", "topic"]
+    assert description["paths"]["/things/{name}"]["get"]["security"] == []
     assert "security" not in part
-    assert sorted(made["paths"]["/things/{name}"]["put"]["responses"]) == [
+    assert sorted(description["paths"]["/things/{name}"]["put"]["responses"]) == [
         "200",
         "201",
         "4XX",
@@ -257,13 +261,15 @@ def test_invalid_utf8_in_an_error_is_escaped() -> None:
 
 @looped
 async def test_operations_and_components_have_readable_names(api_fixture: ApiFixture) -> None:
-    made = document(each.operation for each in api_fixture.endpoints)
-    operations = [each for path in made["paths"].values() for each in path.values()]
+    description = document(endpoint.operation for endpoint in api_fixture.endpoints)
+    operations = [
+        operation for path in description["paths"].values() for operation in path.values()
+    ]
     ids = [operation["operationId"] for operation in operations]
     assert len(set(ids)) == len(ids) > 50
     assert [name for name in ids if not re.fullmatch("[a-z]+([A-Z][a-z]+)+", name)] == []
     assert all(len(operation["tags"]) == 1 for operation in operations)
-    names = [*made["components"]["schemas"], *made["components"]["responses"]]
+    names = [*description["components"]["schemas"], *description["components"]["responses"]]
     assert [name for name in names if not re.fullmatch("([A-Z][a-z]+)+", name)] == []
 
 
@@ -272,10 +278,10 @@ def test_every_endpoint_is_in_the_document(tmp_path: Path) -> None:
         api_fixture = ApiFixture(tmp_path)
         answer = await api_fixture.http_client().ask("GET", "/openapi.json")
         paths = answer.json()["paths"]
-        for each in (endpoint.operation for endpoint in api_fixture.endpoints):
-            if each.prefix:
-                operation = paths[each.path][each.method.lower()]
-                assert operation["summary"] == each.summary
+        for declared in (endpoint.operation for endpoint in api_fixture.endpoints):
+            if declared.prefix:
+                operation = paths[declared.path][declared.method.lower()]
+                assert operation["summary"] == declared.summary
                 ids.append(operation["operationId"])
         api_fixture.authenticator.close()
 

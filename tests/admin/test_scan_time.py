@@ -64,8 +64,8 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     broker.destinations.declare(
         Address(Kind.QUEUE, "p"), DestinationSettings(dead_letter_queue="q")
     )
-    later = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
-    send(jobs, *map(str, range(MESSAGES)), broker=broker, **later)
+    schedule = {"deliver_at": broker.clock.wall + 60_000} if scan.state == "scheduled" else {}
+    send(jobs, *map(str, range(MESSAGES)), broker=broker, **schedule)
     if scan.state == "unacked":
         read(broker, jobs, MESSAGES)
         broker.flush()
@@ -75,18 +75,18 @@ async def test_a_scan_stops_at_the_deadline(api_fixture: ApiFixture, name: str) 
     async with asyncio.timeout(30):
         answer = await http_client.ask(scan.method, scan.path, scan.body)
     assert answer.status == 200, answer
-    found = answer.json()
-    if "items" in found and "scanned" in found:
-        assert len(found["items"]) == (1 if name == "skip" else MESSAGES)
-    elif "done" in found:
-        assert found["processed"] == MESSAGES
-    elif "purged" in found:
-        assert found["purged"] == MESSAGES
-    asked = api_fixture.scan_time.asked
-    assert len(asked) >= scan.iterations
+    document = answer.json()
+    if "items" in document and "scanned" in document:
+        assert len(document["items"]) == (1 if name == "skip" else MESSAGES)
+    elif "done" in document:
+        assert document["processed"] == MESSAGES
+    elif "purged" in document:
+        assert document["purged"] == MESSAGES
+    times = api_fixture.scan_time.asked
+    assert len(times) >= scan.iterations
     # two checks may follow the first that is true: before the pause, and in
     # the flush
-    assert max(asked) <= api_fixture.scan_time.limit + 4
+    assert max(times) <= api_fixture.scan_time.limit + 4
 
 
 @looped

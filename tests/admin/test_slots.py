@@ -21,30 +21,30 @@ def put(client: Client, name: str, position: int, **more: int) -> tuple[int, dic
 
 def test_the_life_of_a_slot_seen_by_two_clients(start: Start) -> None:
     port = start(PHPMQ, HTTP).port("http")
-    with Client(port) as one, Client(port) as other:
-        status, slot = put(one, "spark.1", 5, limit_bytes=1000)
+    with Client(port) as first, Client(port) as second:
+        status, slot = put(first, "spark.1", 5, limit_bytes=1000)
         assert status == 200
         assert (slot["name"], slot["position"], slot["limit_bytes"]) == ("spark.1", 5, 1000)
         assert slot["lost"] is False
-        assert other.get("/journal/slots").json()["items"] == [slot]
-        assert put(other, "spark.1", 7)[1]["position"] == 7
-        assert put(other, "spark.1", 7)[0] == 200
-        assert one.get("/journal/slots/spark.1").json()["position"] == 7
-        status, refused = put(one, "spark.1", 6)
-        assert (status, refused["code"]) == (409, "slot-ahead")  # type: ignore[index]
-        assert put(one, "b", 0)[0] == 200
-        names = [slot["name"] for slot in other.get("/journal/slots").json()["items"]]
+        assert second.get("/journal/slots").json()["items"] == [slot]
+        assert put(second, "spark.1", 7)[1]["position"] == 7
+        assert put(second, "spark.1", 7)[0] == 200
+        assert first.get("/journal/slots/spark.1").json()["position"] == 7
+        status, problem = put(first, "spark.1", 6)
+        assert (status, problem["code"]) == (409, "slot-ahead")  # type: ignore[index]
+        assert put(first, "b", 0)[0] == 200
+        names = [slot["name"] for slot in second.get("/journal/slots").json()["items"]]
         assert names == ["b", "spark.1"]
-        page = other.get("/journal/slots?limit=1&offset=1").json()
+        page = second.get("/journal/slots?limit=1&offset=1").json()
         assert (page["items"], page["total"], page["next_cursor"]) == (
-            [one.get("/journal/slots/spark.1").json()],
+            [first.get("/journal/slots/spark.1").json()],
             2,
             None,
         )
-        assert other.get("/journal/slots?limit=1").json()["next_cursor"] == "1"
-        assert one.ask("DELETE", "/journal/slots/b").status == 204
+        assert second.get("/journal/slots?limit=1").json()["next_cursor"] == "1"
+        assert first.ask("DELETE", "/journal/slots/b").status == 204
         for method in ("GET", "DELETE"):
-            answer = other.ask(method, "/journal/slots/b")
+            answer = second.ask(method, "/journal/slots/b")
             assert (answer.status, answer.code) == (404, "slot-not-found")
 
 
@@ -58,9 +58,9 @@ def test_one_holder_at_a_time_has_a_slot(start: Start) -> None:
 
         status, slot = claim("first", 60_000)
         assert (status, slot["holder"], slot["position"]) == (200, "first", 9)
-        status, refused = claim("second", 60_000)
-        assert (status, refused["code"]) == (409, "slot-held")  # type: ignore[index]
-        assert "the slot w is held by first until 20" in str(refused)
+        status, problem = claim("second", 60_000)
+        assert (status, problem["code"]) == (409, "slot-held")  # type: ignore[index]
+        assert "the slot w is held by first until 20" in str(problem)
         assert claim("first", 0)[0] == 200
         assert claim("second", 60_000)[1]["holder"] == "second"
 
@@ -97,19 +97,19 @@ def test_concurrent_advances_never_move_a_slot_back(start: Start) -> None:
         put(client, "s", 0)
 
         def advance(step: int) -> None:
-            with Client(port) as own:
+            with Client(port) as client:
                 for position in range(step, 60, 3):
-                    put(own, "s", position)
+                    put(client, "s", position)
 
         threads = [threading.Thread(target=advance, args=(step,)) for step in range(3)]
         for thread in threads:
             thread.start()
-        seen = [0]
+        positions = [0]
         while any(thread.is_alive() for thread in threads):
-            seen.append(client.get("/journal/slots/s").json()["position"])
+            positions.append(client.get("/journal/slots/s").json()["position"])
         for thread in threads:
             thread.join()
-        assert seen == sorted(seen)
+        assert positions == sorted(positions)
         assert client.get("/journal/slots/s").json()["position"] == 59
 
 

@@ -42,8 +42,8 @@ def ask(
         connection.putheader(name.replace("_", "-"), value)
     connection.endheaders()
     answer = connection.getresponse()
-    found = {name.lower(): value for name, value in answer.getheaders()}
-    return Answer(answer.status, found, answer.read())
+    received_headers = {name.lower(): value for name, value in answer.getheaders()}
+    return Answer(answer.status, received_headers, answer.read())
 
 
 @pytest.fixture
@@ -61,16 +61,16 @@ IMPORT = re.compile(r"""^(?:import|export)\b[^;"()]*?"(\.{1,2}/[^"]+)";""", re.M
 
 def imported(name: str, sources: Mapping[str, str]) -> list[str]:
     """Return the modules that a module imports statically, directly or indirectly, each once."""
-    found: list[str] = []
-    waiting = [name]
-    while waiting:
-        module = waiting.pop(0)
-        if module in found:
+    imports: list[str] = []
+    pending = [name]
+    while pending:
+        module = pending.pop(0)
+        if module in imports:
             continue
-        found.append(module)
+        imports.append(module)
         for reference in IMPORT.findall(sources[module]):
-            waiting.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
-    return found
+            pending.append(posixpath.normpath(posixpath.join(posixpath.dirname(module), reference)))
+    return imports
 
 
 class Elements(HTMLParser):
@@ -120,12 +120,12 @@ def test_the_page_has_no_inline_scripts_or_styles(port: int) -> None:
 
 
 def test_versioned_files_are_immutable(port: int) -> None:
-    here = load_static_files()
+    static_files = load_static_files()
     with connected(port) as connection:
         for name in ("app.js", "pages/overview.js", "tokens.css", "icon.svg"):
-            answer = ask(connection, f"/console/{here.version}/{name}")
+            answer = ask(connection, f"/console/{static_files.version}/{name}")
             assert answer.status == 200
-            assert answer.body == here.files[name].content
+            assert answer.body == static_files.files[name].content
             assert "immutable" in answer.headers["cache-control"]
             assert answer.headers["x-content-type-options"] == "nosniff"
             assert answer.headers["content-type"].partition(";")[0] in (
@@ -138,40 +138,40 @@ def test_versioned_files_are_immutable(port: int) -> None:
 def test_a_cached_file_is_not_sent_again(port: int) -> None:
     with connected(port) as connection:
         first = ask(connection, "/console/")
-        again = ask(connection, "/console/", If_None_Match=first.headers["etag"])
-        assert (again.status, again.body) == (304, b"")
-        other = ask(connection, "/console/", If_None_Match='"other"')
-        assert other.body == first.body
+        cached = ask(connection, "/console/", If_None_Match=first.headers["etag"])
+        assert (cached.status, cached.body) == (304, b"")
+        changed = ask(connection, "/console/", If_None_Match='"other"')
+        assert changed.body == first.body
 
 
 def test_files_are_compressed_for_clients_with_gzip(port: int) -> None:
-    here = load_static_files()
-    path = f"/console/{here.version}/app.js"
+    static_files = load_static_files()
+    path = f"/console/{static_files.version}/app.js"
     with connected(port) as connection:
         answer = ask(connection, path, Accept_Encoding="br, gzip")
         assert answer.headers["content-encoding"] == "gzip"
         assert answer.headers["vary"] == "Accept-Encoding"
-        assert gzip.decompress(answer.body) == here.files["app.js"].content
+        assert gzip.decompress(answer.body) == static_files.files["app.js"].content
         head = ask(connection, path, "HEAD", Accept_Encoding="gzip")
         assert (head.status, head.body) == (200, b"")
 
 
 def test_unknown_paths_are_not_found(port: int) -> None:
-    here = load_static_files()
+    static_files = load_static_files()
     paths = (
         "/console/app.js",
-        f"/console/{here.version}",
-        f"/console/{here.version}/",
-        f"/console/{here.version}/{INDEX}",
-        f"/console/{here.version}/nothing.js",
+        f"/console/{static_files.version}",
+        f"/console/{static_files.version}/",
+        f"/console/{static_files.version}/{INDEX}",
+        f"/console/{static_files.version}/nothing.js",
         f"/console/{'0' * 16}/app.js",
-        f"/console/{here.version}/../../app.py",
-        f"/console/{here.version}/%2e%2e/%2e%2e/app.py",
-        f"/console/{here.version}/..%2f..%2fapp.py",
-        f"/console/{here.version}//etc/passwd",
-        f"/console/{here.version}/pages/../app.js",
-        f"/console/{here.version}/app.js%00",
-        f"/console/{here.version}/app.js%FF",
+        f"/console/{static_files.version}/../../app.py",
+        f"/console/{static_files.version}/%2e%2e/%2e%2e/app.py",
+        f"/console/{static_files.version}/..%2f..%2fapp.py",
+        f"/console/{static_files.version}//etc/passwd",
+        f"/console/{static_files.version}/pages/../app.js",
+        f"/console/{static_files.version}/app.js%00",
+        f"/console/{static_files.version}/app.js%FF",
         "/console/../api/v1/status",
     )
     with connected(port) as connection:
@@ -191,26 +191,26 @@ def test_the_page_requires_no_login(start: Start) -> None:
 def test_every_file_has_a_media_type_and_is_used() -> None:
     files = load_static_files().files
     assert {name.rpartition(".")[2] for name in files} <= set(MEDIA)
-    everything = {
+    entries = {
         str(entry)
         for entry in (resources.files("sluicemq.admin") / "console").iterdir()
         if entry.is_file()
     }
-    assert len(everything) == len([name for name in files if "/" not in name])
+    assert len(entries) == len([name for name in files if "/" not in name])
     index = files[INDEX].content.decode()
     sources = modules()
-    loaded = set(imported("app.js", sources)) | {"theme.js"}
+    loaded_files = set(imported("app.js", sources)) | {"theme.js"}
     while (
-        more := {
+        imports := {
             module
-            for name in loaded
+            for name in loaded_files
             for first in lazily(name, sources[name])
             for module in imported(first, sources)
         }
-        - loaded
+        - loaded_files
     ):
-        loaded |= more
-    assert loaded == set(sources), "modules that are not imported, or that do not exist"
+        loaded_files |= imports
+    assert loaded_files == set(sources), "modules that are not imported, or that do not exist"
     for name in set(files) - set(sources) - {INDEX}:
         assert f"/{name}" in index, name
 
@@ -218,17 +218,19 @@ def test_every_file_has_a_media_type_and_is_used() -> None:
 def lazily(name: str, source: str) -> list[str]:
     """Return the modules that a module imports on demand."""
     folder = name.rpartition("/")[0]
-    found = re.findall(r'import\("\./([^"]+)"\)', source)
-    return [f"{folder}/{each}" if folder else each for each in found]
+    paths = re.findall(r'import\("\./([^"]+)"\)', source)
+    return [f"{folder}/{path}" if folder else path for path in paths]
 
 
 def test_the_page_preloads_the_modules_of_the_overview() -> None:
-    here, sources = load_static_files(), modules()
-    elements = Elements(here.files[INDEX].content.decode())
-    links = [found for tag, found in elements.tags if found.get("rel") == "modulepreload"]
-    preloaded = [link["href"].removeprefix(f"{here.version}/") for link in links]
-    needed = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
-    assert preloaded == sorted(needed)
+    static_files, sources = load_static_files(), modules()
+    elements = Elements(static_files.files[INDEX].content.decode())
+    links = [
+        attributes for tag, attributes in elements.tags if attributes.get("rel") == "modulepreload"
+    ]
+    preloaded = [link["href"].removeprefix(f"{static_files.version}/") for link in links]
+    modules_needed = {*imported("app.js", sources), *imported("pages/overview.js", sources)}
+    assert preloaded == sorted(modules_needed)
 
 
 FORBIDDEN = re.compile(
@@ -259,8 +261,8 @@ def test_changed_content_changes_the_version(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(static_files, "_read", lambda: contents)
     after: StaticFiles = static_files.load_static_files.__wrapped__()
     assert after.version != before.version
-    changed: StaticFile = after.files["app.js"]
-    assert changed.tag != before.files["app.js"].tag
+    changed_file: StaticFile = after.files["app.js"]
+    assert changed_file.tag != before.files["app.js"].tag
     assert after.files["dom.js"].tag == before.files["dom.js"].tag
 
 

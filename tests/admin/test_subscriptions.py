@@ -122,18 +122,18 @@ async def test_a_subscription_in_use_is_deleted_only_if_forced(api_fixture: ApiF
 
 def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
 
     def reader(client: BlockingClient) -> Any:
         return client.session().consumer(Topic("news"), name="daily", durable=True)
 
-    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
+    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
         reader(java)
     with (
         Client(broker.port("http")) as client,
-        BlockingClient(JmqClient.open, where.partition("?")[0], reconnect=None) as other,
+        BlockingClient(JmqClient.open, url.partition("?")[0], reconnect=None) as other_client,
     ):
-        other.session().producer(Topic("news")).send("unread")
+        other_client.session().producer(Topic("news")).send("unread")
         [item] = client.get("/subscriptions?durable=true").json()["items"]
         assert (item["client_id"], item["display_name"], item["ready"]) == ("reporter", "daily", 1)
         path = f"/subscriptions?destination=news&name={item['name'].replace('%', '%25')}"
@@ -141,8 +141,8 @@ def test_a_deleted_durable_subscription_of_a_java_client_stays_deleted(start: St
     restarted(broker)
     with Client(broker.port("http")) as client:
         assert client.get("/subscriptions").json()["items"] == []
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
-    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
         consumer = reader(java)
         java.session().producer(Topic("news")).send("new")
         assert consumer.receive(TIMEOUT).body == "new"
@@ -156,9 +156,9 @@ def restarted(broker: LocalBroker) -> None:
 
 def test_a_forced_deletion_closes_the_consumer(start: Start) -> None:
     broker = start(HTTP, "jmq://127.0.0.1:0")
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}?client_id=reporter"
     with (
-        BlockingClient(JmqClient.open, where, reconnect=None) as java,
+        BlockingClient(JmqClient.open, url, reconnect=None) as java,
         Client(broker.port("http")) as client,
     ):
         java.session().consumer(Topic("news"), name="daily", durable=True)

@@ -42,13 +42,13 @@ async def listed(http_client: HttpClient, query: str = "") -> list[dict[str, Any
 @looped
 async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) -> None:
     begin(api_fixture, b"a")
-    since = api_fixture.clock.wall
+    start_time = api_fixture.clock.wall
     api_fixture.clock.advance(10)
     prepared = begin(api_fixture, b"b", b"c")
     api_fixture.broker.transactions.prepare(prepared, encode_xid(XID))
     http_client = api_fixture.http_client()
     first, second = await listed(http_client)
-    assert (first["state"], first["publishes"], first["started"]) == ("open", 1, since)
+    assert (first["state"], first["publishes"], first["started"]) == ("open", 1, start_time)
     assert "xid" not in first
     assert second == {
         "id": f"p{prepared.record}",
@@ -61,7 +61,7 @@ async def test_a_list_has_every_field_of_a_transaction(api_fixture: ApiFixture) 
         },
         "publishes": 2,
         "acks": 0,
-        "started": since + 10,
+        "started": start_time + 10,
     }
     assert await listed(http_client, "state=prepared") == [second]
     assert await listed(http_client, "order=desc") == [second, first]
@@ -80,8 +80,8 @@ async def test_an_open_transaction_can_only_be_rolled_back(api_fixture: ApiFixtu
     assert (await http_client.ask("POST", f"/transactions/{item['id']}/rollback")).status == 204
     assert outcomes == [False]
     assert await listed(http_client) == []
-    for what in ("commit", "rollback"):
-        answer = await http_client.ask("POST", f"/transactions/{item['id']}/{what}")
+    for action in ("commit", "rollback"):
+        answer = await http_client.ask("POST", f"/transactions/{item['id']}/{action}")
         assert (answer.status, answer.code) == (404, "transaction-not-found")
 
 
@@ -127,8 +127,8 @@ async def test_a_transaction_is_not_found_without_permission(api_fixture: ApiFix
 
 def prepare(broker: LocalBroker, xid: Xid, body: str) -> None:
     """Prepare as a Java client that consumes one message, sends another, and disconnects."""
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}"
+    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
         java.session().producer("in").send(body)
         session = java.session()
         session.xa.start(xid)
@@ -149,12 +149,12 @@ def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool
         broker.kill()
         broker.start()
     with Client(broker.port("http")) as client:
-        found = client.get("/transactions").json()["items"]
-        assert [item["state"] for item in found] == ["prepared", "prepared"]
-        assert [(item["publishes"], item["acks"]) for item in found] == [(1, 1)] * 2
+        items = client.get("/transactions").json()["items"]
+        assert [item["state"] for item in items] == ["prepared", "prepared"]
+        assert [(item["publishes"], item["acks"]) for item in items] == [(1, 1)] * 2
         # ids survive a restart, so that an administrator ends the right transaction
-        assert [item["id"] for item in found] == [item["id"] for item in before]
-        by_branch = {item["xid"]["branch_qualifier"]: item["id"] for item in found}
+        assert [item["id"] for item in items] == [item["id"] for item in before]
+        by_branch = {item["xid"]["branch_qualifier"]: item["id"] for item in items}
         assert client.ask("POST", f"/transactions/{by_branch['00']}/commit").status == 204
         assert client.ask("POST", f"/transactions/{by_branch['01']}/rollback").status == 204
         assert client.get("/transactions").json()["items"] == []
@@ -162,8 +162,8 @@ def test_an_administrator_ends_prepared_transactions(start: Start, restart: bool
     broker.start()
     with Client(broker.port("http")) as client:
         assert client.get("/transactions").json()["items"] == []
-    where = f"jmq://127.0.0.1:{broker.port('jmq')}"
-    with BlockingClient(JmqClient.open, where, reconnect=None) as java:
+    url = f"jmq://127.0.0.1:{broker.port('jmq')}"
+    with BlockingClient(JmqClient.open, url, reconnect=None) as java:
         session = java.session()
         assert session.consumer("out").receive(TIMEOUT).body == "TEXT 0"
         assert session.consumer("in").receive(TIMEOUT).body == "text 1"

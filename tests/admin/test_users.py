@@ -43,19 +43,22 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
     assert (altered.status, altered.json()["superuser"]) == (200, True)
     assert (await anna.ask("GET", "/audit")).status == 200
     await admin.ask("PUT", "/users/anna", {"superuser": False, "allow_digest": False})
-    refused = await admin.ask("PUT", "/users/anna", {"allow_digest": True})
-    assert (refused.status, refused.code) == (409, "rejected")
+    rejection = await admin.ask("PUT", "/users/anna", {"allow_digest": True})
+    assert (rejection.status, rejection.code) == (409, "rejected")
     digest = {"password": "another password", "allow_digest": True}
     assert (await admin.ask("PUT", "/users/anna", digest)).json()["allow_digest"] is True
-    without = await admin.ask("PUT", "/users/anna", {"password": None})
-    assert (without.json()["has_password"], without.json()["allow_digest"]) == (False, False)
+    changed_view = await admin.ask("PUT", "/users/anna", {"password": None})
+    assert (changed_view.json()["has_password"], changed_view.json()["allow_digest"]) == (
+        False,
+        False,
+    )
     assert (await admin.ask("DELETE", "/users/anna/permissions?pattern=jobs.*")).status == 204
     assert (await admin.ask("GET", "/users/anna")).json()["permissions"] == []
     assert (await admin.ask("DELETE", "/users/anna")).status == 204
     for method in ("GET", "DELETE"):
         assert (await admin.ask(method, "/users/anna")).code == "user-not-found"
     page = (await admin.ask("GET", "/users?filter=o")).json()
-    assert ([each["name"] for each in page["items"]], page["total"]) == (["root"], 1)
+    assert ([item["name"] for item in page["items"]], page["total"]) == (["root"], 1)
     audit_lines = api_fixture.audit_lines()
     assert "change: root PUT /api/v1/users/anna done" in audit_lines
     assert "change: root PUT /api/v1/users/anna 409" in audit_lines
@@ -67,8 +70,8 @@ async def test_the_life_cycle_of_a_user(api_fixture: ApiFixture) -> None:
 async def test_the_last_superuser(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
     for method, body in (("DELETE", None), ("PUT", {"superuser": False})):
-        refused = await admin.ask(method, "/users/root", body)
-        assert (refused.status, refused.code) == (403, "forbidden")
+        answer = await admin.ask(method, "/users/root", body)
+        assert (answer.status, answer.code) == (403, "forbidden")
     api_fixture.add("anna")
     assert (await admin.ask("DELETE", "/users/root")).status == 403
     assert (await admin.ask("DELETE", "/users/root?force=true")).status == 204
@@ -84,10 +87,10 @@ async def test_a_token_is_returned_once(api_fixture: ApiFixture) -> None:
     script = api_fixture.http_client()
     script.headers["Authorization"] = f"Bearer {token['token']}"
     view = await script.ask("GET", "/users/root")
-    assert [each["id"] for each in view.json()["tokens"]] == [token["id"]]
+    assert [item["id"] for item in view.json()["tokens"]] == [token["id"]]
     assert token["token"].encode() not in view.body
-    past = await admin.ask("POST", "/users/root/tokens", {"expires": 5})
-    assert (past.status, past.code) == (409, "rejected")
+    rejection = await admin.ask("POST", "/users/root/tokens", {"expires": 5})
+    assert (rejection.status, rejection.code) == (409, "rejected")
     assert (await admin.ask("DELETE", "/users/root/tokens/none")).code == "token-not-found"
     assert (await admin.ask("DELETE", f"/users/root/tokens/{token['id']}")).status == 204
     assert (await script.ask("GET", "/status")).status == 401
@@ -127,12 +130,12 @@ async def test_long_lists_have_pages(api_fixture: ApiFixture) -> None:
     for path, name in (("/users", "user"), ("/roles", "role")):
         part = f"{path}?filter={name}&limit=2"
         page = (await admin.ask("GET", f"{part}&offset=2")).json()
-        assert ([each["name"] for each in page.pop("items")], page) == (
+        assert ([item["name"] for item in page.pop("items")], page) == (
             [f"{name}2", f"{name}3"],
             {"total": 5, "next_cursor": "4"},
         )
         last = (await admin.ask("GET", f"{part}&order=desc")).json()["items"]
-        assert [each["name"] for each in last] == [f"{name}4", f"{name}3"]
+        assert [item["name"] for item in last] == [f"{name}4", f"{name}3"]
         assert (await admin.ask("GET", f"{part}&offset=16")).json()["items"] == []
         assert (await admin.ask("GET", f"{part}&offset=-1")).code == "bad-parameter"
 
@@ -143,8 +146,8 @@ async def test_only_the_owner_adds_the_first_user(api_fixture: ApiFixture) -> No
     the first user."""
     guest = api_fixture.http_client()
     settings = {"password": PASSWORD, "superuser": True}
-    refused = await guest.ask("PUT", "/users/root", settings)
-    assert (refused.status, refused.code) == (409, "authentication-disabled")
+    answer = await guest.ask("PUT", "/users/root", settings)
+    assert (answer.status, answer.code) == (409, "authentication-disabled")
     assert (await guest.ask("PUT", "/roles/r")).code == "authentication-disabled"
     assert api_fixture.store.read().users == {}
     owner = api_fixture.http_client("unix", local=True)
@@ -157,9 +160,9 @@ def test_users_are_not_denied_where_no_login_is_required(tmp_path: Path) -> None
     async def change() -> None:
         api_fixture = ApiFixture(tmp_path, required="never")
         api_fixture.add("root", superuser=True)
-        refused = await api_fixture.http_client().ask("PUT", "/users/anna", {})
-        assert refused.code == "authentication-disabled"
-        assert "has no users" not in refused.json()["detail"]
+        answer = await api_fixture.http_client().ask("PUT", "/users/anna", {})
+        assert answer.code == "authentication-disabled"
+        assert "has no users" not in answer.json()["detail"]
         api_fixture.authenticator.close()
 
     asyncio.run(change())
@@ -233,18 +236,18 @@ def test_effective_settings(tmp_path: Path) -> None:
         listeners=(Listener(url=Url.parse("jmq+unix:///run/x.sock"), socket_mode=0o600),),
         destinations={Address(Kind.QUEUE, "orders"): DestinationSettings()},
     )
-    in_force = EffectiveConfiguration(config, {"auth.login_backoff": "/etc/sluicemq.toml"})
-    assert in_force.declares(Address(Kind.QUEUE, "orders"))
-    assert not in_force.declares(Address(Kind.TOPIC, "orders"))
-    views = in_force.settings()
-    found = {view.name: view for view in views}
-    delay = found["auth.login_backoff"]
+    effective = EffectiveConfiguration(config, {"auth.login_backoff": "/etc/sluicemq.toml"})
+    assert effective.declares(Address(Kind.QUEUE, "orders"))
+    assert not effective.declares(Address(Kind.TOPIC, "orders"))
+    views = effective.settings()
+    by_name = {view.name: view for view in views}
+    delay = by_name["auth.login_backoff"]
     assert (delay.value, delay.default, delay.unit) == (2.5, 1.0, "s")
     assert delay.source == "/etc/sluicemq.toml"
-    assert found["broker.ephemeral"].source == "default"
-    assert found["listeners[0].socket_mode"].value == "0600"
-    assert found["listeners[0].url"].value == "jmq+unix:///run/x.sock"
-    assert "listeners[0].window" not in found  # of another protocol
+    assert by_name["broker.ephemeral"].source == "default"
+    assert by_name["listeners[0].socket_mode"].value == "0600"
+    assert by_name["listeners[0].url"].value == "jmq+unix:///run/x.sock"
+    assert "listeners[0].window" not in by_name  # of another protocol
     assert all(view.description for view in views if "." in view.name and "url" not in view.name)
     assert not any(view.name.startswith("destinations") for view in views)
     assert not any("hidden secret" in str(view.value) for view in views)
@@ -257,18 +260,18 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
     async def scenario() -> None:
         api_fixture = ApiFixture(tmp_path)
         owner = api_fixture.http_client("unix", local=True)
-        most = 0
+        maximum = 0
         for name in "abcde":
-            turned = 0
+            iterations = 0
             path = f"/users/{name}"
             request = asyncio.ensure_future(owner.ask("PUT", path, {"password": PASSWORD}))
             while not request.done():
-                turned += 1
+                iterations += 1
                 await asyncio.sleep(0)
             assert request.result().status == 201
-            most = max(most, turned)
+            maximum = max(maximum, iterations)
         api_fixture.authenticator.close()
-        assert most > 50
+        assert maximum > 50
 
     asyncio.run(scenario())
 
@@ -276,8 +279,8 @@ def test_changes_of_users_do_not_block_the_event_loop(tmp_path: Path) -> None:
 @looped
 async def test_short_passwords_are_accepted_with_a_warning(api_fixture: ApiFixture) -> None:
     admin = await root(api_fixture)
-    short = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
-    assert "fewer than 12 characters" in short["warnings"][0]
+    view = (await admin.ask("PUT", "/users/anna", {"password": "12345678901"})).json()
+    assert "fewer than 12 characters" in view["warnings"][0]
     for body in ({"password": "123456789012"}, {"superuser": True}, {"password": None}):
         assert (await admin.ask("PUT", "/users/anna", body)).json()["warnings"] == []
 

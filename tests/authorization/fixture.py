@@ -44,14 +44,14 @@ class Users:
 
     def __init__(self, api_fixture: ApiFixture) -> None:
         """Add them to the users of a broker."""
-        every = " ".join(Operation)
+        all_operations = " ".join(Operation)
         api_fixture.add("norights")
-        api_fixture.add("other", f"other.*: {every}")
-        api_fixture.add("owner", f"own.*: {every}")
+        api_fixture.add("other", f"other.*: {all_operations}")
+        api_fixture.add("owner", f"own.*: {all_operations}")
         api_fixture.add("root", superuser=True)
         for right in Operation:
             api_fixture.add(f"only-{right}", f"own.*: {right}")
-            rest = " ".join(each for each in Operation if each is not right)
+            rest = " ".join(operation for operation in Operation if operation is not right)
             api_fixture.add(f"not-{right}", f"own.*: {rest}")
         self._tokens = {name: api_fixture.token(name) for name in api_fixture.store.read().users}
         self.choose(None)
@@ -97,15 +97,18 @@ def reset(broker: Broker) -> None:
 
 def snapshot_destinations(broker: Broker) -> dict[str, Any]:
     """Return every destination with its settings, subscriptions, consumers and messages."""
-    return {str(each.address): _destination(each) for each in broker.destinations.values()}
+    return {
+        str(destination.address): _destination(destination)
+        for destination in broker.destinations.values()
+    }
 
 
 def snapshot_transactions(broker: Broker) -> list[Any]:
     """Return all transactions that have not ended: their states and how much they hold."""
     transactions = broker.transactions
     return [
-        (each.xid, each.state, len(each.sends), len(each.acks))
-        for each in (*transactions.prepared.values(), *transactions.open.values())
+        (transaction.xid, transaction.state, len(transaction.sends), len(transaction.acks))
+        for transaction in (*transactions.prepared.values(), *transactions.open.values())
     ]
 
 
@@ -117,12 +120,14 @@ def _destination(destination: Destination) -> Any:
         destination.paused,
         destination.temporary,
         destination.statistics.published,
-        {name: _subscription(each) for name, each in subscriptions.items()},
+        {name: _subscription(subscription) for name, subscription in subscriptions.items()},
     )
 
 
 def _subscription(subscription: Subscription) -> Any:
-    messages = [(each.sequence, each.state, each.attempts) for each in subscription.browse()]
+    messages = [
+        (delivery.sequence, delivery.state, delivery.attempts) for delivery in subscription.browse()
+    ]
     return (messages, len(subscription.consumers), subscription.selector)
 
 
@@ -217,7 +222,11 @@ class BrokerFixture(jmq.Harness):
         )
         self.owners.append(transport)
         peer.put(f"? 1 9 {QUEUE}\r\nx\r\n".encode())
-        [reply] = [each for each in self.broker.destinations.values() if each.temporary]
+        [reply] = [
+            destination
+            for destination in self.broker.destinations.values()
+            if destination.temporary
+        ]
         return peer, reply.name
 
     def transport(self) -> RecordedTransport:

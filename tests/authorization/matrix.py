@@ -173,10 +173,10 @@ def cells(rows: Sequence[Row[Any]]) -> pytest.MarkDecorator:
 
 def check_complete(rows: Sequence[Row[Any]], commands: Iterable[Hashable]) -> None:
     """Raise AssertionError if a command has no row, a row no command, or two rows one name."""
-    known = {row.command for row in rows}
+    row_commands = {row.command for row in rows}
     expected = set(commands)
-    missing = sorted(map(str, expected - known))
+    missing = sorted(map(str, expected - row_commands))
     assert not missing, f"commands without a row in the authorization matrix: {missing}"
-    assert not known - expected, "rows of commands that do not exist"
+    assert not row_commands - expected, "rows of commands that do not exist"
     names = [row.name for row in rows]
     assert len(names) == len(set(names)), "two rows have the same name"

@@ -104,9 +104,9 @@ class HttpFixture:
         self.journal.snapshot_from(lambda: snapshot(self.api_fixture.broker))
         connections: Any = self.api_fixture.context.connections
         self.connections: NoConnections = connections
-        usual: Any = dict.fromkeys(ConnectionItem.__struct_fields__, 0)
+        defaults: Any = dict.fromkeys(ConnectionItem.__struct_fields__, 0)
         texts = {"protocol": "jmq", "peer": PEER, "user": "owner", "client_id": "", "listener": ""}
-        view = ConnectionItem(**{**usual, **texts, "id": 1, "state": "open"})
+        view = ConnectionItem(**{**defaults, **texts, "id": 1, "state": "open"})
         self.connections.views.append(view)
 
     def _add_victim(self) -> None:
@@ -183,7 +183,7 @@ class HttpFixture:
             snapshot_transactions(self.broker),
             {name: writer.batch for name, writer in self.broker.batches.writers.items()},
             self.journal.slots.list(),
-            sorted(each.name for each in self.backups.iterdir()),
+            sorted(backup.name for backup in self.backups.iterdir()),
             list(self.connections.closed),
             self.users_file.read_bytes(),
         )
@@ -255,7 +255,7 @@ def path_of(cell: HttpCell, path: str) -> str:
         values["id"] = "1"
     elif "/transactions/" in path:
         values["id"] = values["transaction"]
-    return re.sub(r"{\*?([a-z_]+)}", lambda found: values.get(found[1], found[0]), path)
+    return re.sub(r"{\*?([a-z_]+)}", lambda match: values.get(match[1], match[0]), path)
 
 
 def add(
@@ -465,10 +465,10 @@ def _give_back(cell: HttpCell) -> None:
 
 @row(f"POST {ONE}/messages/actions", "origin to the owner's queue", RIGHTS, changes=True)
 def _give_back_to_owner(cell: HttpCell) -> None:
-    dead = cell.name("letters")
-    _dead_letter(cell, dead)
+    dead_letter_queue = cell.name("letters")
+    _dead_letter(cell, dead_letter_queue)
     body = {"action": "redrive", "all": True}
-    cell.ask("POST", f"{API}/destinations/queue/{dead}/messages/actions", body)
+    cell.ask("POST", f"{API}/destinations/queue/{dead_letter_queue}/messages/actions", body)
     if b'"reason":"forbidden"' in cell.received:  # message by message
         cell.outcome = DENIED
 
@@ -483,9 +483,9 @@ def _give_back_to_owner(cell: HttpCell) -> None:
 def _redeliver(cell: HttpCell) -> None:
     broker = cell.fixture.broker
     queue = broker.destinations[Address(Kind.QUEUE, QUEUE)]
-    later = broker.clock.wall + 3_600_000
+    deliver_at = broker.clock.wall + 3_600_000
     broker.publish(
-        queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=later)
+        queue, Message(queue.address, b"x", durability=Durability.LAZY, deliver_at=deliver_at)
     )
     broker.flush()
     body = {"action": "redeliver", "all": True, "state": "scheduled"}
@@ -622,9 +622,9 @@ def _revoke_from_role(cell: HttpCell) -> None:
 
 @pytest.fixture(scope="module")
 def fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[HttpFixture]:
-    made = HttpFixture(Path(tmp_path_factory.mktemp("http")))
-    yield made
-    made.close()
+    http_fixture = HttpFixture(Path(tmp_path_factory.mktemp("http")))
+    yield http_fixture
+    http_fixture.close()
 
 
 @cells(TABLE.rows)
@@ -640,5 +640,6 @@ def test_every_operation_has_a_row() -> None:
     application = Application(context(Broker(MemoryJournal(), ManualClock())))
     endpoints = application.table.endpoints
     check_complete(
-        TABLE.rows, {f"{each.operation.method} {each.operation.full_path}" for each in endpoints}
+        TABLE.rows,
+        {f"{endpoint.operation.method} {endpoint.operation.full_path}" for endpoint in endpoints},
     )

@@ -283,12 +283,12 @@ def _hello(cell: JmqCell) -> None:
 
 @row(PacketType.AUTHENTICATE, "in place of a connection", OWNER_ONLY, changes=True, answered=False)
 def _supersede(cell: JmqCell) -> None:
-    old = cell.arrive(JMQReconnectable=True)
-    old.ask(
+    old_peer = cell.arrive(JMQReconnectable=True)
+    old_peer.ask(
         PacketType.AUTHENTICATE, {}, login("", cell.fixture.users.tokens[Actor.OWNER]), expect=200
     )
-    cell.fixture.owners.append(old.transport)
-    cell.peer = cell.arrive(JMQConnectionID=Long(cell.numbers[old]))
+    cell.fixture.owners.append(old_peer.transport)
+    cell.peer = cell.arrive(JMQConnectionID=Long(cell.numbers[old_peer]))
     token = cell.fixture.users.tokens.get(cell.actor, WRONG_TOKEN)
     cell.ask(PacketType.AUTHENTICATE, {}, login("owner", token))
 
@@ -530,8 +530,8 @@ def _create(cell: JmqCell) -> None:
 
 @row(PacketType.CREATE_DESTINATION, "that is temporary", LOGGED_IN, changes=True)
 def _create_temporary(cell: JmqCell) -> None:
-    place = cell.peer.place("temporary_destination://queue/x/2", temporary=True)
-    cell.ask(PacketType.CREATE_DESTINATION, place)
+    properties = cell.peer.place("temporary_destination://queue/x/2", temporary=True)
+    cell.ask(PacketType.CREATE_DESTINATION, properties)
 
 
 @row(

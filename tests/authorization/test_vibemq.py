@@ -104,7 +104,7 @@ class VibemqCell(Cell):
         ):
             fixture.wait(lambda: bool(peer.transport.written))
         self.received = peer.transport.written
-        answers = [each for each in peer.frames() if each.id == frame.id]
+        answers = [answer for answer in peer.frames() if answer.id == frame.id]
         self.after = fixture.snapshot()
         self.outcome = self._outcome_of(answers[0] if answers else None)
 

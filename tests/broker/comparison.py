@@ -277,8 +277,8 @@ class ModelComparison:
         selector: AtLeast | None = None,
         ack_timeout: int = 0,
     ) -> ConsumerPair | None:
-        wants = selector.wants if selector else None
-        consumer = model.Consumer(twin, window.model, wants, ack_timeout)
+        predicate = selector.wants if selector else None
+        consumer = model.Consumer(twin, window.model, predicate, ack_timeout)
         pair = ConsumerPair(self, window, consumer)
         limit = twin.destination.settings.max_consumers if twin.shared else 1
         subscription = self.subscription(twin)
@@ -414,15 +414,15 @@ class ModelComparison:
 
     def move_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
-        delivery, where = self.found(entry), self.find(target)
+        delivery, engine_target = self.found(entry), self.find(target)
         expected = self.model.move_one(entry, target)
-        self.by_hand(expected, lambda: self.broker.operations.move(delivery, where))
+        self.by_hand(expected, lambda: self.broker.operations.move(delivery, engine_target))
 
     def copy_one(self, entry: model.Entry, target: model.Destination) -> None:
         self.model.look()
-        delivery, where = self.found(entry), self.find(target)
+        delivery, engine_target = self.found(entry), self.find(target)
         expected = self.model.copy_one(entry, target)
-        self.by_hand(expected, lambda: self.broker.operations.copy(delivery, where))
+        self.by_hand(expected, lambda: self.broker.operations.copy(delivery, engine_target))
 
     def send_back(self, entry: model.Entry) -> None:
         self.model.look()
@@ -452,8 +452,8 @@ class ModelComparison:
         exclude: object,
     ) -> None:
         self.model.look()
-        wants = selector.wants if selector else None
-        twin = model.Subscription(topic, name, durable, shared, wants, exclude)
+        predicate = selector.wants if selector else None
+        twin = model.Subscription(topic, name, durable, shared, predicate, exclude)
         self.model.subscribe(twin)
         self.broker.subscribe(
             self.find(topic),
@@ -549,9 +549,9 @@ class ModelComparison:
             for d, model_message in pair.model.sends
         ]
         commits = self.broker.transactions
-        usual, commits.slice_deliveries = commits.slice_deliveries, 1
+        slice_size, commits.slice_deliveries = commits.slice_deliveries, 1
         self.broker.transactions.commit(pair.engine)
-        commits.slice_deliveries = usual
+        commits.slice_deliveries = slice_size
 
     def perform(self, transaction: engine.Transaction, sends: int, acks: int, record: int) -> int:
         """Apply a part of a commit on both sides."""
@@ -593,14 +593,14 @@ class ModelComparison:
         messages = [
             (d.address, self.message(d.address, model_message)) for d, model_message in sends
         ]
-        refused = []
+        rejected_rows = []
         admitted = model.Transaction()
         redirected = []
         for row, (destination, model_message) in enumerate(sends):
             verdict = self.model.admit(destination, model_message, False)
             if verdict == "reject":
                 destination.totals.rejected += 1
-                refused.append(row)
+                rejected_rows.append(row)
             elif verdict == "redirect":
                 redirected.append(destination)
                 queue = self.model.dead_letter_queue(destination)
@@ -609,10 +609,10 @@ class ModelComparison:
                 )
             else:
                 admitted.sends.append((destination, model_message))
-        if refused:
+        if rejected_rows:
             with pytest.raises(BatchRefused) as error:
                 self.broker.batches.write(part, messages)
-            assert [refusal.row for refusal in error.value.refused] == refused
+            assert [refusal.row for refusal in error.value.refused] == rejected_rows
             return False
         assert not self.broker.batches.write(part, messages).already
         for destination in redirected:
@@ -637,12 +637,12 @@ class ModelComparison:
     def catch_up(self) -> None:
         """Let time pass until no selector is new any more."""
         for _ in range(30):
-            trying = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
-            if not trying:
+            rescanned = [s for s in self.model.subscriptions() if self.subscription(s).rescan]
+            if not rescanned:
                 return
             self.advance(100)
             self.flush()
-        raise AssertionError(f"{trying} are not tried to their ends")
+        raise AssertionError(f"{rescanned} are not tried to their ends")
 
     def flush(self) -> None:
         """End the event loop iteration and the required further ones."""
@@ -668,23 +668,23 @@ class ModelComparison:
         self.bind_staged()
         in_memory: dict[int, int] = {}
         for destination in self.model.destinations.values():
-            there = self.find(destination)
-            assert set(there.subscriptions) == set(destination.subscriptions)
+            engine_destination = self.find(destination)
+            assert set(engine_destination.subscriptions) == set(destination.subscriptions)
             for twin in destination.every():
                 deliveries = self.check_subscription(twin, self.subscription(twin))
                 in_memory |= {id(d.message): d.size for d in deliveries if d.message is not None}
-            assert there.paused == destination.paused
-            assert there.staged == len(self.model.staged_of(destination))
-            assert there.waiting == self.model.count_waiting(destination)
-            assert there.waiting_bytes == self.model.bytes_waiting(destination)
-            assert [p.message.message_id for p in there.parked] == [
+            assert engine_destination.paused == destination.paused
+            assert engine_destination.staged == len(self.model.staged_of(destination))
+            assert engine_destination.waiting == self.model.count_waiting(destination)
+            assert engine_destination.waiting_bytes == self.model.bytes_waiting(destination)
+            assert [p.message.message_id for p in engine_destination.parked] == [
                 model_message.name for model_message in destination.parked
             ]
             for name, expected in vars(destination.totals).items():
-                found = getattr(there.statistics, name)
-                assert found == expected, f"{destination.address}: {name} {found} != {expected}"
-        ended = engine.TransactionState.ENDED
-        self.committing = [p for p in self.committing if p.engine.state is not ended]
+                value = getattr(engine_destination.statistics, name)
+                assert value == expected, f"{destination.address}: {name} {value} != {expected}"
+        end_state = engine.TransactionState.ENDED
+        self.committing = [p for p in self.committing if p.engine.state is not end_state]
         for transaction in (*self.transactions, *self.committing):
             for delivery in transaction.engine.acks:
                 if delivery.message is not None:
@@ -708,18 +708,22 @@ class ModelComparison:
         deliveries = list(subscription.browse())
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         assert len(by_sequence) == len(deliveries), f"{twin} shows a message twice"
-        mine = [e for e in twin.entries if not isinstance(e.holder, model.Transaction)]
-        self.bind(mine, deliveries)
-        assert sorted(by_sequence) == sorted(e.sequence for e in mine), f"{twin}: lost or invented"
-        for entry in mine:
+        entries = [e for e in twin.entries if not isinstance(e.holder, model.Transaction)]
+        self.bind(entries, deliveries)
+        assert sorted(by_sequence) == sorted(e.sequence for e in entries), (
+            f"{twin}: lost or invented"
+        )
+        for entry in entries:
             delivery = by_sequence[entry.sequence]
             assert STATES[delivery.state] == entry.state, f"state of {entry}"
             assert delivery.attempts == entry.attempts, f"attempts of {entry}"
             assert delivery.expires == entry.expires, f"expiry of {entry}"
             assert self.name_of(delivery) == entry.model_message.name
         for consumer in subscription.consumers:
-            held = [e.sequence for e in mine if getattr(e.holder, "subscription", None) is twin]
-            assert set(consumer.unacked) <= set(held)
+            unacked_sequences = [
+                e.sequence for e in entries if getattr(e.holder, "subscription", None) is twin
+            ]
+            assert set(consumer.unacked) <= set(unacked_sequences)
         in_line = [d.sequence for d in subscription.browse(unacked=False) if d.state == READY]
         assert in_line == [e.sequence for e in sorted(twin.ready(), key=lambda e: e.place)]
         self.check_places(subscription, in_line)
@@ -738,14 +742,14 @@ class ModelComparison:
 
     def check_places(self, subscription: engine.Subscription, in_line: list[int]) -> None:
         """Check that a random offset leads to the delivery at that position."""
-        place = len(in_line) // 2
+        position = len(in_line) // 2
         line = subscription.everything
         cursor = Cursor(line, 1 << 62)
-        assert cursor.skip(place, 1 << 30) == place
+        assert cursor.skip(position, 1 << 30) == position
         rest = []
         while cursor.priority >= 0:
             rest += [delivery.sequence for delivery in cursor.look(3)]
-        assert rest == in_line[place:]
+        assert rest == in_line[position:]
 
     def bind_staged(self) -> None:
         """Learn the numbers of copies that are not visible yet."""
@@ -753,21 +757,23 @@ class ModelComparison:
         assert sorted(message.message_id for message in staged) == sorted(
             model_message.name for model_message, *_ in self.model.staged
         )
-        known = {model_message.sequence for model_message, *_ in self.model.staged}
+        numbers = {model_message.sequence for model_message, *_ in self.model.staged}
         for model_message, *_ in self.model.staged:
             if not model_message.sequence:
                 model_message.sequence = next(
                     message.sequence
                     for message in staged
-                    if message.message_id == model_message.name and message.sequence not in known
+                    if message.message_id == model_message.name and message.sequence not in numbers
                 )
-                known.add(model_message.sequence)
+                numbers.add(model_message.sequence)
 
     def bind(self, entries: Iterable[model.Entry], deliveries: list[engine.Delivery]) -> None:
         """Learn the numbers of copies and the new positions of requeued messages."""
-        known = {entry.sequence for entry in entries}
+        known_sequences = {entry.sequence for entry in entries}
         last = max((entry.order for entry in entries), default=0)
-        free = sorted((d for d in deliveries if d.sequence not in known), key=lambda d: d.sequence)
+        free = sorted(
+            (d for d in deliveries if d.sequence not in known_sequences), key=lambda d: d.sequence
+        )
         by_sequence = {delivery.sequence: delivery for delivery in deliveries}
         for entry in entries:
             if not entry.sequence:
@@ -793,8 +799,8 @@ class ModelComparison:
                 if trying and consumer.wants is not None:
                     continue  # it may be blocked
                 if consumer.active and not consumer.suspended and consumer.window.credit > 0:
-                    passed = [e for e in twin.ready() if consumer.may_take(e)]
-                    assert not passed, f"{passed} could have been delivered"
+                    takeable_entries = [e for e in twin.ready() if consumer.may_take(e)]
+                    assert not takeable_entries, f"{takeable_entries} could have been delivered"
         for destination in self.model.destinations.values():
             if destination.parked:
                 size = destination.parked[0].size
@@ -806,13 +812,13 @@ class ModelComparison:
 
     def restart(self, journal: FileJournal) -> None:
         """Start a new broker that recovers from the files of the old one."""
-        decided = [
+        decided_pairs = [
             pair
             for pair in self.committing
             if pair.engine.payload and decode_prepared(pair.engine.payload).decided
         ]
         self.committing.clear()
-        for pair in decided:
+        for pair in decided_pairs:
             pair.model.prepared = True
         event_recorder = self.broker.core.event_recorder
         self.model.restart(
@@ -835,7 +841,7 @@ class ModelComparison:
                 for entry, _ in pair.model.acks
                 if entry in entry.subscription.entries and not entry.subscription.closed
             ]
-        for pair in decided:
+        for pair in decided_pairs:
             self.finish_after_restart(pair)
         for address, destination in list(self.model.destinations.items()):
             if destination.automatic and address not in self.broker.destinations:
@@ -851,6 +857,6 @@ class ModelComparison:
         attempts = {d.sequence: d.attempts for d in self.subscription(twin).browse()}
         for entry in twin.entries:
             if entry.holder is None and entry.sequence in attempts:
-                least, most = entry.may_count
+                minimum, maximum = entry.may_count
                 entry.attempts = entry.failed = attempts[entry.sequence]
-                assert least <= entry.attempts <= most, f"attempts of {entry} after a restart"
+                assert minimum <= entry.attempts <= maximum, f"attempts of {entry} after a restart"

@@ -238,9 +238,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.holders())
     @rule(which=picks, count=st.integers(1, 4), attempted=st.booleans(), turn=ends)
     def again(self, which: int, count: int, attempted: bool, turn: bool) -> None:
-        held = self.holding(which)
-        assert held is not None
-        pair, _ = held
+        holder = self.holding(which)
+        assert holder is not None
+        pair, _ = holder
         self.comparison.again(pair, pair.model.held()[-count:], attempted)
         self.end(turn)
 
@@ -253,9 +253,9 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.holders())
     @rule(which=picks, turn=ends)
     def settle(self, which: int, turn: bool) -> None:
-        held = self.holding(which)
-        assert held is not None
-        self.comparison.settle(*held)
+        holder = self.holding(which)
+        assert holder is not None
+        self.comparison.settle(*holder)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
@@ -267,18 +267,18 @@ class Machine(RuleBasedStateMachine):
         turn=ends,
     )
     def release(self, which: int, count: int, attempted: bool, spared: bool, turn: bool) -> None:
-        held = self.holding(which)
-        assert held is not None
-        pair, _ = held
+        holder = self.holding(which)
+        assert holder is not None
+        pair, _ = holder
         self.comparison.release(pair, pair.model.held()[:count], attempted, spared)
         self.end(turn)
 
     @precondition(lambda self: self.holders())
     @rule(which=picks, count=st.integers(1, 4), turn=ends)
     def time_out(self, which: int, count: int, turn: bool) -> None:
-        held = self.holding(which)
-        assert held is not None
-        pair, _ = held
+        holder = self.holding(which)
+        assert holder is not None
+        pair, _ = holder
         self.comparison.time_out(pair, pair.model.held()[:count])
         self.end(turn)
 
@@ -357,8 +357,8 @@ class QueueMachine(Machine):
     @rule(name=st.sampled_from("ab"), declared=queue_settings, turn=ends)
     def declare_queue(self, name: str, declared: DestinationSettings, turn: bool) -> None:
         address = Address(Kind.QUEUE, name)
-        there = self.comparison.model.destinations.get(address)
-        if there is None or there.owner is None:
+        existing = self.comparison.model.destinations.get(address)
+        if existing is None or existing.owner is None:
             self.comparison.declare(address, declared)
         self.end(turn)
 
@@ -565,9 +565,9 @@ class TransactionMachine(Machine):
             self.comparison.publish(subscription.destination, self.comparison.model_message())
             self.comparison.attach(subscription, WindowPair(2, True))
             self.comparison.flush()
-        holding = self.holding(held)
-        if holding is not None:
-            self.comparison.settle_in(self.pick(self.open_ones(), which), *holding)
+        holder = self.holding(held)
+        if holder is not None:
+            self.comparison.settle_in(self.pick(self.open_ones(), which), *holder)
         self.end(turn)
 
     def acked(self) -> list[tuple[TransactionPair, ConsumerPair, model.Entry]]:
@@ -635,13 +635,13 @@ class BatchMachine(Machine):
 
     def open_parts(self, writer: str) -> list[BatchPart]:
         """Return the parts of incomplete partitions of the latest batch."""
-        latest = [
+        latest_parts = [
             part
             for part in self.written
             if (part.writer, part.batch) == (writer, self.latest[writer])
         ]
-        done = {part.partition for part in latest if part.final}
-        return [part for part in latest if part.partition not in done]
+        done = {part.partition for part in latest_parts if part.final}
+        return [part for part in latest_parts if part.partition not in done]
 
     @rule(
         writer=st.sampled_from("xy"),
@@ -672,8 +672,8 @@ class BatchMachine(Machine):
             writer, batch, partition, len(before), final, len(model_messages), len(model_messages)
         )
         sends = [
-            (self.destination(where), self.comparison.model_message(size, 4, durability))
-            for where, size, durability in model_messages
+            (self.destination(number), self.comparison.model_message(size, 4, durability))
+            for number, size, durability in model_messages
         ]
         if self.comparison.write_batch(part, sends):
             self.latest[writer] = batch

@@ -122,8 +122,8 @@ class Consumer:
         self.retired = False
 
     def held(self) -> list[Entry]:
-        mine = [e for e in self.subscription.entries if e.holder is self]
-        return sorted(mine, key=lambda entry: entry.delivered)
+        entries = [e for e in self.subscription.entries if e.holder is self]
+        return sorted(entries, key=lambda entry: entry.delivered)
 
     def may_take(self, entry: Entry) -> bool:
         return self.wants is None or self.wants(
@@ -172,8 +172,8 @@ class Subscription:
 
     def elect(self) -> None:
         limit = self.destination.settings.active_consumers or len(self.consumers)
-        for place, consumer in enumerate(self.consumers):
-            consumer.active = place < limit
+        for index, consumer in enumerate(self.consumers):
+            consumer.active = index < limit
 
 
 class Totals:
@@ -283,19 +283,19 @@ class Model:
             self.detach(consumer)
 
     def purge(self, subscription: Subscription, unacked: bool) -> int:
-        gone = 0
+        count = 0
         for entry in list(subscription.entries):
             if entry.state != TAKEN:
                 subscription.entries.remove(entry)
-                gone += 1
+                count += 1
             elif unacked and isinstance(entry.holder, Consumer):
                 self.refund(entry.holder)
                 subscription.entries.remove(entry)
-                gone += 1
-        return gone
+                count += 1
+        return count
 
     def staged_of(self, destination: Destination) -> list[ModelMessage]:
-        return [model_message for model_message, where, *_ in self.staged if where is destination]
+        return [model_message for model_message, target, *_ in self.staged if target is destination]
 
     def count_waiting(self, destination: Destination) -> int:
         longest = max(len(s.waiting()) for s in destination.every())
@@ -319,12 +319,14 @@ class Model:
         if limits.max_message_bytes and model_message.size > limits.max_message_bytes:
             return "reject"
         if limits.message_ttl:
-            latest = self.wall + limits.message_ttl
-            model_message.expiration = min(model_message.expiration or latest, latest)
+            latest_expiration = self.wall + limits.message_ttl
+            model_message.expiration = min(
+                model_message.expiration or latest_expiration, latest_expiration
+            )
         if destination.parked or self.full(destination, model_message.size):
             if limits.overflow is Overflow.BLOCK and may_wait:
-                never = limits.max_bytes and model_message.size > limits.max_bytes
-                return "reject" if never else "park"
+                never_fits = limits.max_bytes and model_message.size > limits.max_bytes
+                return "reject" if never_fits else "park"
             if limits.overflow is Overflow.DEAD_LETTER and limits.dead_letter:
                 return "redirect"
             if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
@@ -335,8 +337,10 @@ class Model:
         if destination.address.kind is Kind.QUEUE:
             return [destination.queue]
         matching = [s for s in destination.subscriptions.values() if s.accepts(model_message)]
-        alone = destination.settings.retain_without_subscriptions and not destination.members()
-        if alone and (destination.grouped or not matching):
+        is_retaining = (
+            destination.settings.retain_without_subscriptions and not destination.members()
+        )
+        if is_retaining and (destination.grouped or not matching):
             matching.append(destination.queue)
         return matching
 
@@ -352,13 +356,13 @@ class Model:
         model_message.born = self.births
         targets = [chosen] if chosen else self.targets(destination, model_message)
         model_message.routes = [target for target in targets if target.durable]
-        held = destination.settings.retain_without_subscriptions and any(
+        is_for_group = destination.settings.retain_without_subscriptions and any(
             map(destination.is_of_group, targets)
         )
         if model_message.durability is Durability.SYNC:
-            self.staged.append((model_message, destination, targets, held))
+            self.staged.append((model_message, destination, targets, is_for_group))
         else:
-            self.show(model_message, destination, targets, held)
+            self.show(model_message, destination, targets, is_for_group)
 
     def durable(self) -> None:
         """Make all staged messages visible, because they are on disk."""
@@ -387,11 +391,11 @@ class Model:
                     s for s in destination.subscriptions.values() if s.accepts(model_message)
                 ]
                 group = matching or group
-        alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
+        is_alone = len(group) == 1 and (group[0].member or group[0] is destination.queue)
         for subscription in (*group, *targets):
             entry = Entry(model_message, subscription, self.steady, self.wall)
             entry.shared = subscription in group
-            entry.alone = entry.shared and alone
+            entry.alone = entry.shared and is_alone
             if model_message.deliver_at > self.wall:
                 entry.state = DELAYED
                 entry.until = self.steady + model_message.deliver_at - self.wall
@@ -405,9 +409,9 @@ class Model:
         if limits.overflow not in (Overflow.DROP_OLDEST, Overflow.DROP_LOWEST):
             return
         while True:
-            waiting = subscription.waiting()
-            size = sum(entry.model_message.size for entry in waiting)
-            if not (limits.max_messages and len(waiting) > limits.max_messages) and not (
+            waiting_entries = subscription.waiting()
+            size = sum(entry.model_message.size for entry in waiting_entries)
+            if not (limits.max_messages and len(waiting_entries) > limits.max_messages) and not (
                 limits.max_bytes and size > limits.max_bytes
             ):
                 return
@@ -477,8 +481,8 @@ class Model:
         subscription = consumer.subscription
         subscription.consumers.remove(consumer)
         subscription.retired.append(consumer)
-        others = [entry for entry in consumer.held() if entry not in kept]
-        self.release(consumer, others, attempted, False)
+        remaining = [entry for entry in consumer.held() if entry not in kept]
+        self.release(consumer, remaining, attempted, False)
         consumer.retired = True
         consumer.window = Window(0, False)
         subscription.elect()
@@ -491,15 +495,15 @@ class Model:
         """Check the order of the deliveries since the last check: no message that was ready all
         the time, and that the same consumer may take, was skipped."""
         for consumer, entry in self.since:
-            for other in self.visible.get(consumer.subscription, []):
+            for ready_entry in self.visible.get(consumer.subscription, []):
                 if (
-                    other.state != READY
-                    or not other.order
-                    or other not in other.subscription.entries
+                    ready_entry.state != READY
+                    or not ready_entry.order
+                    or ready_entry not in ready_entry.subscription.entries
                 ):
                     continue
-                assert not consumer.may_take(other) or entry.place < other.place, (
-                    f"{entry} was delivered before {other}"
+                assert not consumer.may_take(ready_entry) or entry.place < ready_entry.place, (
+                    f"{entry} was delivered before {ready_entry}"
                 )
         self.since = []
         self.visible = {s: s.ready() for s in self.subscriptions()}
@@ -512,9 +516,9 @@ class Model:
         assert consumer.active, "delivered to a consumer that stands by"
         assert not consumer.suspended, "delivered to a suspended consumer"
         assert consumer.window.credit > 0, "delivered without credit"
-        found = self._ready(subscription, name, sequence)
-        assert found, f"{name} #{sequence} was not ready in {subscription}"
-        entry = found[0]
+        candidates = self._ready(subscription, name, sequence)
+        assert candidates, f"{name} #{sequence} was not ready in {subscription}"
+        entry = candidates[0]
         assert entry.model_message.name == name
         assert consumer.may_take(entry), f"{entry} does not match the selector"
         assert not entry.expires or entry.expires > self.steady, f"{entry} has expired"
@@ -538,12 +542,12 @@ class Model:
         return bool(self._ready(consumer.subscription, name, sequence))
 
     def _ready(self, subscription: Subscription, name: str, sequence: int) -> list[Entry]:
-        found = [e for e in subscription.ready() if e.sequence == sequence]
-        if not found:  # a copy, whose number only the engine knew so far
-            found = [
+        candidates = [e for e in subscription.ready() if e.sequence == sequence]
+        if not candidates:  # a copy, whose number only the engine knew so far
+            candidates = [
                 e for e in subscription.ready() if not e.sequence and e.model_message.name == name
             ]
-        return found
+        return candidates
 
     def settle(self, entry: Entry) -> None:
         if isinstance(entry.holder, Consumer):
@@ -697,13 +701,13 @@ class Model:
             return False
         address, name = model_message.origin
         target = self.resolve(address)
-        chosen = target.subscriptions.get(name) if name else None
-        if name and chosen is None:
+        subscription = target.subscriptions.get(name) if name else None
+        if name and subscription is None:
             return False
         copy = ModelMessage(
             model_message.name, model_message.size, model_message.priority, model_message.durability
         )
-        return self.transfer(entry, target, copy, entry, chosen)
+        return self.transfer(entry, target, copy, entry, subscription)
 
     def redeliver(self, entry: Entry, recorded: bool) -> bool:
         """Make the entry ready; `recorded` if the journal would delay it again after a restart."""
@@ -737,8 +741,10 @@ class Model:
         for subscription in self.subscriptions():
             for consumer in (*subscription.consumers, *subscription.retired):
                 if consumer.ack_timeout:
-                    latest = self.steady - consumer.ack_timeout
-                    self.time_out(consumer, [e for e in consumer.held() if e.delivered <= latest])
+                    latest_delivery = self.steady - consumer.ack_timeout
+                    self.time_out(
+                        consumer, [e for e in consumer.held() if e.delivered <= latest_delivery]
+                    )
         self.look()
 
     # --- topics ---------------------------------------------------------------------------------
@@ -747,8 +753,8 @@ class Model:
         topic = subscription.destination
         topic.subscriptions[subscription.name] = subscription
         if topic.settings.retain_without_subscriptions and not topic.grouped:
-            held = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
-            for entry in held:
+            entries = sorted(topic.queue.waiting(), key=lambda entry: entry.place)
+            for entry in entries:
                 if subscription.accepts(entry.model_message):
                     topic.queue.entries.remove(entry)
                     entry.subscription = subscription
@@ -823,7 +829,7 @@ class Model:
                 self.forget(address)
             destination.parked = []
             destination.totals = Totals()
-            everything = [entry for s in destination.every() for entry in s.entries]
+            entries = [entry for s in destination.every() for entry in s.entries]
             for name, subscription in list(destination.subscriptions.items()):
                 if not subscription.durable:
                     subscription.closed = True
@@ -837,15 +843,15 @@ class Model:
                         subscription.entries.remove(entry)
                     elif not isinstance(entry.holder, Transaction) or not entry.holder.prepared:
                         self.wake(entry, deliveries_recorded)
-            self.hold_again(destination, [e for e in everything if e.shared], deliveries_recorded)
+            self.hold_again(destination, [e for e in entries if e.shared], deliveries_recorded)
 
     def wake(self, entry: Entry, deliveries_recorded: bool) -> None:
         """Make the entry ready without its consumer; its attempts stay. An entry requeued unseen
         may count as delivered."""
-        most = max(entry.failed, entry.reported)
+        maximum = max(entry.failed, entry.reported)
         entry.may_count = (
-            most if deliveries_recorded and entry.state == TAKEN else entry.failed,
-            most,
+            maximum if deliveries_recorded and entry.state == TAKEN else entry.failed,
+            maximum,
         )
         entry.model_message.sender = None
         entry.holder = None
@@ -860,11 +866,13 @@ class Model:
         """Requeue the group's messages; the journal knows only that the group still had them."""
         for subscription in topic.every():
             subscription.entries = [e for e in subscription.entries if not e.shared]
-        held = {e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE}
-        for old in held.values():
-            model_message = old.model_message
+        copies_by_sequence = {
+            e.sequence: e for e in copies if e.model_message.durability is not Durability.NONE
+        }
+        for old_entry in copies_by_sequence.values():
+            model_message = old_entry.model_message
             model_message.sender = None
-            takers = [topic.queue]
+            subscriptions = [topic.queue]
             if not topic.grouped:
                 matching = [
                     subscription
@@ -872,18 +880,18 @@ class Model:
                     if subscription not in model_message.routes
                     and subscription.accepts(model_message)
                 ]
-                takers = matching or takers
-            for subscription in takers:
+                subscriptions = matching or subscriptions
+            for subscription in subscriptions:
                 entry = Entry(model_message, subscription, self.steady, self.wall)
-                entry.sequence = old.sequence
-                entry.order, entry.requeued = old.sequence, 0
-                if old.alone:
-                    entry.order, entry.requeued = old.order, old.requeued
-                    entry.expires = old.expires
-                    entry.state = old.state
-                entry.failed, entry.reported = old.failed, old.reported
+                entry.sequence = old_entry.sequence
+                entry.order, entry.requeued = old_entry.sequence, 0
+                if old_entry.alone:
+                    entry.order, entry.requeued = old_entry.order, old_entry.requeued
+                    entry.expires = old_entry.expires
+                    entry.state = old_entry.state
+                entry.failed, entry.reported = old_entry.failed, old_entry.reported
                 entry.shared = True
-                entry.alone = old.alone and subscription is topic.queue
+                entry.alone = old_entry.alone and subscription is topic.queue
                 subscription.entries.append(entry)
                 self.wake(entry, deliveries_recorded)
                 if not entry.alone:

@@ -47,14 +47,14 @@ def test_an_acknowledgement_is_answered_when_it_is_written_and_synced_after_the_
     fixture.broker.flush()
     assert reader.got() == ["a"]
     fixture.disk.asked.clear()
-    answered: list[str] = []
+    answers: list[str] = []
     fixture.disk.busy = True
-    fixture.broker.when_completed(lambda: answered.append("a"))
+    fixture.broker.when_completed(lambda: answers.append("a"))
     reader.settle("a")
-    assert answered == []
+    assert answers == []
     fixture.disk.busy = False
     fixture.broker.flush()
-    assert answered == ["a"]
+    assert answers == ["a"]
     assert fixture.disk.asked == [False]
     assert fixture.disk.durable < fixture.disk.written
     fixture.wait(99)
@@ -106,11 +106,11 @@ def test_without_a_record_the_answer_comes_at_the_end_of_the_iteration() -> None
     queue = fixture.queue()
     reader = fixture.read(queue)
     fixture.send(queue, "a", durability=Durability.NONE)
-    answered: list[str] = []
-    fixture.broker.when_completed(lambda: answered.append("a"))
-    assert answered == []
+    answers: list[str] = []
+    fixture.broker.when_completed(lambda: answers.append("a"))
+    assert answers == []
     reader.settle("a")
-    assert answered == ["a"]
+    assert answers == ["a"]
 
 
 def test_a_commit_with_a_waiting_client_is_synced() -> None:

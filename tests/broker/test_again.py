@@ -17,10 +17,10 @@ def test_messages_are_redelivered_in_queue_order_and_counted() -> None:
     queue = fixture.queue()
     reader = fixture.read(queue)
     a, b = fixture.send(queue, "a", "b")
-    [urgent] = fixture.send(queue, "urgent", priority=9)
+    [urgent_sequence] = fixture.send(queue, "urgent", priority=9)
     fixture.send(queue, "not asked for")
-    again = fixture.broker.again(reader.consumer, [b, urgent, a, 99], attempted=True)
-    assert sent(again) == [("urgent", 2), ("a", 2), ("b", 2)]
+    redelivered = fixture.broker.again(reader.consumer, [b, urgent_sequence, a, 99], attempted=True)
+    assert sent(redelivered) == [("urgent", 2), ("a", 2), ("b", 2)]
     assert (queue.unacked, queue.waiting) == (4, 0)
     statistics = queue.statistics
     assert (statistics.delivered, statistics.redelivered, statistics.delivered_bytes) == (7, 3, 29)

@@ -75,8 +75,8 @@ class Lives:
         self.start()
 
     def waiting(self) -> list[str]:
-        found = self.broker.destinations.queue("q").queue.browse()
-        return [self.broker.core.read(delivery).body.decode() for delivery in found]
+        deliveries = self.broker.destinations.queue("q").queue.browse()
+        return [self.broker.core.read(delivery).body.decode() for delivery in deliveries]
 
 
 @pytest.fixture
@@ -89,18 +89,18 @@ def lives(tmp_path: Path) -> Iterator[Lives]:
 def test_a_part_is_one_unit_and_visible_once_durable() -> None:
     fixture = BrokerFixture(journal=RecordingJournal())
     queue = fixture.broker.destinations.queue("q")
-    waited: list[int] = []
+    counts: list[int] = []
     messages = rows("a") + rows("b", durability=Durability.LAZY)
     messages += rows("c", durability=Durability.NONE) + rows("d", to=Address(Kind.QUEUE, "new"))
     answer = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
     assert not answer.already
     assert fixture.journal.durable < answer.sequence
-    fixture.broker.when_durable(answer.sequence, lambda: waited.append(queue.waiting))
-    assert waited == []
-    again = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
-    assert (again.already, again.sequence) == (True, answer.sequence)
+    fixture.broker.when_durable(answer.sequence, lambda: counts.append(queue.waiting))
+    assert counts == []
+    repetition = fixture.broker.batches.write(replace(FIRST, rows=4), messages)
+    assert (repetition.already, repetition.sequence) == (True, answer.sequence)
     fixture.broker.flush()
-    assert waited == [3]
+    assert counts == [3]
     assert sorted(bodies(queue)) == ["a", "b", "c"]
     records = list(read_from(fixture.journal, 0))
     unit = [r for r in records if r.type in (RecordType.MESSAGE, RecordType.BATCH_PART)]
@@ -126,9 +126,9 @@ def test_written_parts_are_known_after_a_restart(lives: Lives, sealed: bool) -> 
     assert lives.write(parts[2], "d")
     lives.restart(sealed=sealed)
     assert not lives.write(parts[2], "d")
-    for other in ({"rows": 2, "digest": 63}, {"rows": 3, "digest": 64}):
+    for changes in ({"rows": 2, "digest": 63}, {"rows": 3, "digest": 64}):
         with pytest.raises(BatchConflict, match="not the 3 rows"):
-            lives.write(replace(parts[2], part=0, **other), "d")
+            lives.write(replace(parts[2], part=0, **changes), "d")
     assert not lives.write(replace(parts[2], part=0, rows=3, digest=63), "b", "c", "d")
     assert lives.waiting() == ["a", "b", "c", "d"]
 
@@ -150,20 +150,20 @@ def test_a_complete_partition_may_come_in_another_order_but_not_with_other_rows(
     broker = BrokerFixture().broker
     # digests add up modulo 2^64: to 8, here and below
     digests = (DIGEST_MASK - 5, 7, 7)
-    cut = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
-    for part in cut:
+    parts = [BatchPart("w", 0, 0, part, part == 2, digests[part], 10) for part in range(3)]
+    for part in parts:
         assert not broker.batches.write(part, []).already
-    other = [replace(cut[n], digest=(1, 3, 4)[n], rows=12 - 2 * n) for n in range(3)]
-    assert all(broker.batches.write(part, rows("x")).already for part in other)
-    other[2] = replace(other[2], rows=9)
-    assert broker.batches.write(other[0], rows("x")).already
-    assert broker.batches.write(other[1], rows("x")).already
+    recut_parts = [replace(parts[n], digest=(1, 3, 4)[n], rows=12 - 2 * n) for n in range(3)]
+    assert all(broker.batches.write(part, rows("x")).already for part in recut_parts)
+    recut_parts[2] = replace(recut_parts[2], rows=9)
+    assert broker.batches.write(recut_parts[0], rows("x")).already
+    assert broker.batches.write(recut_parts[1], rows("x")).already
     for _ in range(2):  # the first answer was lost
         with pytest.raises(BatchConflict, match="not the 30 rows"):
-            broker.batches.write(other[2], rows("x"))
-    assert broker.batches.write(cut[0], rows("x")).already
+            broker.batches.write(recut_parts[2], rows("x"))
+    assert broker.batches.write(parts[0], rows("x")).already
     with pytest.raises(BatchConflict, match="not the 30 rows"):
-        broker.batches.write(replace(cut[1], final=True), rows("x"))
+        broker.batches.write(replace(parts[1], final=True), rows("x"))
     assert broker.destinations.queue("q").waiting == 0
 
 
@@ -222,13 +222,13 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_topics=False, memory_limit=0))
     fixture.queue("full", max_messages=1)
     fixture.queue("small", max_message_bytes=3)
-    full, small = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
+    full_queue, small_queue = Address(Kind.QUEUE, "full"), Address(Kind.QUEUE, "small")
     fixture.send(fixture.broker.destinations.queue("full"), "there")
-    messages = rows("fine") + rows("x", to=full) + rows("long", to=small)
+    messages = rows("fine") + rows("x", to=full_queue) + rows("long", to=small_queue)
     messages += rows("x", to=Address(Kind.TOPIC, "t")) + rows("x", durability=Durability.NONE)
     fixture.broker.core.memory += 1
-    refused = fixture.broker.batches.check(messages)
-    assert [(each.row, each.passing, type(each.error)) for each in refused] == [
+    refusals = fixture.broker.batches.check(messages)
+    assert [(refusal.row, refusal.passing, type(refusal.error)) for refusal in refusals] == [
         (1, True, LimitExceeded),
         (2, False, MessageTooLarge),
         (3, False, DestinationNotFound),
@@ -237,7 +237,7 @@ def test_every_refusal_is_reported_and_nothing_is_published() -> None:
     before = fixture.journal.next_sequence()
     with pytest.raises(BatchRefused, match="4 of 5 messages are refused; the first, at 1") as error:
         fixture.broker.batches.write(FIRST, messages)
-    assert [each.row for each in error.value.refused] == [1, 2, 3, 4]
+    assert [refusal.row for refusal in error.value.refused] == [1, 2, 3, 4]
     assert fixture.journal.next_sequence() == before + 1
     assert not fixture.broker.batches.write(FIRST, messages[:1]).already
 
@@ -248,8 +248,8 @@ def test_a_part_larger_than_a_limit_is_accepted_below_the_limit() -> None:
     fixture.broker.batches.write(FIRST, rows("a", "b", "c", "d"))
     fixture.broker.flush()
     assert queue.waiting == 4
-    refused = fixture.broker.batches.check(rows("e"))
-    assert [each.passing for each in refused] == [True]
+    refusals = fixture.broker.batches.check(rows("e"))
+    assert [refusal.passing for refusal in refusals] == [True]
 
 
 def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
@@ -263,11 +263,11 @@ def test_overflowing_messages_become_dead_letters_in_the_same_unit() -> None:
     fixture.broker.flush()
     assert [message.body for message in fixture.dead()] == [b"over"]
     assert queue.statistics.dead_lettered == 1
-    about = (
+    created_types = (
         RecordType.DESTINATION_CREATED,
         RecordType.DESTINATION_SETTINGS,
     )  # of the dead-letter queue, before it
-    unit = [r for r in read_from(fixture.journal, start) if r.type not in about]
+    unit = [r for r in read_from(fixture.journal, start) if r.type not in created_types]
     assert [r.type for r in unit] == [RecordType.MESSAGE, RecordType.BATCH_PART]
 
 

@@ -150,15 +150,15 @@ def test_others_publish_while_a_large_transaction_is_committed() -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
     shrink(fixture.broker)
-    other = fixture.queue("other")
+    other_queue = fixture.queue("other")
     fixture.queue()
     transactions = fixture.broker.transactions
     done: list[bool] = []
     transactions.commit(fill(fixture.broker), lambda: done.append(True))
     while not done:
-        [sequence] = fixture.send(other, "between", durability=Durability.SYNC)
+        [sequence] = fixture.send(other_queue, "between", durability=Durability.SYNC)
         assert sequence <= journal.durable
-    assert other.queue.waiting > 2 * MESSAGES / SLICE
+    assert other_queue.queue.waiting > 2 * MESSAGES / SLICE
     assert waiting(fixture.broker) == numbers(MESSAGES)
 
 
@@ -185,11 +185,11 @@ def test_commit_in_progress_cannot_be_undone_and_may_be_repeated() -> None:
 def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     fixture = BrokerFixture()
     shrink(fixture.broker)
-    queue, kept = fixture.queue(), fixture.queue("kept")
+    queue, kept_queue = fixture.queue(), fixture.queue("kept")
     transactions = fixture.broker.transactions
     transaction = fill(fixture.broker)
     transactions.publish(
-        transaction, kept, fixture.message(kept, "kept", durability=Durability.SYNC)
+        transaction, kept_queue, fixture.message(kept_queue, "kept", durability=Durability.SYNC)
     )
     done: list[bool] = []
     transactions.commit(transaction, lambda: done.append(True))
@@ -199,7 +199,7 @@ def test_destination_deleted_during_a_commit_drops_its_messages() -> None:
     while not done:
         fixture.broker.flush()
     assert fixture.broker.destinations.find(QUEUE) is None
-    assert waiting(fixture.broker, kept.address) == [b"kept"]
+    assert waiting(fixture.broker, kept_queue.address) == [b"kept"]
     assert fixture.journal.stats().live == 1
 
 
@@ -245,14 +245,14 @@ def test_crash_leaves_all_of_a_commit_or_nothing(disk: Disk, flushes: int, snaps
     if snapshot:
         disk.journal.seal()
         disk.journal.sync()
-    decided = transaction.record or done
+    is_committed = transaction.record or done
     disk.crash()
-    left = (waiting(disk.broker), waiting(disk.broker, INBOX))
-    assert left == ((numbers(MESSAGES), []) if decided else ([], [b"request"]))
-    assert disk.journal.stats().live == (MESSAGES if decided else 1)
+    remaining = (waiting(disk.broker), waiting(disk.broker, INBOX))
+    assert remaining == ((numbers(MESSAGES), []) if is_committed else ([], [b"request"]))
+    assert disk.journal.stats().live == (MESSAGES if is_committed else 1)
     assert not disk.broker.transactions.prepared
     disk.crash()
-    assert (waiting(disk.broker), waiting(disk.broker, INBOX)) == left
+    assert (waiting(disk.broker), waiting(disk.broker, INBOX)) == remaining
 
 
 @pytest.mark.parametrize("flushes", [1, 3, 20])
@@ -279,14 +279,14 @@ def test_large_prepared_transaction_survives_a_crash(
     disk.crash()
     assert waiting(disk.broker) == []
     shrink(disk.broker)
-    found = disk.broker.transactions.prepared[b"xid"]
-    assert len(found.sends) == MESSAGES
+    prepared = disk.broker.transactions.prepared[b"xid"]
+    assert len(prepared.sends) == MESSAGES
     if committed:
-        disk.broker.transactions.commit(found)
+        disk.broker.transactions.commit(prepared)
         run(disk, 3)
         assert 0 < len(waiting(disk.broker)) < MESSAGES
     else:
-        disk.broker.transactions.rollback(found)
+        disk.broker.transactions.rollback(prepared)
         run(disk, 1)
     disk.crash()
     assert waiting(disk.broker) == (numbers(MESSAGES) if committed else [])

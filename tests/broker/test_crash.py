@@ -129,13 +129,15 @@ def test_a_deleted_queue_with_undurable_messages_is_not_restored(disk: Disk) -> 
 
 def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(disk: Disk) -> None:
     topic = disk.broker.destinations.topic("t")
-    kept, gone = (disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone"))
+    kept_subscription, deleted_subscription = (
+        disk.broker.subscribe(topic, name, durable=True) for name in ("kept", "gone")
+    )
     disk.send(topic, "a")
-    disk.broker.unsubscribe(gone)
+    disk.broker.unsubscribe(deleted_subscription)
     disk.crash_when_durable()
     topic = disk.broker.destinations[TOPIC]
     assert list(topic.subscriptions) == ["kept"]
-    assert topic.subscriptions["kept"].number == kept.number
+    assert topic.subscriptions["kept"].number == kept_subscription.number
     disk.read(topic.subscriptions["kept"]).settle()
     disk.sync()
     assert disk.journal.stats().live == 0
@@ -144,14 +146,15 @@ def test_a_message_of_a_subscription_deleted_before_it_was_durable_is_released(d
 @pytest.mark.parametrize("sealed", [False, True], ids=["replay", "snapshot"])
 def test_durable_subscription_numbers_are_not_reused(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
-    old = disk.broker.subscribe(topic, "old", durable=True).number
+    old_number = disk.broker.subscribe(topic, "old", durable=True).number
     disk.broker.unsubscribe(topic.subscriptions["old"])
     if sealed:
         disk.seal()
     disk.sync()
     disk.crash()
     assert (
-        disk.broker.subscribe(disk.broker.destinations.topic("t"), "new", durable=True).number > old
+        disk.broker.subscribe(disk.broker.destinations.topic("t"), "new", durable=True).number
+        > old_number
     )
 
 
@@ -295,7 +298,7 @@ def test_a_commit_is_one_unit_even_if_it_displaces_messages(disk: Disk) -> None:
         False,
         True,
     ]
-    [last] = [place for place, record in enumerate(records) if record.flags & UNIT_END][:1]
+    [last] = [index for index, record in enumerate(records) if record.flags & UNIT_END][:1]
     assert [record.type for record in records[: last + 1]] == [RecordType.MESSAGE] * 2
     assert disk.read(queue.queue).got() == ["c"]
 
@@ -317,11 +320,13 @@ def test_acked_messages_of_one_subscription_are_not_restored_to_it(
     disk: Disk, sealed: bool
 ) -> None:
     topic = disk.broker.destinations.topic("t")
-    done, slow = (disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow"))
-    reader = disk.read(done)
+    done_subscription, slow_subscription = (
+        disk.broker.subscribe(topic, name, durable=True) for name in ("done", "slow")
+    )
+    reader = disk.read(done_subscription)
     disk.send(topic, "a")
     disk.sync()
-    assert slow.waiting == 1
+    assert slow_subscription.waiting == 1
     reader.settle()
     disk.sync()
     if sealed:
@@ -391,14 +396,14 @@ def test_a_requeued_message_acked_in_a_prepared_transaction_keeps_its_place(disk
 def test_unacked_messages_are_redelivered_after_a_crash(disk: Disk, sealed: bool) -> None:
     topic = disk.broker.destinations.topic("t")
     queue = disk.queue()
-    for crashes in range(3):
+    for count in range(3):
         source = disk.broker.subscribe(disk.broker.destinations.topic("t"), "s", durable=True)
         readers = [disk.read(disk.broker.destinations.queue("q").queue, 1), disk.read(source, 1)]
-        if not crashes:
+        if not count:
             disk.send(queue, "seen", "not seen")
             disk.send(topic, "seen", "not seen")
         deliver_for_good(disk)
-        assert [reader.attempts for reader in readers] == [{"seen": crashes + 1}] * 2
+        assert [reader.attempts for reader in readers] == [{"seen": count + 1}] * 2
         if sealed:
             disk.seal()
         disk.crash()
@@ -440,10 +445,10 @@ def test_a_crash_alone_creates_no_dead_letter(disk: Disk) -> None:
     """The interrupted delivery counts; but there is always another one after it."""
     queue = disk.queue(max_attempts=1, dead_letter=True)
     disk.send(queue, "a")
-    for crashes in range(3):
+    for count in range(3):
         reader = disk.read(disk.broker.destinations.queue("q").queue)
         deliver_for_good(disk)
-        assert reader.attempts == {"a": crashes + 1}
+        assert reader.attempts == {"a": count + 1}
         disk.crash()
     reader = disk.read(disk.broker.destinations.queue("q").queue)
     reader.release()
@@ -489,10 +494,10 @@ def test_a_journal_without_delivery_records_restores_no_attempts(tmp_path: Path)
 
 
 def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
-    own = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
+    own_settings = DestinationSettings(max_messages=2, overflow=Overflow.DROP_OLDEST)
     for seal in (False, True):
-        queue = disk.broker.destinations.resolve(QUEUE, own)
-        assert (queue.settings, queue.automatic) == (own, True)
+        queue = disk.broker.destinations.resolve(QUEUE, own_settings)
+        assert (queue.settings, queue.automatic) == (own_settings, True)
         created = queue.created
         disk.clock.advance(1000)
         disk.send(queue, "1")
@@ -503,10 +508,10 @@ def test_an_automatic_queue_keeps_its_own_settings(disk: Disk) -> None:
         disk.crash()
         for _ in range(2):
             queue = disk.broker.destinations[QUEUE]
-            assert (queue.settings, queue.automatic, queue.created) == (own, True, created)
+            assert (queue.settings, queue.automatic, queue.created) == (own_settings, True, created)
             disk.crash()
-        usual = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
-        assert usual.settings == disk.broker.settings.default_destination
+        default_queue = disk.broker.destinations[Address(Kind.QUEUE, "usual")]
+        assert default_queue.settings == disk.broker.settings.default_destination
         # its settings are deleted with it
         disk.broker.remove(disk.broker.destinations[QUEUE])
         disk.sync()
@@ -678,10 +683,10 @@ def test_a_durable_subscription_whose_names_are_not_utf8(disk: Disk, sealed: boo
         selector=selector,
         exclude="\ud800",
     )
-    gone = disk.broker.subscribe(
+    deleted_subscription = disk.broker.subscribe(
         disk.broker.destinations.resolve(address), "gone" + RAW, durable=True
     )
-    disk.broker.unsubscribe(gone)
+    disk.broker.unsubscribe(deleted_subscription)
     disk.sync()
     if sealed:
         disk.seal()

@@ -28,23 +28,23 @@ def sequences(deliveries: list[Delivery]) -> list[int]:
 def ready_in(queue: Destination) -> list[Delivery]:
     """Return the ready deliveries in order, from the parts of the pending queue, without cursor."""
     line = queue.queue.everything
-    found: list[Delivery] = []
+    deliveries: list[Delivery] = []
     for priority in range(10):
         backlog = line.backlogs[priority]
         if backlog is not None:
-            found += chain(backlog._front, *backlog._chunks)
-        found += chain(line.fifos[priority] or (), line.requeued[priority] or ())
-    found = [each for each in found if each.state == READY]
-    return sorted(found, key=lambda each: (-each.priority, each.order))
+            deliveries += chain(backlog._front, *backlog._chunks)
+        deliveries += chain(line.fifos[priority] or (), line.requeued[priority] or ())
+    deliveries = [delivery for delivery in deliveries if delivery.state == READY]
+    return sorted(deliveries, key=lambda delivery: (-delivery.priority, delivery.order))
 
 
 def skipped(queue: Destination, count: int, until: int, budget: int) -> Cursor:
     """Return a cursor that has skipped `count` deliveries, in as many steps as necessary."""
     cursor = Cursor(queue.queue.everything, until)
-    left = count
-    while left and cursor.priority >= 0:
-        left -= cursor.skip(left, budget)
-        assert left >= 0
+    remaining = count
+    while remaining and cursor.priority >= 0:
+        remaining -= cursor.skip(remaining, budget)
+        assert remaining >= 0
     return cursor
 
 
@@ -73,34 +73,36 @@ def line_of(
     """Return a queue with gaps, requeued messages, and chunks of both kinds."""
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=chunk_deliveries))
     queue = fixture.queue()
-    plain = fixture.read(queue, 0, refill=False)
-    choosy = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    reader_of_any = fixture.read(queue, 0, refill=False)
+    reader_of_red = fixture.read(queue, 0, refill=False, selector=OfType("red"))
     number = 0
-    for what, *how in made:
-        if what == "send":
-            count, priority, durability = how
+    for action, *arguments in made:
+        if action == "send":
+            count, priority, durability = arguments
             for _ in range(count):
                 number += 1
                 colour = "red" if number % 3 == 0 else "blue"
                 fixture.send(queue, "x", priority=priority, durability=durability, type=colour)
-        elif what == "take":
-            count, chosen = how
-            fixture.broker.grant((choosy if chosen else plain).consumer.window, count)
+        elif action == "take":
+            count, selected = arguments
+            fixture.broker.grant(
+                (reader_of_red if selected else reader_of_any).consumer.window, count
+            )
             fixture.broker.flush()
-            for reader in (choosy, plain):
+            for reader in (reader_of_red, reader_of_any):
                 fixture.broker.revoke(reader.consumer.window)
-        elif what == "give back":
-            for reader in (plain, choosy):
-                held = list(reader.consumer.unacked)
-                fixture.broker.release(reader.consumer, held[how[0] :])
-        elif what == "withdraw":
+        elif action == "give back":
+            for reader in (reader_of_any, reader_of_red):
+                unacked = list(reader.consumer.unacked)
+                fixture.broker.release(reader.consumer, unacked[arguments[0] :])
+        elif action == "withdraw":
             waiting = ready_in(queue)
             if waiting:
-                delivery = waiting[how[0] % len(waiting)]
+                delivery = waiting[arguments[0] % len(waiting)]
                 queue.queue.everything.pull(delivery)
                 withdraw(delivery)
-        elif what == "take out":
-            for delivery in ready_in(queue)[how[0] : how[0] + how[1]]:
+        elif action == "take out":
+            for delivery in ready_in(queue)[arguments[0] : arguments[0] + arguments[1]]:
                 take_out(delivery)
         else:
             queue.queue.everything.compact()
@@ -123,15 +125,15 @@ def test_every_position_is_found_in_any_representation_of_the_queue(
     assert len(waiting) == subscription.waiting
     assert line.length >= len(waiting)
     for priority in range(10):
-        there = bool(line.mask >> priority & 1)
-        assert there == bool(line.after(priority, 0, 1)), f"after() of priority {priority}"
+        is_occupied = bool(line.mask >> priority & 1)
+        assert is_occupied == bool(line.after(priority, 0, 1)), f"after() of priority {priority}"
     assert len(set(waiting)) == len(waiting)
-    for place in range(len(waiting) + 2):
-        cursor = skipped(queue, place, NO_END, budget)
-        found: list[int] = []
+    for offset in range(len(waiting) + 2):
+        cursor = skipped(queue, offset, NO_END, budget)
+        remaining: list[int] = []
         while cursor.priority >= 0:
-            found += sequences(cursor.look(3))
-        assert found == waiting[place:], f"from place {place}"
+            remaining += sequences(cursor.look(3))
+        assert remaining == waiting[offset:], f"from place {offset}"
 
 
 @given(made=steps, chunk_deliveries=st.integers(1, 4), data=st.data())
@@ -141,16 +143,16 @@ def test_a_cursor_stops_at_its_end_and_another_resumes_there(
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
     line = queue.queue.everything
-    until = data.draw(st.integers(0, max((d.order for d in ready_in(queue)), default=0) + 1))
-    waiting = [d.sequence for d in ready_in(queue) if d.order <= until]
-    place = data.draw(st.integers(0, len(waiting)))
-    first = skipped(queue, place, until, PLENTY)
+    end = data.draw(st.integers(0, max((d.order for d in ready_in(queue)), default=0) + 1))
+    waiting = [d.sequence for d in ready_in(queue) if d.order <= end]
+    offset = data.draw(st.integers(0, len(waiting)))
+    first = skipped(queue, offset, end, PLENTY)
     assert first.skip(0, PLENTY) == 0
-    cursor = Cursor(line, until, first.priority, first.last)
-    found: list[int] = []
+    cursor = Cursor(line, end, first.priority, first.last)
+    remaining: list[int] = []
     while step := cursor.step(2):
-        found += sequences(step)
-    assert found == waiting[place:]
+        remaining += sequences(step)
+    assert remaining == waiting[offset:]
     assert cursor.priority == -1
 
 
@@ -161,14 +163,14 @@ def test_every_delivery_is_found_by_its_order(
 ) -> None:
     _, queue = line_of(made, chunk_deliveries)
     line = queue.queue.everything
-    there = {(d.priority, d.order): d.sequence for d in ready_in(queue)}
-    for (priority, order), sequence in there.items():
-        found = line.find(priority, order)
-        assert found is not None
-        assert (found.sequence, found.state) == (sequence, READY)
+    expected = {(d.priority, d.order): d.sequence for d in ready_in(queue)}
+    for (priority, order), sequence in expected.items():
+        delivery = line.find(priority, order)
+        assert delivery is not None
+        assert (delivery.sequence, delivery.state) == (sequence, READY)
     for priority in range(10):
         for order in range(1, 60):
-            if (priority, order) not in there:
+            if (priority, order) not in expected:
                 missing = line.find(priority, order)
                 assert missing is None or missing.state != READY
 
@@ -204,46 +206,46 @@ def test_delivery_requeued_after_another_pending_queue_keeps_its_place() -> None
 def test_requeued_deliveries_are_kept_in_order(orders: list[int], pops: int) -> None:
     fixture = BrokerFixture()
     queue = fixture.queue().queue
-    kept = Requeued()
+    requeued = Requeued()
     expected = []
     for order in orders:
         delivery = Delivery(queue, order, None, 4, 1, 1, 0, 0)
-        kept.add(delivery)
+        requeued.add(delivery)
         expected.append(order)
     expected.sort()
     for _ in range(min(pops, len(expected))):
-        assert kept.first().order == expected[0]
-        assert kept.pop().order == expected.pop(0)
-    assert len(kept) == len(expected)
-    assert [d.order for d in kept] == expected
+        assert requeued.first().order == expected[0]
+        assert requeued.pop().order == expected.pop(0)
+    assert len(requeued) == len(expected)
+    assert [d.order for d in requeued] == expected
     for order in (0, 1, 2500, 5000):
-        behind = [each for each in expected if each > order]
-        assert [d.order for d in kept.after(order, 7)] == behind[:7]
+        later_orders = [value for value in expected if value > order]
+        assert [d.order for d in requeued.after(order, 7)] == later_orders[:7]
 
 
 def test_many_requeued_deliveries_are_kept_in_chunks_and_released() -> None:
     queue = BrokerFixture().queue().queue
-    kept = Requeued()
+    requeued = Requeued()
     orders = list(range(1, 6 * CHUNK))
     random.Random(7).shuffle(orders)
     for order in orders:
-        kept.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
-    assert [d.order for d in kept] == sorted(orders)
-    for delivery in kept:
+        requeued.add(Delivery(queue, order, None, 4, 1, 1, 0, 0))
+    assert [d.order for d in requeued] == sorted(orders)
+    for delivery in requeued:
         delivery.state = TAKEN if delivery.order % 2 else READY
-    kept.compact()
-    assert [d.order for d in kept] == list(range(2, 6 * CHUNK, 2))
-    assert kept.find(4) is not None
-    assert kept.find(5) is None
+    requeued.compact()
+    assert [d.order for d in requeued] == list(range(2, 6 * CHUNK, 2))
+    assert requeued.find(4) is not None
+    assert requeued.find(5) is None
 
 
 def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
     fixture = BrokerFixture(EngineSettings(memory_budget=0, chunk_deliveries=1))
     queue = fixture.queue()
-    late = fixture.message(queue, "late", durability=Durability.SYNC)
-    fixture.broker.publish(queue, late)
-    quick = [fixture.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
-    for message in quick:
+    late_message = fixture.message(queue, "late", durability=Durability.SYNC)
+    fixture.broker.publish(queue, late_message)
+    lazy_messages = [fixture.message(queue, "quick", durability=Durability.LAZY) for _ in range(6)]
+    for message in lazy_messages:
         fixture.broker.publish(queue, message)
     line = queue.queue.everything
     for delivery in ready_in(queue)[-2:]:
@@ -251,6 +253,9 @@ def test_a_late_durable_message_precedes_chunks_of_later_messages() -> None:
     line.compact()
     assert not line.fifos[4]
     fixture.broker.flush()
-    assert sequences(ready_in(queue)) == [late.sequence, *[each.sequence for each in quick[:4]]]
-    assert line.find(4, late.sequence) is not None
+    assert sequences(ready_in(queue)) == [
+        late_message.sequence,
+        *[message.sequence for message in lazy_messages[:4]],
+    ]
+    assert line.find(4, late_message.sequence) is not None
     assert sequences(line.after(4, 0, 9)) == sequences(ready_in(queue))

@@ -76,9 +76,9 @@ def test_a_refused_message_that_is_redelivered_is_in_its_queue_once() -> None:
     queue = fixture.queue(dead_letter=True)
     fixture.send(fixture.queue("q.dlq", max_messages=1), "first")
     fixture.send(queue, "a")
-    [expiring] = fixture.send(queue, "b", expiration=fixture.clock.wall + 100)
+    [expiring_sequence] = fixture.send(queue, "b", expiration=fixture.clock.wall + 100)
     fixture.wait(1000)
-    delivery = fixture.broker.operations.find(queue.queue, expiring)
+    delivery = fixture.broker.operations.find(queue.queue, expiring_sequence)
     assert delivery is not None
     assert delivery.scheduled  # expired, and refused by the dead-letter queue
     fixture.broker.operations.redeliver(delivery)
@@ -216,9 +216,9 @@ def test_messages_published_to_the_dlq_do_not_displace_dead_letters() -> None:
 def test_without_its_queue_it_is_like_any_other() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(dead_letter=True)
-    graves = fixture.broker.destinations.declare(DEAD, DROPPING)
+    dead_letter_queue = fixture.broker.destinations.declare(DEAD, DROPPING)
     fixture.broker.remove(queue)
-    fixture.send(graves, "a", "b", "c")
+    fixture.send(dead_letter_queue, "a", "b", "c")
     assert dead(fixture) == ["b", "c"]
 
 
@@ -234,24 +234,26 @@ def test_a_protocol_may_demand_that_its_dead_letter_queue_drops() -> None:
 def test_dlq_settings_do_not_depend_on_the_first_user() -> None:
     defaults = DestinationSettings(max_messages=5, overflow=Overflow.DROP_OLDEST)
     fixture = BrokerFixture(EngineSettings(default_destination=defaults))
-    early = fixture.broker.destinations.resolve(DEAD, DROPPING)
+    early_queue = fixture.broker.destinations.resolve(DEAD, DROPPING)
     queue = fixture.queue(dead_letter=True, max_attempts=1)
     fixture.queue("other", dead_letter=True)
-    late = fixture.broker.destinations.resolve(Address(Kind.QUEUE, "other.dlq"), settings=DROPPING)
+    late_queue = fixture.broker.destinations.resolve(
+        Address(Kind.QUEUE, "other.dlq"), settings=DROPPING
+    )
     exhaust(fixture, queue, "a", "b", "c")
-    assert early.settings == late.settings == DestinationSettings()
+    assert early_queue.settings == late_queue.settings == DestinationSettings()
     assert dead(fixture) == ["a", "b", "c"]
 
 
 def test_the_dlq_exists_and_stays_without_automatic_creation() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False, destination_idle_timeout=1000))
     queue = fixture.queue(dead_letter=True)
-    graves = fixture.broker.destinations.resolve(DEAD)
+    dead_letter_queue = fixture.broker.destinations.resolve(DEAD)
     fixture.wait(10_000)
-    fixture.broker.reap(graves)
-    assert fixture.broker.destinations.find(DEAD) is graves
+    fixture.broker.reap(dead_letter_queue)
+    assert fixture.broker.destinations.find(DEAD) is dead_letter_queue
     fixture.broker.remove(queue)
-    fixture.broker.reap(graves)
+    fixture.broker.reap(dead_letter_queue)
     assert fixture.broker.destinations.find(DEAD) is None
 
 
@@ -322,11 +324,11 @@ class DeadLetters(RuleBasedStateMachine):
 
     @invariant()
     def nothing_is_lost_or_doubled(self) -> None:
-        there: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for destination in self.fixture.broker.destinations.values():
             for delivery in destination.queue.browse():
-                there[self.fixture.broker.core.read(delivery).body.decode()] += 1
-        assert there == +self.expected
+                counts[self.fixture.broker.core.read(delivery).body.decode()] += 1
+        assert counts == +self.expected
 
     def teardown(self) -> None:
         """Once there is capacity, every exhausted message becomes a dead letter."""

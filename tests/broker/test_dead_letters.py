@@ -34,16 +34,16 @@ def test_a_dead_letter_has_its_history() -> None:
     reader.release()
     fixture.wait(1500)
     reader.release()
-    [dead] = fixture.dead()
-    assert dead.properties == {
+    [dead_letter] = fixture.dead()
+    assert dead_letter.properties == {
         "colour": "red",
         "deadLetterReason": "max-attempts",
         "originalQueue": "q",
         "deliveryAttempts": 2,
         "failedAt": "2023-11-14T22:13:21.500+00:00",
     }
-    assert (dead.body, dead.priority, dead.expiration) == (b"a", 7, 0)
-    assert dead.destination == Address(Kind.QUEUE, "q.dlq")
+    assert (dead_letter.body, dead_letter.priority, dead_letter.expiration) == (b"a", 7, 0)
+    assert dead_letter.destination == Address(Kind.QUEUE, "q.dlq")
     assert queue.statistics.dead_lettered == 1
     assert queue.statistics.dropped == 0
 
@@ -51,8 +51,8 @@ def test_a_dead_letter_has_its_history() -> None:
 def test_the_reason_is_the_clients_word() -> None:
     fixture = BrokerFixture()
     give_up(fixture, fixture.queue(dead_letter=True))
-    [dead] = fixture.dead()
-    assert (dead.properties or {})["deadLetterReason"] == "rejected"
+    [dead_letter] = fixture.dead()
+    assert (dead_letter.properties or {})["deadLetterReason"] == "rejected"
 
 
 def test_expired_messages_are_dead_letters_too() -> None:
@@ -60,8 +60,8 @@ def test_expired_messages_are_dead_letters_too() -> None:
     queue = fixture.queue(dead_letter=True)
     fixture.send(queue, "a", expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    [dead] = fixture.dead()
-    properties = dead.properties or {}
+    [dead_letter] = fixture.dead()
+    properties = dead_letter.properties or {}
     assert (properties["deadLetterReason"], properties["deliveryAttempts"]) == ("expired", 0)
     fixture.wait(60_000)
     assert len(fixture.dead()) == 1  # its own expiration does not apply there
@@ -76,11 +76,11 @@ def test_the_dead_letter_queue_may_have_any_name() -> None:
 
 def test_there_is_no_dead_letter_of_a_dead_letter() -> None:
     fixture = BrokerFixture()
-    graves = fixture.queue("q.dlq", dead_letter=True, max_attempts=1)
+    dead_letter_queue = fixture.queue("q.dlq", dead_letter=True, max_attempts=1)
     give_up(fixture, fixture.queue(dead_letter=True))
-    fixture.read(graves).release()
-    assert graves.waiting == 0
-    assert graves.statistics.dropped == 1
+    fixture.read(dead_letter_queue).release()
+    assert dead_letter_queue.waiting == 0
+    assert dead_letter_queue.statistics.dropped == 1
     assert Address(Kind.QUEUE, "q.dlq.dlq") not in fixture.broker.destinations
 
 
@@ -142,12 +142,12 @@ def test_a_crash_can_neither_lose_nor_double_a_dead_letter() -> None:
     give_up(fixture, fixture.queue(dead_letter=True), "first")  # numbers the dead-letter queue
     start = journal.durable + 1
     give_up(fixture, fixture.queue(dead_letter=True), "second")
-    sent, dead, ended = read_from(journal, start)
-    assert sent.type == dead.type == RecordType.MESSAGE
-    assert ended.type == RecordType.COMPLETED
-    assert (ended.kind, ended.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
-    assert not dead.flags & UNIT_END
-    assert ended.flags & UNIT_END
+    sent, dead_letter, completion = read_from(journal, start)
+    assert sent.type == dead_letter.type == RecordType.MESSAGE
+    assert completion.type == RecordType.COMPLETED
+    assert (completion.kind, completion.sequences) == (Cause.DEAD_LETTERED, [sent.sequence])
+    assert not dead_letter.flags & UNIT_END
+    assert completion.flags & UNIT_END
 
 
 def test_the_limit_on_destinations_does_not_lose_dead_letters() -> None:
@@ -172,10 +172,10 @@ class Note:
     def dead_letter(
         self, message: Message, origin: str, reason: str, attempts: int, wall: int
     ) -> Message:
-        dead = dead_letter_of(message, origin, reason, attempts, wall)
-        assert dead.properties is not None
-        dead.properties["noted"] = f"{origin} {reason} {attempts} {wall}"
-        return dead
+        dead_letter = dead_letter_of(message, origin, reason, attempts, wall)
+        assert dead_letter.properties is not None
+        dead_letter.properties["noted"] = f"{origin} {reason} {attempts} {wall}"
+        return dead_letter
 
 
 @pytest.mark.parametrize("kept", [None, True, False])
@@ -185,19 +185,19 @@ def test_a_protocol_decides_for_its_own_messages(
     kept: bool | None, setting: bool, force: bool
 ) -> None:
     fixture = BrokerFixture()
-    note = fixture.broker.dead_letters.policies[Origin.JMQ] = Note(kept)
+    policy = fixture.broker.dead_letters.policies[Origin.JMQ] = Note(kept)
     queue = fixture.queue(dead_letter=setting)
     reader = fixture.read(queue)
     for body, origin in (("a", Origin.JMQ), ("b", Origin.PHPMQ)):
         [sequence] = fixture.send(queue, body, origin=origin)
         fixture.broker.dead_letter(queue.queue, sequence, "rejected", force=force)
         fixture.broker.flush()
-    assert note.asked == [(b"a", "q")]
-    usual = setting or force
-    expected = [b"a"] if (usual if kept is None else kept) else []
-    dead = fixture.dead() if expected or usual else []
-    assert [message.body for message in dead] == expected + ([b"b"] if usual else [])
-    assert [(m.properties or {}).get("noted") for m in dead if m.body == b"a"] == [
+    assert policy.asked == [(b"a", "q")]
+    by_default = setting or force
+    expected = [b"a"] if (by_default if kept is None else kept) else []
+    dead_letters = fixture.dead() if expected or by_default else []
+    assert [message.body for message in dead_letters] == expected + ([b"b"] if by_default else [])
+    assert [(m.properties or {}).get("noted") for m in dead_letters if m.body == b"a"] == [
         f"q rejected 1 {fixture.clock.wall}"
     ] * len(expected)
     assert reader.consumer.unacked == {}
@@ -218,13 +218,13 @@ def test_a_dead_letter_of_a_protocol_does_not_die_again() -> None:
     queue = fixture.queue()
     fixture.send(queue, "a", origin=Origin.JMQ, expiration=fixture.clock.wall + 100)
     fixture.wait(300)
-    dead = fixture.broker.destinations.queue("q.dlq")
-    reader = fixture.read(dead)
+    dead_letter_queue = fixture.broker.destinations.queue("q.dlq")
+    reader = fixture.read(dead_letter_queue)
     [sequence] = reader.held().values()
-    fixture.broker.dead_letter(dead.queue, sequence, "rejected", force=True)
-    assert (dead.statistics.dropped, set(fixture.broker.destinations)) == (
+    fixture.broker.dead_letter(dead_letter_queue.queue, sequence, "rejected", force=True)
+    assert (dead_letter_queue.statistics.dropped, set(fixture.broker.destinations)) == (
         1,
-        {queue.address, dead.address},
+        {queue.address, dead_letter_queue.address},
     )
 
 
@@ -236,6 +236,6 @@ def test_a_protocol_decides_for_what_a_full_queue_redirects() -> None:
     fixture.send(queue, "there", "kept", origin=Origin.JMQ)
     with pytest.raises(LimitExceeded):
         fixture.send(queue, "refused", origin=Origin.PHPMQ)
-    [dead] = fixture.dead()
-    assert dead.body == b"kept"
-    assert (dead.properties or {})["noted"] == f"q overflow 0 {fixture.clock.wall}"
+    [dead_letter] = fixture.dead()
+    assert dead_letter.body == b"kept"
+    assert (dead_letter.properties or {})["noted"] == f"q overflow 0 {fixture.clock.wall}"

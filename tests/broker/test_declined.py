@@ -12,24 +12,24 @@ from tests.support.broker import BrokerFixture, OfType, Reader, bodies
 
 def decline(fixture: BrokerFixture, reader: Reader, *names: str, kind: str = "plain") -> None:
     """Decline the reader's deliveries with these bodies."""
-    held = reader.held()
-    fixture.broker.decline(reader.consumer, [held[name] for name in names], kind, "TooLarge")
+    sequences = reader.held()
+    fixture.broker.decline(reader.consumer, [sequences[name] for name in names], kind, "TooLarge")
     fixture.broker.flush()
 
 
 def test_declined_message_waits_for_another_consumer_in_its_place() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_attempts=1)
-    able = fixture.read(queue, 0, refill=False)
+    able_reader = fixture.read(queue, 0, refill=False)
     reader = fixture.read(queue, 3)
     fixture.send(queue, "a", "large", "c", "d")
     decline(fixture, reader, "large")
     assert bodies(queue) == ["a", "large", "c", "d"]
     assert reader.got() == ["a", "large", "c", "d"]
-    fixture.broker.grant(able.consumer.window, 1)
+    fixture.broker.grant(able_reader.consumer.window, 1)
     fixture.broker.flush()
-    assert able.got() == ["large"]
-    assert able.attempts == {"large": 1}
+    assert able_reader.got() == ["large"]
+    assert able_reader.attempts == {"large": 1}
 
 
 def test_declined_message_is_not_offered_to_its_kind_again() -> None:
@@ -83,10 +83,10 @@ def test_dead_letter_stays_where_it_is() -> None:
     decline(fixture, reader, "large")
     assert bodies(queue) == ["large"]
     reader.detach()
-    again = fixture.read(queue)
-    decline(fixture, again, "large")
+    second_reader = fixture.read(queue)
+    decline(fixture, second_reader, "large")
     fixture.wait(1000)
-    assert again.got() == ["large"]
+    assert second_reader.got() == ["large"]
     assert bodies(queue) == ["large"]
     assert fixture.read(queue).got() == ["large"]
 
@@ -94,14 +94,14 @@ def test_dead_letter_stays_where_it_is() -> None:
 def test_last_consumer_that_could_take_it_leaves() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    able = fixture.read(queue, 0, refill=False)
+    able_reader = fixture.read(queue, 0, refill=False)
     reader = fixture.read(queue)
     fixture.send(queue, "large")
     decline(fixture, reader, "large")
-    fixture.broker.grant(able.consumer.window, 1)
+    fixture.broker.grant(able_reader.consumer.window, 1)
     fixture.broker.flush()
-    assert able.got() == ["large"]
-    able.detach()
+    assert able_reader.got() == ["large"]
+    able_reader.detach()
     decline(fixture, reader, "large")
     assert [dead_letter.body for dead_letter in fixture.dead()] == [b"large"]
 

@@ -107,7 +107,7 @@ def test_a_deleted_queue_is_reported_as_empty() -> None:
     assert fixture.new_depths() == [("q", (0, 0, 0))]
     types = [r.type for r in read_from(fixture.disk, 0)]
     assert types.index(RecordType.DESTINATION_DELETED) > max(
-        place for place, type in enumerate(types) if type == RecordType.DEPTH
+        index for index, type in enumerate(types) if type == RecordType.DEPTH
     ), "reported while its number was still valid"
 
 
@@ -127,9 +127,9 @@ def test_very_many_destinations_are_reported_in_slices() -> None:
         fixture.broker.publish(queue, fixture.message(queue, "a"))
     fixture.broker.flush()
     assert sum(fixture.turns(4990)) == 0
-    shares = list(fixture.turns(10_000))
-    assert sum(shares) == 3000
-    assert max(shares) <= SHARE
+    share_sizes = list(fixture.turns(10_000))
+    assert sum(share_sizes) == 3000
+    assert max(share_sizes) <= SHARE
 
 
 class Looked:
@@ -148,13 +148,13 @@ class Looked:
 def test_a_round_of_very_many_destinations_may_exceed_the_interval() -> None:
     fixture = DepthSamplerFixture(0)
     fixture.disk.options = replace(fixture.disk.options, depth_interval=5000)
-    looked: Any = Looked()
-    destinations = {Address(Kind.QUEUE, str(number)): looked for number in range(100_000)}
+    destination: Any = Looked()
+    destinations = {Address(Kind.QUEUE, str(number)): destination for number in range(100_000)}
     DepthSampler(fixture.broker.core, destinations)
     fixture.clock.advance(5000)
     for turn in range(1, 201):
         fixture.broker.tick()
-        assert looked.looks == turn * LARGEST_SHARE
+        assert destination.looks == turn * LARGEST_SHARE
         fixture.clock.advance(50)
 
 

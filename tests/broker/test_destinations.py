@@ -116,12 +116,12 @@ def test_a_name_for_temporary_destinations_is_used_for_no_other() -> None:
 
 def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
     fixture = BrokerFixture()
-    mine = fixture.broker.destinations.declare(Q, owner="me")
-    yours = fixture.broker.destinations.declare(Address(Kind.QUEUE, "yours"), owner="you")
-    fixture.send(mine, "a")
-    reader = fixture.read(mine)
+    own_queue = fixture.broker.destinations.declare(Q, owner="me")
+    other_queue = fixture.broker.destinations.declare(Address(Kind.QUEUE, "yours"), owner="you")
+    fixture.send(own_queue, "a")
+    reader = fixture.read(own_queue)
     fixture.broker.delete_temporary("me")
-    assert list(fixture.broker.destinations.values()) == [yours]
+    assert list(fixture.broker.destinations.values()) == [other_queue]
     assert reader.detachments == 1
     assert fixture.broker.core.memory == 0
 
@@ -129,10 +129,10 @@ def test_delete_temporary_deletes_only_destinations_of_that_owner() -> None:
 def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
     fixture.queue("declared")
-    used = fixture.broker.destinations.queue("used")
+    used_queue = fixture.broker.destinations.queue("used")
     fixture.broker.destinations.queue("idle")
     fixture.clock.advance(999)
-    fixture.read(used).detach()
+    fixture.read(used_queue).detach()
     fixture.sample_stats()
     assert len(fixture.broker.destinations) == 3
     fixture.clock.advance(1)
@@ -142,16 +142,16 @@ def test_unused_automatic_destinations_are_deleted_after_the_idle_timeout() -> N
 
 def test_destinations_with_messages_or_consumers_are_not_deleted() -> None:
     fixture = BrokerFixture(EngineSettings(destination_idle_timeout=1000))
-    filled, read = (
+    filled_queue, read_queue = (
         fixture.broker.destinations.queue("filled"),
         fixture.broker.destinations.queue("read"),
     )
-    fixture.send(filled, "a")
-    fixture.read(read)
+    fixture.send(filled_queue, "a")
+    fixture.read(read_queue)
     for _ in range(3):
         fixture.clock.advance(1000)
         fixture.sample_stats()
-    assert set(fixture.broker.destinations.values()) == {filled, read}
+    assert set(fixture.broker.destinations.values()) == {filled_queue, read_queue}
 
 
 def test_a_consumed_destination_is_not_deleted_by_mistake() -> None:
@@ -196,9 +196,9 @@ def test_move_takes_matching_messages_in_order_and_keeps_their_ttl() -> None:
     source, target = fixture.queue(), fixture.queue("target")
     fixture.send(source, "a", "b", "c", "d", type="red", expiration=fixture.clock.wall + 500)
     fixture.send(source, "e", type="blue")
-    moved = move_ready(fixture.broker, source.queue, target, lambda m: m.type == "red", 3)
+    count = move_ready(fixture.broker, source.queue, target, lambda m: m.type == "red", 3)
     fixture.broker.flush()
-    assert moved == 3
+    assert count == 3
     assert (bodies(source), bodies(target)) == (["d", "e"], ["a", "b", "c"])
     fixture.wait(600)
     assert bodies(target) == []
@@ -211,10 +211,10 @@ def test_a_crash_can_neither_lose_nor_double_a_moved_message() -> None:
     [sequence] = fixture.send(source, "a", durability=Durability.LAZY)
     move_ready(fixture.broker, source.queue, target)
     fixture.broker.flush()
-    moved, ended = read_from(journal, sequence + 1)
-    assert (moved.type, ended.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
-    assert (ended.kind, ended.sequences) == (Cause.MOVED, [sequence])
-    assert [record.flags & UNIT_END for record in (moved, ended)] == [0, UNIT_END]
+    message, completion = read_from(journal, sequence + 1)
+    assert (message.type, completion.type) == (RecordType.MESSAGE, RecordType.COMPLETED)
+    assert (completion.kind, completion.sequences) == (Cause.MOVED, [sequence])
+    assert [record.flags & UNIT_END for record in (message, completion)] == [0, UNIT_END]
 
 
 def test_purge_keeps_unacked_messages_unless_requested() -> None:
@@ -286,30 +286,36 @@ def test_rates_approach_the_present_and_fade() -> None:
 
 
 def test_a_protocols_defaults_are_for_new_queues_of_a_broker_without_its_own() -> None:
-    own = DestinationSettings(max_messages=5)
+    own_settings = DestinationSettings(max_messages=5)
     fixture = BrokerFixture()
-    assert fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own).settings == own
+    assert (
+        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own_settings).settings
+        == own_settings
+    )
     fixture.queue("old", max_messages=7)
     assert (
-        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "old"), own).settings.max_messages
+        fixture.broker.destinations.resolve(
+            Address(Kind.QUEUE, "old"), own_settings
+        ).settings.max_messages
         == 7
     )
     configured = DestinationSettings(max_messages=9)
     fixture = BrokerFixture(EngineSettings(default_destination=configured))
     assert (
-        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own).settings == configured
+        fixture.broker.destinations.resolve(Address(Kind.QUEUE, "new"), own_settings).settings
+        == configured
     )
 
 
 def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     fixture = BrokerFixture()
-    seen: list[tuple[str, Address]] = []
+    calls: list[tuple[str, Address]] = []
 
     def one(destination: Destination) -> None:
-        seen.append(("one", destination.address))
+        calls.append(("one", destination.address))
 
     def two(destination: Destination) -> None:
-        seen.append(("two", destination.address))
+        calls.append(("two", destination.address))
 
     for callback in (one, two):
         fixture.broker.destinations.await_creation("q", callback)
@@ -319,7 +325,7 @@ def test_waiters_for_a_destination_are_called_once_for_either_kind() -> None:
     fixture.queue("gone")
     fixture.topic("q")
     fixture.queue("q")
-    assert seen == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
+    assert calls == [("one", Address(Kind.TOPIC, "q")), ("two", Address(Kind.TOPIC, "q"))]
 
 
 def test_priorities_apply_only_where_enabled() -> None:

@@ -57,12 +57,15 @@ def test_only_a_grant_adds_credit_to_a_window_that_does_not_refill() -> None:
 
 def test_consumers_that_share_a_window_share_its_credit() -> None:
     fixture = BrokerFixture()
-    left, right = fixture.queue("left"), fixture.queue("right")
+    left_queue, right_queue = fixture.queue("left"), fixture.queue("right")
     window = Window(1, refill=False)
-    from_left, from_right = fixture.read(left, window=window), fixture.read(right, window=window)
-    fixture.send(right, "r1")
-    fixture.send(left, "l1")
-    fixture.send(right, "r2")
+    from_left, from_right = (
+        fixture.read(left_queue, window=window),
+        fixture.read(right_queue, window=window),
+    )
+    fixture.send(right_queue, "r1")
+    fixture.send(left_queue, "l1")
+    fixture.send(right_queue, "r2")
     assert (from_left.got(), from_right.got()) == ([], ["r1"])
     fixture.broker.grant(window, 1)
     assert (from_left.got(), from_right.got()) == (["l1"], [])
@@ -70,11 +73,14 @@ def test_consumers_that_share_a_window_share_its_credit() -> None:
 
 def test_credit_returned_on_one_queue_is_used_on_another() -> None:
     fixture = BrokerFixture()
-    left, right = fixture.queue("left"), fixture.queue("right")
+    left_queue, right_queue = fixture.queue("left"), fixture.queue("right")
     window = Window(1, refill=True)
-    from_left, from_right = fixture.read(left, window=window), fixture.read(right, window=window)
-    fixture.send(left, "l")
-    fixture.send(right, "r")
+    from_left, from_right = (
+        fixture.read(left_queue, window=window),
+        fixture.read(right_queue, window=window),
+    )
+    fixture.send(left_queue, "l")
+    fixture.send(right_queue, "r")
     assert from_right.got() == []
     from_left.settle("l")
     assert from_right.got() == ["r"]
@@ -120,14 +126,14 @@ def test_a_long_backlog_is_served_over_several_scheduled_iterations() -> None:
     wakes: list[str] = []
     fixture.broker.on_wake(lambda: wakes.append("wake"))
     reader = fixture.read(queue, 5000)
-    got = reader.got()
-    assert len(got) == 1000
+    names_received = reader.got()
+    assert len(names_received) == 1000
     fixture.broker.flush()
-    got += reader.got()
-    assert len(got) == 2000
+    names_received += reader.got()
+    assert len(names_received) == 2000
     assert wakes == ["wake"]
     fixture.broker.flush()
-    assert got + reader.got() == names
+    assert names_received + reader.got() == names
 
 
 def test_an_iteration_of_large_bodies_ends_at_one_mebibyte() -> None:
@@ -168,14 +174,14 @@ def test_failover_serves_the_longest_attached_and_then_the_next() -> None:
 def test_a_suspended_consumer_is_skipped_even_if_granted_more() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    slow, other = fixture.read(queue, 1, refill=False), fixture.read(queue, 1)
-    fixture.broker.suspend(slow.consumer)
-    fixture.broker.grant(slow.consumer.window, 1)
+    slow_reader, other_reader = fixture.read(queue, 1, refill=False), fixture.read(queue, 1)
+    fixture.broker.suspend(slow_reader.consumer)
+    fixture.broker.grant(slow_reader.consumer.window, 1)
     fixture.send(queue, "a", "b", "c")
-    assert (slow.got(), other.got()) == ([], ["a"])
-    fixture.broker.resume(slow.consumer)
+    assert (slow_reader.got(), other_reader.got()) == ([], ["a"])
+    fixture.broker.resume(slow_reader.consumer)
     fixture.broker.flush()
-    assert slow.got() == ["b", "c"]
+    assert slow_reader.got() == ["b", "c"]
 
 
 def test_a_paused_queue_accepts_and_delivers_later() -> None:
@@ -184,8 +190,8 @@ def test_a_paused_queue_accepts_and_delivers_later() -> None:
     reader = fixture.read(queue)
     fixture.broker.destinations.set_paused(queue, True)
     fixture.send(queue, "a", "b")
-    late = fixture.read(queue)
-    assert (reader.got(), late.got()) == ([], [])
+    late_reader = fixture.read(queue)
+    assert (reader.got(), late_reader.got()) == ([], [])
     fixture.broker.destinations.set_paused(queue, False)
     fixture.broker.flush()
-    assert (reader.got(), late.got()) == (["a"], ["b"])
+    assert (reader.got(), late_reader.got()) == (["a"], ["b"])

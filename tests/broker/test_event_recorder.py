@@ -54,9 +54,9 @@ class EventRecorderFixture(BrokerFixture):
     def records(self) -> list[tuple[RecordType, list[int]]]:
         """Return the records of deliveries and their ends since the last call."""
         self.wait(self.disk.options.flush_interval)
-        found = [record for record in read_from(self.disk, 0) if record.lists_messages]
+        records = [record for record in read_from(self.disk, 0) if record.lists_messages]
         self.disk.records.clear()
-        return [(RecordType(record.type), record.sequences) for record in found]
+        return [(RecordType(record.type), record.sequences) for record in records]
 
 
 def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
@@ -79,7 +79,7 @@ def test_deliveries_alone_cause_no_write_before_the_delay() -> None:
 def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue()
-    other = fixture.queue("other")
+    other_queue = fixture.queue("other")
     sent = fixture.send(queue, "a", "b", "c")
     reader = fixture.read(queue, 1, refill=False)
     fixture.broker.flush()
@@ -89,35 +89,42 @@ def test_a_writing_iteration_includes_the_deliveries_of_each_iteration() -> None
     fixture.broker.flush()
     before = fixture.disk.writes
     fixture.clock.advance(10)
-    fixture.send(other, "x")
+    fixture.send(other_queue, "x")
     assert fixture.disk.writes == before + 1
-    found = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.DELIVERED]
-    assert [(r.time // 1000 - started, r.sequences) for r in found] == [
+    deliveries = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.DELIVERED]
+    assert [(r.time // 1000 - started, r.sequences) for r in deliveries] == [
         (0, sent[:1]),
         (10, sent[1:]),
     ]
-    assert {r.destination for r in found} == {r.subscription for r in found} == {queue.number}
+    assert (
+        {r.destination for r in deliveries}
+        == {r.subscription for r in deliveries}
+        == {queue.number}
+    )
 
 
 def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
     fixture = EventRecorderFixture()
     queue = fixture.queue(max_attempts=2, dead_letter=True)
     reader = fixture.read(queue)
-    [acked] = fixture.send(queue, "acked")
+    [acked_sequence] = fixture.send(queue, "acked")
     reader.settle("acked")
-    assert fixture.records() == [(RecordType.DELIVERED, [acked]), (RecordType.COMPLETED, [acked])]
-    [dead] = fixture.send(queue, "dead")
+    assert fixture.records() == [
+        (RecordType.DELIVERED, [acked_sequence]),
+        (RecordType.COMPLETED, [acked_sequence]),
+    ]
+    [dead_letter_sequence] = fixture.send(queue, "dead")
     reader.release("dead")
     reader.release("dead")
     assert fixture.records() == [
-        (RecordType.DELIVERED, [dead]),
-        (RecordType.REDELIVERED, [dead]),
-        (RecordType.COMPLETED, [dead]),
+        (RecordType.DELIVERED, [dead_letter_sequence]),
+        (RecordType.REDELIVERED, [dead_letter_sequence]),
+        (RecordType.COMPLETED, [dead_letter_sequence]),
     ]
-    once = fixture.queue("once", max_attempts=1)
-    other = fixture.read(once)
-    [dropped] = fixture.send(once, "dropped")
-    other.release("dropped")
+    single_attempt_queue = fixture.queue("once", max_attempts=1)
+    single_attempt_reader = fixture.read(single_attempt_queue)
+    [dropped] = fixture.send(single_attempt_queue, "dropped")
+    single_attempt_reader.release("dropped")
     assert fixture.records() == [
         (RecordType.DELIVERED, [dropped]),
         (RecordType.COMPLETED, [dropped]),
@@ -134,17 +141,17 @@ def test_the_delivery_record_precedes_the_record_of_its_end() -> None:
         (RecordType.DELIVERED, [committed]),
         (RecordType.COMPLETED, [committed]),
     ]
-    [given_up] = fixture.send(queue, "given up")
-    fixture.broker.dead_letter(queue.queue, given_up, "rejected")
+    [rejected] = fixture.send(queue, "given up")
+    fixture.broker.dead_letter(queue.queue, rejected, "rejected")
     assert fixture.records() == [
-        (RecordType.DELIVERED, [given_up]),
-        (RecordType.COMPLETED, [given_up]),
+        (RecordType.DELIVERED, [rejected]),
+        (RecordType.COMPLETED, [rejected]),
     ]
-    [removed] = fixture.send(queue, "removed")
+    [removed_sequence] = fixture.send(queue, "removed")
     fixture.broker.remove(queue, force=True)
     assert fixture.records() == [
-        (RecordType.DELIVERED, [removed]),
-        (RecordType.COMPLETED, [removed]),
+        (RecordType.DELIVERED, [removed_sequence]),
+        (RecordType.COMPLETED, [removed_sequence]),
     ]
 
 
@@ -177,8 +184,8 @@ def test_redeliveries_are_recorded_with_their_attempt_number() -> None:
     fixture.broker.flush()
     reader.release("a", "b")
     fixture.wait(100)
-    found = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.REDELIVERED]
-    assert [decode_deliveries(r.body) for r in found] == [
+    redeliveries = [r for r in read_from(fixture.disk, 0) if r.type == RecordType.REDELIVERED]
+    assert [decode_deliveries(r.body) for r in redeliveries] == [
         (queue.number, [first], [2]),
         (queue.number, [first, second], [3, 2]),
     ]
@@ -206,8 +213,8 @@ def test_a_stopping_broker_records_all_deliveries() -> None:
     fixture.read(queue)
     fixture.broker.stop()
     fixture.broker.flush()
-    found = [r for r in read_from(fixture.disk, 0) if r.lists_messages]
-    assert [r.sequences for r in found] == [sent]
+    delivery_records = [r for r in read_from(fixture.disk, 0) if r.lists_messages]
+    assert [r.sequences for r in delivery_records] == [sent]
 
 
 def test_delivery_records_can_be_disabled(tmp_path: Path) -> None:

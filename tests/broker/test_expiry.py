@@ -22,19 +22,19 @@ def test_a_message_is_delivered_until_the_last_millisecond_of_its_life() -> None
 def test_expired_messages_are_cleared_without_a_consumer() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    lives = {"short": 150, "long": DAY}
-    for body, life in lives.items():
-        fixture.send(queue, body, expiration=fixture.clock.wall + life)
+    lifetimes = {"short": 150, "long": DAY}
+    for body, lifetime in lifetimes.items():
+        fixture.send(queue, body, expiration=fixture.clock.wall + lifetime)
     start = fixture.clock.steady
-    ends: dict[str, int] = {}
+    end_times: dict[str, int] = {}
     calls = 0
-    while (due := fixture.broker.deadline()) < NEVER:
-        fixture.wait(due - fixture.clock.steady)
+    while (deadline := fixture.broker.deadline()) < NEVER:
+        fixture.wait(deadline - fixture.clock.steady)
         calls += 1
-        for body in lives.keys() - ends.keys() - set(bodies(queue)):
-            ends[body] = fixture.clock.steady - start
-    for body, life in lives.items():
-        assert life <= ends[body] <= life + 100
+        for body in lifetimes.keys() - end_times.keys() - set(bodies(queue)):
+            end_times[body] = fixture.clock.steady - start
+    for body, lifetime in lifetimes.items():
+        assert lifetime <= end_times[body] <= lifetime + 100
     assert calls <= 3
     assert (queue.waiting, queue.statistics.expired) == (0, 2)
 
@@ -87,9 +87,9 @@ def test_setting_the_clock_before_a_message_is_visible(
     fixture = BrokerFixture()
     broker = fixture.broker
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
-    due = fixture.clock.wall + 1000
-    mortal = fixture.message(queue, "mortal", expiration=due)
-    later = fixture.message(queue, "later", deliver_at=due)
+    due_time = fixture.clock.wall + 1000
+    mortal = fixture.message(queue, "mortal", expiration=due_time)
+    later = fixture.message(queue, "later", deliver_at=due_time)
     transaction = broker.transactions.begin()
     if held_up_by == "full queue":
         fixture.send(queue, "first")

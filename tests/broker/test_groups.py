@@ -94,9 +94,9 @@ def test_requeueing_drops_nothing_whatever_the_limit(fixture: BrokerFixture) -> 
     assert member.got() == list("abcdef")
     leave(fixture, member)
     assert bodies(topic.queue) == list("abcdef")
-    again = join(fixture, topic, "n")
+    new_member = join(fixture, topic, "n")
     fixture.broker.flush()
-    assert again.got() == list("abcdef")
+    assert new_member.got() == list("abcdef")
 
 
 def test_time_to_live_and_delays_go_on(fixture: BrokerFixture) -> None:
@@ -132,19 +132,19 @@ def test_an_attempt_that_was_the_last_is_not_followed_by_another(fixture: Broker
 def test_other_subscriptions_do_not_count(fixture: BrokerFixture) -> None:
     topic = fixture.topic(retain_without_subscriptions=True)
     member = join(fixture, topic, "m")
-    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    other_reader = fixture.read(fixture.broker.subscribe(topic, "other"))
     durable = fixture.read(fixture.broker.subscribe(topic, "durable", durable=True))
     fixture.send(topic, "1")
     leave(fixture, member)
     fixture.send(topic, "2")
-    assert other.got() == durable.got() == ["1", "2"]
-    late = fixture.read(fixture.broker.subscribe(topic, "late"))
+    assert other_reader.got() == durable.got() == ["1", "2"]
+    late_reader = fixture.read(fixture.broker.subscribe(topic, "late"))
     fixture.broker.flush()
-    assert late.got() == []
-    back = join(fixture, topic, "m")
+    assert late_reader.got() == []
+    rejoined = join(fixture, topic, "m")
     fixture.broker.flush()
-    assert back.got() == ["1", "2"]
-    for reader in (other, durable, back):
+    assert rejoined.got() == ["1", "2"]
+    for reader in (other_reader, durable, rejoined):
         reader.settle()
     assert fixture.journal.stats().live == 0
 
@@ -155,9 +155,9 @@ def test_a_group_ends_with_its_topic(fixture: BrokerFixture) -> None:
     fixture.send(topic, "1")
     fixture.broker.remove(topic)
     topic = fixture.topic(retain_without_subscriptions=True)
-    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    other_reader = fixture.read(fixture.broker.subscribe(topic, "other"))
     fixture.send(topic, "2")
-    assert other.got() == ["2"]
+    assert other_reader.got() == ["2"]
     assert bodies(topic.queue) == []
 
 
@@ -185,15 +185,15 @@ def test_message_that_expires_before_it_is_durable_ends_for_every_subscription(
     first = join(fixture, topic, "first")
     if not members:
         leave(fixture, first)
-    other = fixture.read(fixture.broker.subscribe(topic, "other"))
+    other_reader = fixture.read(fixture.broker.subscribe(topic, "other"))
     message = fixture.message(topic, "1", expiration=fixture.clock.wall + 100)
     fixture.broker.publish(topic, message)
     fixture.clock.advance(200)
     fixture.broker.flush()
     fixture.send(topic, "2")
-    assert other.got() == ["2"]
+    assert other_reader.got() == ["2"]
     assert topic.statistics.expired == 2
-    other.settle()
+    other_reader.settle()
     if members:
         first.settle()
     else:
@@ -235,10 +235,10 @@ def test_a_crash_keeps_the_unacked_messages_of_a_member(
         disk.seal()
     disk.crash()
     topic = held(disk)
-    late = disk.read(disk.broker.subscribe(topic, "late"))
+    late_reader = disk.read(disk.broker.subscribe(topic, "late"))
     reader = join(disk, topic, "next")
     disk.sync()
-    assert late.got() == []
+    assert late_reader.got() == []
     expected = ["d", "e"] if members == 1 else ["a", "c", "d", "e"]
     assert reader.got() == expected
     attempts = dict.fromkeys(expected, 2)
@@ -253,14 +253,14 @@ def test_members_that_leave_because_the_broker_stops_end_nothing(disk: Disk, cra
     topic = disk.broker.destinations.declare(
         TOPIC, DestinationSettings(retain_without_subscriptions=True)
     )
-    one, two = join(disk, topic, "one"), join(disk, topic, "two")
+    first, second = join(disk, topic, "one"), join(disk, topic, "two")
     disk.send(topic, "a", "b", "c")
     disk.sync()
-    one.settle("a", "c")
-    two.settle("b", "c")
+    first.settle("a", "c")
+    second.settle("b", "c")
     disk.broker.stop()
-    leave(disk, one)
-    leave(disk, two)
+    leave(disk, first)
+    leave(disk, second)
     disk.sync()
     if not crash:
         disk.seal()
@@ -312,10 +312,10 @@ def test_after_a_crash_messages_are_held_for_members_although_others_subscribe(
         disk.seal()
     disk.crash()
     topic = held(disk)
-    other = disk.read(disk.broker.subscribe(topic, "other"))
+    other_reader = disk.read(disk.broker.subscribe(topic, "other"))
     disk.send(topic, "a")
     disk.sync()
-    assert other.got() == ["a"]
+    assert other_reader.got() == ["a"]
     member = join(disk, topic, "m")
     disk.sync()
     assert member.got() == ["a"]

@@ -18,8 +18,7 @@ def remembered(queue: Destination) -> int:
     """Return the number of delivery objects of the queue in the process."""
     gc.collect()
     return sum(
-        isinstance(thing, Delivery) and thing.subscription is queue.queue
-        for thing in gc.get_objects()
+        isinstance(item, Delivery) and item.subscription is queue.queue for item in gc.get_objects()
     )
 
 
@@ -61,7 +60,7 @@ def test_consumers_are_released_before_the_ack_timeout(way: str) -> None:
             fixture.broker.retire(reader.consumer)
         reader.detach()
     gc.collect()
-    assert sum(isinstance(thing, Reader) for thing in gc.get_objects()) <= 2 * FEW_ENDED
+    assert sum(isinstance(item, Reader) for item in gc.get_objects()) <= 2 * FEW_ENDED
 
 
 def test_an_unserved_selector_does_not_retain_messages_others_took() -> None:

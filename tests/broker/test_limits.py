@@ -94,9 +94,9 @@ def test_redirect_dead_letters_the_new_message(limit: dict[str, Any]) -> None:
     fixture.send(queue, "aa", "bb")
     [sequence] = fixture.send(queue, "cc")
     assert bodies(queue) == ["aa", "bb"]
-    [dead] = fixture.dead()
-    assert (dead.body, dead.sequence) == (b"cc", sequence)
-    assert (dead.properties or {})["deadLetterReason"] == "overflow"
+    [dead_letter] = fixture.dead()
+    assert (dead_letter.body, dead_letter.sequence) == (b"cc", sequence)
+    assert (dead_letter.properties or {})["deadLetterReason"] == "overflow"
 
 
 def test_redirect_without_dead_letters_refuses() -> None:
@@ -252,19 +252,21 @@ def test_a_blocked_producer_may_cancel() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(max_messages=1, overflow=Overflow.BLOCK)
     fixture.send(queue, "a")
-    parked = [fixture.message(queue, body) for body in "bc"]
-    accepted: list[str] = []
-    for message in parked:
+    parked_messages = [fixture.message(queue, body) for body in "bc"]
+    accepted_bodies: list[str] = []
+    for message in parked_messages:
         body = message.body.decode()
-        assert not fixture.broker.publish(queue, message, lambda body=body: accepted.append(body))
-    assert fixture.broker.publisher.withdraw(queue, parked[0])
-    assert not fixture.broker.publisher.withdraw(queue, parked[0])
+        assert not fixture.broker.publish(
+            queue, message, lambda body=body: accepted_bodies.append(body)
+        )
+    assert fixture.broker.publisher.withdraw(queue, parked_messages[0])
+    assert not fixture.broker.publisher.withdraw(queue, parked_messages[0])
     reader = fixture.read(queue)
     fixture.broker.flush()
     fixture.broker.flush()
-    assert accepted == ["c"]
+    assert accepted_bodies == ["c"]
     assert reader.got() == ["a", "c"]
-    assert not fixture.broker.publisher.withdraw(queue, parked[1])
+    assert not fixture.broker.publisher.withdraw(queue, parked_messages[1])
 
 
 @pytest.mark.parametrize("credit", [0, 1, 2])

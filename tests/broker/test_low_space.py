@@ -118,12 +118,12 @@ def test_moving_messages_is_refused_and_deleting_is_not(fixture: Fixture) -> Non
     subscription = fixture.queue.queue
     delivery = fixture.broker.operations.find(subscription, sequence)
     assert delivery is not None
-    other = fixture.broker.destinations.queue("other")
+    other_queue = fixture.broker.destinations.queue("other")
     operations = fixture.broker.operations
-    for act in (operations.move, operations.copy):
-        with pytest.raises(ActionRefused) as caught:
-            act(delivery, other)
-        assert caught.value.reason == "low-disk-space"
+    for operation in (operations.move, operations.copy):
+        with pytest.raises(ActionRefused) as error:
+            operation(delivery, other_queue)
+        assert error.value.reason == "low-disk-space"
     fixture.broker.operations.delete(subscription, [delivery])
     assert fixture.queue.waiting == 0
 
@@ -133,25 +133,29 @@ def test_transactions(fixture: Fixture) -> None:
     fixture.publish(b"one")
     fixture.publish(b"two")
     reader = fixture.read()
-    prepared, sending, acking = transactions.begin(), transactions.begin(), transactions.begin()
+    prepared, sending_transaction, acking_transaction = (
+        transactions.begin(),
+        transactions.begin(),
+        transactions.begin(),
+    )
     transactions.publish(prepared, fixture.queue, fixture.message(b"prepared"))
     transactions.prepare(prepared, b"xid")
-    transactions.publish(sending, fixture.queue, fixture.message(b"sent"))
-    transactions.settle(acking, reader.consumer, reader.held()["one"])
-    transactions.settle(sending, reader.consumer, reader.held()["two"])
+    transactions.publish(sending_transaction, fixture.queue, fixture.message(b"sent"))
+    transactions.settle(acking_transaction, reader.consumer, reader.held()["one"])
+    transactions.settle(sending_transaction, reader.consumer, reader.held()["two"])
     fixture.broker.flush()
     reader.got()
     fixture.level(SpaceLevel.LOW)
-    refused: list[Callable[[], object]] = [
-        lambda: transactions.publish(acking, fixture.queue, fixture.message()),
-        lambda: transactions.commit(sending),
-        lambda: transactions.prepare(sending, b"other"),
+    refused_calls: list[Callable[[], object]] = [
+        lambda: transactions.publish(acking_transaction, fixture.queue, fixture.message()),
+        lambda: transactions.commit(sending_transaction),
+        lambda: transactions.prepare(sending_transaction, b"other"),
     ]
-    for call in refused:
+    for call in refused_calls:
         with pytest.raises(LowDiskSpace):
             call()
-    transactions.rollback(sending)
-    transactions.commit(acking)
+    transactions.rollback(sending_transaction)
+    transactions.commit(acking_transaction)
     transactions.commit(prepared)
     fixture.broker.flush()
     assert sorted(reader.got()) == ["prepared", "two"]
@@ -160,9 +164,9 @@ def test_transactions(fixture: Fixture) -> None:
 def test_batches_are_refused_for_now(fixture: Fixture) -> None:
     part = BatchPart(writer="w", batch=1, partition=0, part=0, final=True, digest=1, rows=1)
     fixture.level(SpaceLevel.LOW)
-    with pytest.raises(BatchRefused) as caught:
+    with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(part, [(fixture.queue.address, fixture.message())])
-    [refusal] = caught.value.refused
+    [refusal] = error.value.refused
     assert refusal.passing
     fixture.level(SpaceLevel.ENOUGH)
     assert not fixture.broker.batches.write(
@@ -174,16 +178,16 @@ def test_blocked_producers_also_wait_for_disk_space(fixture: Fixture) -> None:
     settings = DestinationSettings(max_messages=1, overflow=Overflow.BLOCK)
     fixture.broker.destinations.declare(fixture.queue.address, settings)
     fixture.publish(b"one")
-    accepted: list[str] = []
+    accepted_bodies: list[str] = []
     assert not fixture.broker.publish(
-        fixture.queue, fixture.message(b"two"), lambda: accepted.append("two")
+        fixture.queue, fixture.message(b"two"), lambda: accepted_bodies.append("two")
     )
     fixture.level(SpaceLevel.LOW)
     reader = fixture.read()
     reader.settle()
-    assert accepted == []
+    assert accepted_bodies == []
     fixture.level(SpaceLevel.ENOUGH)
-    assert accepted == ["two"]
+    assert accepted_bodies == ["two"]
     assert reader.got() == ["one", "two"]
 
 

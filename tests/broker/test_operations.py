@@ -135,9 +135,9 @@ def test_a_dead_letter_is_not_redriven_without_automatic_creation() -> None:
     fixture.broker.dead_letter(queue.queue, sequence, "rejected")
     reader.detach()
     fixture.broker.remove(queue)
-    dead = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
-    delivery = next(iter(dead.queue.cursor()))
-    with pytest.raises(ActionRefused) as refused:
+    dead_letter_queue = fixture.broker.destinations[Address(Kind.QUEUE, "q.dlq")]
+    delivery = next(iter(dead_letter_queue.queue.cursor()))
+    with pytest.raises(ActionRefused) as error:
         fixture.broker.operations.redrive(delivery, DeadLetterOrigin(Address(Kind.QUEUE, "q"), ""))
-    assert refused.value.reason == "origin-gone"
-    assert dead.waiting == 1
+    assert error.value.reason == "origin-gone"
+    assert dead_letter_queue.waiting == 1

@@ -77,15 +77,15 @@ def test_bodies_acked_in_a_transaction_over_the_budget_are_dropped_from_memory(
     queue = fixture.queue()
     fixture.send(queue, *NAMES)
     reader = fixture.read(queue, len(NAMES), refill=False)
-    held = reader.held()
+    unacked = reader.held()
     transaction = transactions.begin()
-    for sequence in held.values():
+    for sequence in unacked.values():
         assert transactions.settle(transaction, reader.consumer, sequence)
     assert fixture.broker.core.memory <= BUDGET
     if withdrawn:
         for delivery in list(transaction.acks):
             assert transactions.unsettle(transaction, delivery)
-        assert reader.held() == held
+        assert reader.held() == unacked
         assert fixture.broker.core.memory == 200
         reader.detach()
     transactions.rollback(transaction)

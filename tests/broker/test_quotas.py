@@ -87,12 +87,12 @@ def test_automatic_destination_counts_for_its_declaring_user(fixture: BrokerFixt
 
 def test_temporary_destinations_of_a_connection_are_limited() -> None:
     broker = BrokerFixture(EngineSettings(max_temporary_destinations_per_connection=1)).broker
-    connection, other = object(), object()
+    connection, other_connection = object(), object()
     broker.destinations.check_temporary(connection)
     broker.destinations.declare(queue("a"), owner=connection, creator="ann")
     with pytest.raises(QuotaExceeded, match="max_temporary_destinations_per_connection"):
         broker.destinations.check_temporary(connection)
-    broker.destinations.check_temporary(other)
+    broker.destinations.check_temporary(other_connection)
     broker.delete_temporary(connection)
     broker.destinations.check_temporary(connection)
 
@@ -105,29 +105,31 @@ def test_message_to_a_removed_queue_brings_it_back_for_its_creator(fixture: Brok
     broker.remove(destination)
     broker.transactions.commit(transaction)
     assert broker.destinations.created["ann"] == 1
-    removed = broker.destinations[queue("a")]
-    broker.remove(removed)
-    broker.publish(removed, fixture.message(removed, "y"))
+    removed_queue = broker.destinations[queue("a")]
+    broker.remove(removed_queue)
+    broker.publish(removed_queue, fixture.message(removed_queue, "y"))
     assert broker.destinations.created["ann"] == 1
 
 
 def test_batch_beyond_the_quota_is_refused_for_good(fixture: BrokerFixture) -> None:
     messages = [(queue(name), Message(queue(name), b"", timestamp=1)) for name in "abc"]
-    with pytest.raises(BatchRefused) as caught:
+    with pytest.raises(BatchRefused) as error:
         fixture.broker.batches.write(FIRST, messages, "ann")
-    [refusal] = caught.value.refused
+    [refusal] = error.value.refused
     assert (refusal.row, refusal.passing) == (2, False)
 
 
 @pytest.mark.parametrize("snapshot", [False, True])
 def test_quota_survives_a_restart(disk: Disk, snapshot: bool) -> None:
-    used = disk.broker.destinations.resolve(queue("used"), creator="ann")
+    queue_of_ann = disk.broker.destinations.resolve(queue("used"), creator="ann")
     disk.broker.destinations.resolve(queue("empty"), creator="ann")
     disk.broker.destinations.declare(queue("declared"), creator="ann")
     disk.broker.destinations.declare(queue("unowned"))
     topic = disk.broker.destinations.topic("subscribed", "bob")
     disk.broker.subscribe(topic, "s", durable=True)
-    disk.broker.publish(used, Message(used.address, b"x", durability=Durability.SYNC))
+    disk.broker.publish(
+        queue_of_ann, Message(queue_of_ann.address, b"x", durability=Durability.SYNC)
+    )
     disk.broker.destinations.number(disk.broker.destinations[queue("empty")])
     disk.sync()
     if snapshot:

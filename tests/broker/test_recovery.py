@@ -56,10 +56,10 @@ class Restarting(Machine):
             self.file_journal.seal()
             self.file_journal.sync()
         if crash:
-            left = self.root / str(int(self.directory.name) + 1)
-            shutil.copytree(self.directory, left)
+            copy = self.root / str(int(self.directory.name) + 1)
+            shutil.copytree(self.directory, copy)
             self.file_journal.close()
-            self.directory = left
+            self.directory = copy
         else:
             self.file_journal.close()
         self.file_journal = FileJournal.open(self.directory, OPTIONS)
@@ -91,9 +91,9 @@ class TransactionsRestarting(Restarting, TransactionMachine):
         snapshot: bool,
     ) -> None:
         pair = self.comparison.begin()
-        held = self.holding(where[0])
-        if held is not None:
-            self.comparison.settle_in(pair, *held)
+        holder = self.holding(where[0])
+        if holder is not None:
+            self.comparison.settle_in(pair, *holder)
         for number in where:
             model_message = self.comparison.model_message(3, 4, durability)
             self.comparison.publish_in(pair, self.destination(number), model_message)

@@ -9,9 +9,9 @@ from tests.support.broker import BrokerFixture, bodies
 def test_unacked_messages_are_requeued_before_ready_messages() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    gone = fixture.read(queue, 2)
+    first_reader = fixture.read(queue, 2)
     fixture.send(queue, "a", "b", "c")
-    gone.detach()
+    first_reader.detach()
     reader = fixture.read(queue)
     assert reader.got() == ["a", "b", "c"]
     assert reader.attempts == {"a": 2, "b": 2, "c": 1}
@@ -41,9 +41,9 @@ def test_unseen_deliveries_do_not_count_as_attempts() -> None:
 def test_only_the_holding_consumer_may_ack() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    holder, other = fixture.read(queue), fixture.read(queue)
+    holder, other_reader = fixture.read(queue), fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
-    assert not fixture.broker.settle(other.consumer, sequence)
+    assert not fixture.broker.settle(other_reader.consumer, sequence)
     assert fixture.broker.settle(holder.consumer, sequence)
     assert not fixture.broker.settle(holder.consumer, sequence)
     assert queue.unacked == 0
@@ -77,10 +77,10 @@ def test_the_timeout_continues_for_later_deliveries_after_the_first_ack() -> Non
 def test_a_consumers_own_timeout_overrides_that_of_the_queue() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue(ack_timeout=1000)
-    patient = fixture.read(queue, ack_timeout=0)
+    patient_reader = fixture.read(queue, ack_timeout=0)
     fixture.send(queue, "a")
     fixture.wait(10_000)
-    assert patient.got() == ["a"]
+    assert patient_reader.got() == ["a"]
 
 
 def test_the_retry_delay_doubles_up_to_its_limit() -> None:
@@ -217,14 +217,14 @@ def test_spared_messages_count_attempts_but_are_not_dead_lettered() -> None:
     queue = fixture.queue(max_attempts=1, dead_letter=True)
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
-    held = reader.held()
-    fixture.broker.release(reader.consumer, [held["a"]], spared=True)
+    unacked = reader.held()
+    fixture.broker.release(reader.consumer, [unacked["a"]], spared=True)
     reader.detach()
     assert bodies(queue) == ["a"]
     assert [message.body for message in fixture.dead()] == [b"b"]
-    again = fixture.read(queue)
-    again.got()
-    assert again.attempts == {"a": 2}
+    second_reader = fixture.read(queue)
+    second_reader.got()
+    assert second_reader.attempts == {"a": 2}
 
 
 def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
@@ -232,13 +232,13 @@ def test_an_ack_timeout_that_the_engine_does_not_watch() -> None:
     queue = fixture.queue(max_attempts=3, retry_delay=100)
     fixture.send(queue, "a", "b")
     reader = fixture.read(queue)
-    held = reader.held()
-    fixture.broker.time_out(reader.consumer, [held["a"], 999])
+    unacked = reader.held()
+    fixture.broker.time_out(reader.consumer, [unacked["a"], 999])
     fixture.wait(99)
     assert reader.got() == ["a", "b"]
     fixture.wait(1)
     assert reader.got() == ["a"]
-    fixture.broker.time_out(reader.consumer, [held["a"]])
+    fixture.broker.time_out(reader.consumer, [unacked["a"]])
     fixture.wait(199)
     assert reader.got() == []
     fixture.wait(1)

@@ -8,30 +8,30 @@ from tests.support.broker import BrokerFixture
 
 def test_a_destination_deletion_is_reported_once_with_its_last_counters() -> None:
     fixture = BrokerFixture()
-    gone: list[tuple[Destination, int]] = []
+    removals: list[tuple[Destination, int]] = []
     fixture.broker.destinations.removals.append(
-        lambda destination: gone.append((destination, published(destination)))
+        lambda destination: removals.append((destination, published(destination)))
     )
     queue = fixture.broker.destinations.queue("q")
     fixture.send(queue, "a", "b")
     fixture.broker.remove(queue)
     fixture.broker.remove(queue)
-    assert gone == [(queue, 2)]
+    assert removals == [(queue, 2)]
     assert queue.removed
     assert fixture.broker.destinations.find(queue.address) is None
 
 
 def test_a_successor_of_the_same_name_is_another_destination() -> None:
     fixture = BrokerFixture()
-    gone: list[Destination] = []
-    fixture.broker.destinations.removals.append(gone.append)
+    removals: list[Destination] = []
+    fixture.broker.destinations.removals.append(removals.append)
     first = fixture.broker.destinations.queue("q")
     fixture.broker.remove(first)
     second = fixture.broker.destinations.queue("q")
     fixture.broker.remove(first)
-    assert gone == [first]
+    assert removals == [first]
     fixture.broker.remove(second)
-    assert gone == [first, second]
+    assert removals == [first, second]
 
 
 def published(destination: Destination) -> int:

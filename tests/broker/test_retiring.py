@@ -15,13 +15,13 @@ def test_kept_deliveries_can_be_acked_and_the_rest_are_requeued_uncounted() -> N
     reader = fixture.read(queue, 3)
     a, _, c = fixture.send(queue, "a", "b", "c")
     fixture.broker.retire(reader.consumer, [a, c])
-    other = fixture.read(queue)
-    assert (other.got(), other.attempts) == (["b"], {"b": 1})
+    other_reader = fixture.read(queue)
+    assert (other_reader.got(), other_reader.attempts) == (["b"], {"b": 1})
     assert fixture.broker.settle(reader.consumer, a)
     assert not fixture.broker.settle(reader.consumer, a)
     fixture.broker.release(reader.consumer, [c])
     fixture.broker.flush()
-    assert (other.got(), other.attempts) == (["c"], {"b": 1, "c": 2})
+    assert (other_reader.got(), other_reader.attempts) == (["c"], {"b": 1, "c": 2})
     assert (queue.unacked, queue.statistics.acknowledged) == (2, 1)
 
 
@@ -67,14 +67,14 @@ def test_a_retired_consumer_is_released_with_its_last_delivery() -> None:
         "purged": lambda reader, s: purge(fixture.broker, queue, unacked=True),
         "detached": lambda reader, s: fixture.broker.detach(reader.consumer),
     }
-    for way, end in ends.items():
+    for name, end in ends.items():
         reader = fixture.read(queue, 1)
-        [sequence] = fixture.send(queue, way)
+        [sequence] = fixture.send(queue, name)
         fixture.broker.retire(reader.consumer, [sequence])
-        assert list(queue.queue.retired) == [reader.consumer], way
+        assert list(queue.queue.retired) == [reader.consumer], name
         end(reader, sequence)
-        assert not queue.queue.retired, way
-        assert queue.unacked == 0, way
+        assert not queue.queue.retired, name
+        assert queue.unacked == 0, name
         purge(fixture.broker, queue)
 
 
@@ -97,9 +97,9 @@ def test_deliveries_not_kept_may_count_as_attempts() -> None:
     reader = fixture.read(queue)
     fixture.send(queue, "a")
     fixture.broker.retire(reader.consumer, attempted=True)
-    again = fixture.read(queue)
-    again.got()
-    assert again.attempts == {"a": 2}
+    second_reader = fixture.read(queue)
+    second_reader.got()
+    assert second_reader.attempts == {"a": 2}
 
 
 def test_the_ack_timeout_continues_after_retirement() -> None:
@@ -142,11 +142,11 @@ def test_kept_deliveries_may_be_acked_in_transactions_and_returned() -> None:
     assert list(queue.queue.retired) == [reader.consumer]
     assert reader.held() == {"a": a}
     transactions.rollback(transaction)
-    other = fixture.read(queue)
-    assert (other.got(), other.attempts) == (["b", "c"], {"b": 2, "c": 2})
+    other_reader = fixture.read(queue)
+    assert (other_reader.got(), other_reader.attempts) == (["b", "c"], {"b": 2, "c": 2})
     fixture.broker.detach(reader.consumer)
     fixture.broker.flush()
-    assert other.got() == ["a"]
+    assert other_reader.got() == ["a"]
 
 
 def test_transactional_acks_of_a_deleted_queue_are_gone() -> None:

@@ -40,8 +40,8 @@ class Counting:
 def crowd(fixture: BrokerFixture, texts: list[str]) -> list[Counting]:
     """Subscribe to topic t with each of the selectors."""
     selectors = [Counting(text) for text in texts]
-    for place, selector in enumerate(selectors):
-        fixture.broker.subscribe(fixture.topic(), f"s{place}", selector=selector)
+    for number, selector in enumerate(selectors):
+        fixture.broker.subscribe(fixture.topic(), f"s{number}", selector=selector)
     return selectors
 
 
@@ -58,21 +58,21 @@ def test_the_index_finds_exactly_the_matching_subscriptions(
 ) -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    there: list[Subscription] = []
-    for place, (text, exclude) in enumerate(terms_of_subscriptions):
+    subscriptions: list[Subscription] = []
+    for number, (text, exclude) in enumerate(terms_of_subscriptions):
         selector = None if text is None else compile_selector(text)
-        there.append(
-            fixture.broker.subscribe(topic, f"s{place}", selector=selector, exclude=exclude)
+        subscriptions.append(
+            fixture.broker.subscribe(topic, f"s{number}", selector=selector, exclude=exclude)
         )
-    for place in sorted(leaving, reverse=True):
-        if place < len(there):
-            fixture.broker.unsubscribe(there.pop(place))
-    for found, sender in sent:
-        message = fixture.message(topic, "m", properties=found, sender=sender)
+    for number in sorted(leaving, reverse=True):
+        if number < len(subscriptions):
+            fixture.broker.unsubscribe(subscriptions.pop(number))
+    for fields, sender in sent:
+        message = fixture.message(topic, "m", properties=fields, sender=sender)
         targets = topic.targets(message)
         assert len(targets) == len(set(targets))
-        assert set(targets) == {s for s in there if s.accepts(message)}
-    for subscription in there:
+        assert set(targets) == {s for s in subscriptions if s.accepts(message)}
+    for subscription in subscriptions:
         fixture.broker.unsubscribe(subscription)
     routes = topic.routes
     assert (routes.routes, routes.asked, routes.indexes) == ({}, {}, {})
@@ -118,9 +118,11 @@ def test_a_subscription_that_replaces_another_has_its_place_alone() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 1"))
-    changed = fixture.broker.subscribe(topic, "s", durable=True, selector=compile_selector("a = 2"))
+    changed_subscription = fixture.broker.subscribe(
+        topic, "s", durable=True, selector=compile_selector("a = 2")
+    )
     assert topic.targets(fixture.message(topic, "m", properties={"a": 1})) == []
-    assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed]
+    assert topic.targets(fixture.message(topic, "m", properties={"a": 2})) == [changed_subscription]
 
 
 def test_one_that_takes_the_name_of_another_displaces_it() -> None:
@@ -137,11 +139,13 @@ def test_routes_are_kept_by_text() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
     routes: Routes[Subscription] = Routes()
-    red, same = OfType("red"), OfType("red")
-    one, other = (Subscription(fixture.broker.core, topic, "s", 0, s) for s in (red, same))
-    routes.add(one, red)
-    routes.add(other, same)
-    routes.remove(one, red)
-    assert routes.targets(fixture.message(topic, "m", type="red")) == [other]
-    routes.remove(other, same)
+    red, equal_selector = OfType("red"), OfType("red")
+    first, second = (
+        Subscription(fixture.broker.core, topic, "s", 0, s) for s in (red, equal_selector)
+    )
+    routes.add(first, red)
+    routes.add(second, equal_selector)
+    routes.remove(first, red)
+    assert routes.targets(fixture.message(topic, "m", type="red")) == [second]
+    routes.remove(second, equal_selector)
     assert not routes.routes

@@ -174,24 +174,24 @@ def test_a_browse_evaluates_nothing_after_the_deadline(limit: int) -> None:
     """The engine's part: what a protocol does with it is in the tests of the protocol."""
     fixture = Fixture(limit)
     broker = fixture.broker
-    listed = scan(fixture.queue.queue)
-    found: list[int] = []
+    items = scan(fixture.queue.queue)
+    sequences: list[int] = []
 
     def step() -> None:
-        for each in listed:
-            if each is not None:
-                found.append(each[0])
+        for item in items:
+            if item is not None:
+                sequences.append(item[0])
             if broker.core.scans.over():
                 broker.core.scans.schedule(step)
                 return
 
     broker.core.scans.begin(step)
-    before = len(found)
+    before = len(sequences)
     assert before <= limit
-    while len(found) < 300:
+    while len(sequences) < 300:
         broker.flush()
-        assert len(found) <= before + limit
-        before = len(found)
+        assert len(sequences) <= before + limit
+        before = len(sequences)
 
 
 def test_a_scan_continues_despite_concurrent_changes() -> None:
@@ -200,16 +200,16 @@ def test_a_scan_continues_despite_concurrent_changes() -> None:
     numbers = broker_fixture.send(queue, *map(str, range(200)))
     reader = broker_fixture.read(queue, 10, refill=False)
     broker_fixture.broker.flush()
-    listed = scan(queue.queue)
-    found = [next(listed) for _ in range(20)]
+    scan_items = scan(queue.queue)
+    items = [next(scan_items) for _ in range(20)]
     broker_fixture.send(queue, "new", priority=0)
     broker_fixture.send(queue, "newer")
     reader.release()
     broker_fixture.broker.grant(reader.consumer.window, 150)
     broker_fixture.broker.flush()
     reader.settle()
-    found += listed
-    sequences = [each[0] for each in found if each is not None]
+    items += scan_items
+    sequences = [item[0] for item in items if item is not None]
     assert sequences == sorted(set(sequences))
     assert set(sequences) <= set(numbers)
     assert sequences[:20] == numbers[:20]
@@ -238,10 +238,10 @@ def test_a_scan_without_changes_equals_a_browse(data: st.DataObject) -> None:
     broker_fixture.broker.flush()
     broker_fixture.clock.advance(data.draw(st.sampled_from([0, 100])))
     del reader
-    found = [each for each in scan(queue.queue) if each is not None]
-    steady = broker_fixture.clock.steady
-    assert found == [
+    items = [item for item in scan(queue.queue) if item is not None]
+    now = broker_fixture.clock.steady
+    assert items == [
         (delivery.sequence, None if delivery.journaled else delivery)
         for delivery in queue.queue.browse()
-        if not delivery.scheduled and not 0 < delivery.expires <= steady
+        if not delivery.scheduled and not 0 < delivery.expires <= now
     ]

@@ -56,10 +56,10 @@ def test_selectors_at_the_limits_are_accepted(text: str) -> None:
     ],
 )
 def test_selectors_above_the_limits_are_refused(text: str, message: str) -> None:
-    with pytest.raises(SelectorError) as caught:
+    with pytest.raises(SelectorError) as error:
         compile_selector(text, LIMITS)
-    assert message in str(caught.value)
-    assert "broker.max_selector_" in str(caught.value)
+    assert message in str(error.value)
+    assert "broker.max_selector_" in str(error.value)
 
 
 def test_a_selector_in_use_is_refused_under_lower_limits() -> None:
@@ -128,12 +128,12 @@ def largest(part: str, joint: str) -> str:
     """Join as many parts as the limits accept."""
     text = part
     for times in count(2):
-        longer = joint.join([part] * times)
+        longer_text = joint.join([part] * times)
         try:
-            compile_selector(longer, LIMITS)
+            compile_selector(longer_text, LIMITS)
         except SelectorError:
             return text
-        text = longer
+        text = longer_text
     raise AssertionError
 
 
@@ -192,5 +192,5 @@ def by_definition(pattern: str, value: str) -> bool:
         return not value
     first, rest = pattern[0], pattern[1:]
     if first == "%":
-        return any(by_definition(rest, value[at:]) for at in range(len(value) + 1))
+        return any(by_definition(rest, value[position:]) for position in range(len(value) + 1))
     return bool(value) and first in ("_", value[0]) and by_definition(rest, value[1:])

@@ -47,9 +47,9 @@ def test_no_message_is_evaluated_with_more_nodes_than_the_load(
         routes.add(selector.text, selector)
         assert routes.load == expected
     while True:
-        for found in sent:
+        for fields in sent:
             evaluated = 0
-            routes.targets(Message(BrokerFixture().queue().address, b"", properties=found))
+            routes.targets(Message(BrokerFixture().queue().address, b"", properties=fields))
             assert evaluated <= routes.load
         if not selectors:
             break

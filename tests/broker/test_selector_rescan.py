@@ -26,8 +26,7 @@ def objects(queue: Destination) -> int:
     """Return the number of delivery objects of the queue."""
     gc.collect()
     return sum(
-        isinstance(thing, Delivery) and thing.subscription is queue.queue
-        for thing in gc.get_objects()
+        isinstance(item, Delivery) and item.subscription is queue.queue for item in gc.get_objects()
     )
 
 
@@ -67,12 +66,12 @@ def test_a_slice_covers_at_most_ten_milliseconds() -> None:
     fixture.send(queue, *["x"] * 3000, durability=Durability.LAZY)
     red = OfType("red")
     fixture.read(queue, selector=red)
-    for passed, tried in ((5, 5 * MORE), (100, 10 * MORE)):
+    for elapsed, evaluations in ((5, 5 * MORE), (100, 10 * MORE)):
         before = red.calls
         fixture.broker.flush()
         fixture.broker.flush()
-        fixture.wait(passed)
-        assert red.calls - before == tried
+        fixture.wait(elapsed)
+        assert red.calls - before == evaluations
 
 
 def test_large_bodies_make_a_slice_shorter() -> None:
@@ -140,15 +139,15 @@ def test_a_rescan_ends_when_its_consumer_detaches() -> None:
     queue = fixture.queue()
     fixture.send(queue, *["x"] * 600)
     red, green = OfType("red"), OfType("green")
-    gone = fixture.read(queue, selector=red)
-    waiting = fixture.read(queue, selector=green)
-    gone.detach()
+    reader = fixture.read(queue, selector=red)
+    second_reader = fixture.read(queue, selector=green)
+    reader.detach()
     for _ in range(3):
         fixture.wait(10)
     fixture.send(queue, "y", type="green")
     assert (red.calls, green.calls) == (FIRST, 601)
-    assert waiting.got() == ["y"]
-    waiting.detach()
+    assert second_reader.got() == ["y"]
+    second_reader.detach()
     assert queue.queue.rescan is None
 
 
@@ -171,15 +170,15 @@ def test_messages_removed_during_a_rescan_are_not_delivered_twice() -> None:
     queue = fixture.queue()
     numbers = [str(number) for number in range(1600)]
     fixture.send(queue, *numbers, type="red")
-    late = fixture.read(queue, 0, refill=False, selector=OfType("red"))
-    other = fixture.read(queue, 1200, refill=False)
+    red_reader = fixture.read(queue, 0, refill=False, selector=OfType("red"))
+    other_reader = fixture.read(queue, 1200, refill=False)
     fixture.broker.flush()
-    everything = other.got()
-    other.settle()
+    received_bodies = other_reader.got()
+    other_reader.settle()
     for _ in range(10):
         fixture.wait(10)
-        fixture.broker.grant(late.consumer.window, 100)
-    assert everything + late.got() == numbers
+        fixture.broker.grant(red_reader.consumer.window, 100)
+    assert received_bodies + red_reader.got() == numbers
 
 
 def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
@@ -190,9 +189,11 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
     fixture.send(queue, "came back", type="red", priority=2)
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY, priority=1)
     holder = fixture.read(queue, 1000, refill=False)
-    held = holder.held()
+    unacked = holder.held()
     reader = fixture.read(queue, selector=OfType("red"))
-    fixture.broker.release(holder.consumer, [held["untried"], held["came back"]], attempted=False)
+    fixture.broker.release(
+        holder.consumer, [unacked["untried"], unacked["came back"]], attempted=False
+    )
     fixture.broker.flush()
     assert reader.got() == ["untried", "came back"]
 
@@ -200,16 +201,16 @@ def test_messages_requeued_during_a_rescan_keep_their_order() -> None:
 def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
     fixture = BrokerFixture(EngineSettings(chunk_deliveries=4))
     queue = fixture.queue()
-    also_red = OfType("red")
-    also_red.text = "also red"
-    holder = fixture.read(queue, 1, selector=also_red)
+    selector = OfType("red")
+    selector.text = "also red"
+    holder = fixture.read(queue, 1, selector=selector)
     fixture.send(queue, *["x"] * 600, durability=Durability.LAZY)
-    [late] = fixture.send(queue, "late", type="red")
+    [late_sequence] = fixture.send(queue, "late", type="red")
     fixture.send(queue, *["x"] * 20, durability=Durability.LAZY)
     fixture.send(queue, "later", type="red", durability=Durability.LAZY)
     reader = fixture.read(queue, selector=OfType("red"))
     fixture.broker.suspend(holder.consumer)
-    fixture.broker.release(holder.consumer, [late], attempted=False)
+    fixture.broker.release(holder.consumer, [late_sequence], attempted=False)
     fixture.broker.flush()
     assert reader.got() == []
     fixture.wait(10)
@@ -219,24 +220,24 @@ def test_messages_requeued_ahead_of_the_rescan_are_found() -> None:
 def test_compacting_a_queue_keeps_requeued_messages_in_order() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    plain = fixture.read(queue, 3)
+    reader_of_any = fixture.read(queue, 3)
     fixture.send(queue, "a", "b", "c")
     for _ in range(5):
-        fixture.broker.suspend(plain.consumer)
-        plain.release(attempted=False)
-        fixture.broker.resume(plain.consumer)
+        fixture.broker.suspend(reader_of_any.consumer)
+        reader_of_any.release(attempted=False)
+        fixture.broker.resume(reader_of_any.consumer)
         fixture.broker.flush()
-    fixture.broker.suspend(plain.consumer)
-    plain.release(attempted=False)
+    fixture.broker.suspend(reader_of_any.consumer)
+    reader_of_any.release(attempted=False)
     red = fixture.read(queue, 1, selector=OfType("red"))
     for _ in range(200):
         fixture.send(queue, "x", type="red")
         red.settle()
     assert objects(queue) < 100
-    plain.got()
-    fixture.broker.resume(plain.consumer)
+    reader_of_any.got()
+    fixture.broker.resume(reader_of_any.consumer)
     fixture.broker.flush()
-    assert plain.got() == ["a", "b", "c"]
+    assert reader_of_any.got() == ["a", "b", "c"]
 
 
 def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
@@ -249,15 +250,15 @@ def test_a_rescan_pauses_while_its_consumer_has_enough() -> None:
     for _ in range(5):
         fixture.wait(10)
     assert red.calls == ENOUGH
-    got: list[str] = []
-    while len(got) < len(numbers):
+    received_bodies: list[str] = []
+    while len(received_bodies) < len(numbers):
         fixture.broker.grant(reader.consumer.window, 700)
         fixture.wait(10)
-        assert red.calls <= len(got) + 700 + ENOUGH + 50
-        taken = reader.got()
-        assert taken, "the rescan does not go on"
-        got += taken
-    assert got == numbers
+        assert red.calls <= len(received_bodies) + 700 + ENOUGH + 50
+        new_bodies = reader.got()
+        assert new_bodies, "the rescan does not go on"
+        received_bodies += new_bodies
+    assert received_bodies == numbers
 
 
 def test_a_new_consumer_does_not_wait_for_one_that_has_enough() -> None:
@@ -279,25 +280,25 @@ def test_a_packed_backlog_unpacks_only_messages_that_match_a_selector() -> None:
     queue = fixture.queue()
     for number in range(100):
         fixture.send(queue, str(number), type="red" if number % 20 == 0 else "")
-    packed = objects(queue)
-    assert packed < 15
+    packed_count = objects(queue)
+    assert packed_count < 15
     red = fixture.read(queue, 2, refill=False, selector=OfType("red"))
     assert red.got() == ["0", "20"]
-    assert objects(queue) <= packed + 5
+    assert objects(queue) <= packed_count + 5
     assert bodies_in_order(fixture, queue) == [str(number) for number in range(100)]
     red.settle("0")
     red.release("20")
-    everything = fixture.read(queue, 70, refill=False)
-    first = everything.got()
+    reader_of_any = fixture.read(queue, 70, refill=False)
+    first = reader_of_any.got()
     assert first == [str(number) for number in range(1, 71)]
-    assert everything.attempts["20"] == 2
+    assert reader_of_any.attempts["20"] == 2
     fixture.broker.grant(red.consumer.window, 10)
     assert red.got() == ["80"]
-    everything.settle()
-    fixture.broker.grant(everything.consumer.window, 100)
+    reader_of_any.settle()
+    fixture.broker.grant(reader_of_any.consumer.window, 100)
     fixture.broker.flush()
-    assert everything.got() == [str(number) for number in range(71, 100) if number != 80]
-    everything.settle()
+    assert reader_of_any.got() == [str(number) for number in range(71, 100) if number != 80]
+    reader_of_any.settle()
     red.settle()
     assert (queue.waiting, queue.unacked, fixture.journal.stats().live) == (0, 0, 0)
 
@@ -337,14 +338,14 @@ def test_a_packed_backlog_is_moved_in_order(chosen: OfType | None) -> None:
     source, target = fixture.queue("source"), fixture.queue("target")
     for number in range(100):
         fixture.send(source, str(number), type="red" if number % 3 else "", priority=number % 2)
-    moved = move_ready(fixture.broker, source.queue, target, chosen)
+    count = move_ready(fixture.broker, source.queue, target, chosen)
     fixture.broker.flush()
     numbers = [*range(1, 100, 2), *range(0, 100, 2)]
     expected = [str(n) for n in numbers if chosen is None or n % 3]
-    left = [str(n) for n in numbers if chosen is not None and not n % 3]
-    assert moved == len(expected)
+    remaining = [str(n) for n in numbers if chosen is not None and not n % 3]
+    assert count == len(expected)
     assert bodies_in_order(fixture, target) == expected
-    assert bodies_in_order(fixture, source) == left
+    assert bodies_in_order(fixture, source) == remaining
 
 
 def test_moving_to_the_same_queue_ends() -> None:

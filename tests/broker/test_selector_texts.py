@@ -213,10 +213,10 @@ def test_header_fields() -> None:
 
 
 def test_a_message_without_properties() -> None:
-    bare = Message(QUEUE, b"")
+    message = Message(QUEUE, b"")
     for text in ("a = 'x'", "a = 1", "a = 1.0", "a", "NOT a", "a <> 'x'", "NOT (a = 1)"):
-        assert not compile_selector(text)(bare), text
-    assert compile_selector("a IS NULL")(bare)
+        assert not compile_selector(text)(message), text
+    assert compile_selector("a IS NULL")(message)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +292,11 @@ def test_a_message_without_properties() -> None:
 def test_an_error_names_the_expectation_and_the_position(
     text: str, position: int, message: str
 ) -> None:
-    with pytest.raises(SelectorError) as caught:
+    with pytest.raises(SelectorError) as error:
         compile_selector(text)
-    assert message in str(caught.value)
-    assert caught.value.position == position
-    assert f"at offset {position}" in str(caught.value)
+    assert message in str(error.value)
+    assert error.value.position == position
+    assert f"at offset {position}" in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -362,13 +362,13 @@ def test_equal_texts_share_one_selector() -> None:
     first = compile_selector(text)
     assert compile_selector("".join(list(text))) is first
     assert first.text == text
-    long = f"age = 17 OR name = '{'x' * 5000}'"
-    kept = compile_selector(long)
-    assert compile_selector(long) is kept
+    long_text = f"age = 17 OR name = '{'x' * 5000}'"
+    selector = compile_selector(long_text)
+    assert compile_selector(long_text) is selector
 
 
 def test_patterns_do_not_backtrack() -> None:
     """With backtracking this would not end in any reasonable time."""
-    several = compile_selector("name LIKE '" + "%a" * 30 + "b'")
+    selector = compile_selector("name LIKE '" + "%a" * 30 + "b'")
     target = Message(QUEUE, b"", properties={"name": "a" * 5000})
-    assert not several(target)
+    assert not selector(target)

@@ -45,13 +45,13 @@ def test_consumers_with_different_matching_selectors_alternate(group: int) -> No
 def test_a_selector_is_evaluated_once_per_message_for_all_consumers() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    red, same, blue = OfType("red"), OfType("red"), OfType("blue")
-    for selector in (red, same, blue):
+    red, equal_selector, blue = OfType("red"), OfType("red"), OfType("blue")
+    for selector in (red, equal_selector, blue):
         fixture.read(queue, selector=selector)
     fixture.send(queue, "1", "2", type="red")
     fixture.send(queue, "3", type="green")
     fixture.wait(10)
-    assert (red.calls + same.calls, blue.calls) == (3, 3)
+    assert (red.calls + equal_selector.calls, blue.calls) == (3, 3)
 
 
 def test_a_requeued_message_is_offered_in_order_to_matching_consumers() -> None:
@@ -87,15 +87,15 @@ def test_an_expired_message_is_not_delivered_through_a_selector() -> None:
 def test_a_topic_evaluates_a_selector_once_for_all_its_subscriptions() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    red, same = OfType("red"), OfType("red")
+    red, equal_selector = OfType("red"), OfType("red")
     readers = [
         fixture.read(fixture.broker.subscribe(topic, name, selector=selector))
-        for name, selector in (("s", red), ("t", same))
+        for name, selector in (("s", red), ("t", equal_selector))
     ]
     fixture.send(topic, "1", type="red")
     fixture.send(topic, "2", type="blue")
     assert [reader.got() for reader in readers] == [["1"], ["1"]]
-    assert red.calls + same.calls == 2
+    assert red.calls + equal_selector.calls == 2
 
 
 def test_a_message_requeued_through_a_selector_exists_once() -> None:

@@ -16,10 +16,10 @@ from tests.support.broker import BrokerFixture
 def test_totals_are_those_of_the_last_round() -> None:
     fixture = BrokerFixture()
     orders = fixture.queue("orders")
-    news = fixture.topic("news")
-    subscription = fixture.broker.subscribe(news, "s")
+    news_topic = fixture.topic("news")
+    subscription = fixture.broker.subscribe(news_topic, "s")
     fixture.send(orders, "a", "bc")
-    fixture.send(news, "def")
+    fixture.send(news_topic, "def")
     fixture.read(subscription)
     reader = fixture.read(orders, 1)
     fixture.broker.flush()
@@ -28,11 +28,11 @@ def test_totals_are_those_of_the_last_round() -> None:
     totals = fixture.broker.stats_sampler.totals
     assert (totals.destinations, totals.queues, totals.topics, totals.temporary) == (2, 1, 1, 0)
     assert (totals.consumers, totals.waiting, totals.unacked, totals.bytes) == (2, 1, 2, 6)
-    counted = totals.statistics
-    assert (counted.published, counted.published_bytes) == (3, 6)
-    assert (counted.delivered, counted.delivered_bytes) == (2, 4)
-    assert counted.publish_rate == pytest.approx(
-        orders.statistics.publish_rate + news.statistics.publish_rate
+    statistics = totals.statistics
+    assert (statistics.published, statistics.published_bytes) == (3, 6)
+    assert (statistics.delivered, statistics.delivered_bytes) == (2, 4)
+    assert statistics.publish_rate == pytest.approx(
+        orders.statistics.publish_rate + news_topic.statistics.publish_rate
     )
     reader.settle("a")
     assert fixture.broker.stats_sampler.totals is totals
@@ -68,15 +68,15 @@ def test_other_work_runs_after_each_share() -> None:
     fixture = BrokerFixture()
     for number in range(3 * SHARE):
         fixture.queue(str(number))
-    seen: list[Destination] = []
+    sampled: list[Destination] = []
     steps = fixture.broker.stats_sampler.round(
-        1.0, lambda destination, waiting, unacked: seen.append(destination)
+        1.0, lambda destination, waiting, unacked: sampled.append(destination)
     )
     sizes = []
     for _ in steps:
-        sizes.append(len(seen))
+        sizes.append(len(sampled))
     assert sizes == [SHARE, 2 * SHARE, 3 * SHARE]
-    assert set(seen) == set(fixture.broker.destinations.values())
+    assert set(sampled) == set(fixture.broker.destinations.values())
 
 
 def test_the_callback_receives_the_depth_of_each_destination() -> None:
@@ -84,10 +84,10 @@ def test_the_callback_receives_the_depth_of_each_destination() -> None:
     queue = fixture.queue()
     fixture.send(queue, "a", "b", "c")
     fixture.read(queue, 1)
-    seen = []
-    for _ in fixture.broker.stats_sampler.round(1.0, lambda *sample: seen.append(sample)):
+    samples = []
+    for _ in fixture.broker.stats_sampler.round(1.0, lambda *sample: samples.append(sample)):
         pass
-    assert seen == [(queue, 2, 1)]
+    assert samples == [(queue, 2, 1)]
 
 
 @given(st.data())
@@ -122,9 +122,9 @@ def test_a_destination_deleted_during_a_round_is_skipped() -> None:
     fixture.clock.advance(1000)
     steps = fixture.broker.stats_sampler.round(1.0)
     list(islice(steps, 1))
-    left = list(fixture.broker.destinations.values())
-    assert len(left) == 2
-    fixture.broker.remove(left[0])
+    destinations = list(fixture.broker.destinations.values())
+    assert len(destinations) == 2
+    fixture.broker.remove(destinations[0])
     for _ in steps:
         pass
     assert not fixture.broker.destinations

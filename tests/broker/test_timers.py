@@ -21,27 +21,27 @@ def expiring(expires: int) -> Delivery:
 
 def test_calls_run_in_order_of_time_and_then_of_registration() -> None:
     timers = Timers(bool)
-    made: list[str] = []
-    timers.add(30, made.append, "last")
-    timers.add(10, made.append, "first")
-    timers.add(20, made.append, "second")
-    timers.add(20, made.append, "third")
+    calls: list[str] = []
+    timers.add(30, calls.append, "last")
+    timers.add(10, calls.append, "first")
+    timers.add(20, calls.append, "second")
+    timers.add(20, calls.append, "third")
     timers.run(9)
-    assert made == []
+    assert calls == []
     assert timers.deadline() == 10
     timers.run(20)
-    assert made == ["first", "second", "third"]
+    assert calls == ["first", "second", "third"]
     timers.run(30)
-    assert made[3:] == ["last"]
+    assert calls[3:] == ["last"]
     assert timers.deadline() == NEVER
 
 
 def test_a_call_may_add_another_that_is_due_at_once() -> None:
     timers = Timers(bool)
-    made: list[str] = []
-    timers.add(10, lambda _: timers.add(10, made.append, "inner"), None)
+    calls: list[str] = []
+    timers.add(10, lambda _: timers.add(10, calls.append, "inner"), None)
     timers.run(10)
-    assert made == ["inner"]
+    assert calls == ["inner"]
 
 
 def test_an_empty_wheel_needs_no_call() -> None:
@@ -76,26 +76,26 @@ def test_everything_expires_once_never_early_and_at_most_a_slot_late(
 ) -> None:
     wheel = ExpiryWheel()
     now = START
-    waiting: list[Delivery] = []
+    pending: list[Delivery] = []
     for step, number in steps:
         if step == "add":
             delivery = expiring(now + number)
             wheel.add(delivery, now)
-            waiting.append(delivery)
-        elif step == "discard" and waiting:
-            delivery = waiting.pop(number % len(waiting))
+            pending.append(delivery)
+        elif step == "discard" and pending:
+            delivery = pending.pop(number % len(pending))
             delivery.state = GONE
             wheel.discard(delivery)
         elif step == "wait":
             now += number
         elif step == "sleep until the deadline":
             deadline = wheel.deadline()
-            if waiting:
-                first = min(delivery.expires for delivery in waiting)
+            if pending:
+                first = min(delivery.expires for delivery in pending)
                 assert deadline <= max(first, START) + SLOT
             now = max(now, deadline) if deadline < NEVER else now
         expired = wheel.due(now)
         assert all(delivery.expires <= now for delivery in expired)
         for delivery in expired:
-            waiting.remove(delivery)
-        assert all(delivery.expires > now - SLOT for delivery in waiting)
+            pending.remove(delivery)
+        assert all(delivery.expires > now - SLOT for delivery in pending)

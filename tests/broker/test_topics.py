@@ -54,17 +54,17 @@ def test_a_durable_subscription_keeps_messages_without_consumers() -> None:
 def test_a_subscription_has_one_consumer_unless_it_is_shared() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    alone = fixture.broker.subscribe(topic, "alone")
-    fixture.read(alone)
+    subscription = fixture.broker.subscribe(topic, "alone")
+    fixture.read(subscription)
     with pytest.raises(SubscriptionInUse):
-        fixture.read(alone)
+        fixture.read(subscription)
 
 
 def test_consumers_of_a_shared_subscription_share_its_messages() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    shared = fixture.broker.subscribe(topic, "shared", shared=True)
-    first, second = fixture.read(shared), fixture.read(shared)
+    subscription = fixture.broker.subscribe(topic, "shared", shared=True)
+    first, second = fixture.read(subscription), fixture.read(subscription)
     fixture.send(topic, "a", "b")
     assert (first.got(), second.got()) == (["a"], ["b"])
 
@@ -72,11 +72,11 @@ def test_consumers_of_a_shared_subscription_share_its_messages() -> None:
 def test_no_local_leaves_out_the_messages_of_one_sender() -> None:
     fixture = BrokerFixture()
     topic = fixture.topic()
-    others = fixture.read(fixture.broker.subscribe(topic, "s", exclude="me"))
-    everyone = fixture.read(fixture.broker.subscribe(topic, "t"))
+    reader_of_others = fixture.read(fixture.broker.subscribe(topic, "s", exclude="me"))
+    reader_of_all = fixture.read(fixture.broker.subscribe(topic, "t"))
     fixture.send(topic, "mine", sender="me")
     fixture.send(topic, "yours", sender="you")
-    assert (others.got(), everyone.got()) == (["yours"], ["mine", "yours"])
+    assert (reader_of_others.got(), reader_of_all.got()) == (["yours"], ["mine", "yours"])
 
 
 def test_no_local_and_a_selector_must_both_agree() -> None:
@@ -99,9 +99,11 @@ def test_changed_terms_replace_a_subscription_and_drop_its_messages() -> None:
     topic = fixture.topic()
     fixture.broker.subscribe(topic, "s", durable=True)
     fixture.send(topic, "old", type="red")
-    changed = fixture.broker.subscribe(topic, "s", durable=True, selector=OfType("red"))
+    changed_subscription = fixture.broker.subscribe(
+        topic, "s", durable=True, selector=OfType("red")
+    )
     fixture.send(topic, "new", type="red")
-    assert fixture.read(changed).got() == ["new"]
+    assert fixture.read(changed_subscription).got() == ["new"]
     assert fixture.journal.stats().live == 1
 
 
@@ -154,12 +156,12 @@ def test_a_holding_topic_gives_its_messages_to_the_first_matching_subscription()
     fixture.send(topic, "red", type="red")
     fixture.send(topic, "blue", type="blue")
     assert topic.waiting == 2
-    red = fixture.read(fixture.broker.subscribe(topic, "red", selector=OfType("red")))
-    everything = fixture.read(fixture.broker.subscribe(topic, "everything"))
-    none = fixture.read(fixture.broker.subscribe(topic, "too late"))
-    assert (red.got(), everything.got(), none.got()) == (["red"], ["blue"], [])
-    red.settle()
-    everything.settle()
+    first_reader = fixture.read(fixture.broker.subscribe(topic, "red", selector=OfType("red")))
+    second_reader = fixture.read(fixture.broker.subscribe(topic, "everything"))
+    third_reader = fixture.read(fixture.broker.subscribe(topic, "too late"))
+    assert (first_reader.got(), second_reader.got(), third_reader.got()) == (["red"], ["blue"], [])
+    first_reader.settle()
+    second_reader.settle()
     assert fixture.journal.stats().live == 0
 
 

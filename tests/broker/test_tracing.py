@@ -31,11 +31,11 @@ class Witness:
         self.unacked: dict[tuple[Subscription, int], str] = {}
 
     def accepted(self, destination: Destination, message: Message) -> bool:
-        followed = not message.body.startswith(b"-")
-        if followed:
+        is_traced = not message.body.startswith(b"-")
+        if is_traced:
             self.lines.append(f"accepted {message.body.decode()} at {destination.name}")
             assert not message.sequence
-        return followed
+        return is_traced
 
     def visible(self, message: Message) -> None:
         assert message.sequence
@@ -194,10 +194,10 @@ def test_purged_and_expired_messages_are_distinguished(fixture: TracedFixture) -
 def test_acks_by_other_consumers_end_no_span(fixture: TracedFixture) -> None:
     queue = fixture.queue("q")
     holder = fixture.read(queue, credit=1)
-    other = fixture.read(queue, credit=1)
+    other_reader = fixture.read(queue, credit=1)
     [sequence] = fixture.send(queue, "a", durability=Durability.NONE)
     fixture.witness.since()
-    assert not fixture.broker.settle(other.consumer, sequence)
+    assert not fixture.broker.settle(other_reader.consumer, sequence)
     assert fixture.witness.since() == []
     holder.settle("a")
     assert "a is acknowledged" in fixture.witness.since()

@@ -61,11 +61,11 @@ def test_a_rollback_forgets_the_sends_and_gives_the_deliveries_back(durability: 
 def test_only_the_holder_may_settle_and_only_once() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    reader, other = fixture.read(queue), fixture.read(queue)
+    reader, other_reader = fixture.read(queue), fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    assert not transactions.settle(transaction, other.consumer, sequence)
+    assert not transactions.settle(transaction, other_reader.consumer, sequence)
     assert transactions.settle(transaction, reader.consumer, sequence)
     assert not transactions.settle(transaction, reader.consumer, sequence)
     assert not fixture.broker.settle(reader.consumer, sequence)
@@ -104,12 +104,12 @@ def test_an_acknowledgement_taken_back_is_not_part_of_the_commit() -> None:
 def test_an_acknowledgement_taken_back_from_a_consumer_that_has_gone_frees_the_message() -> None:
     fixture = BrokerFixture()
     queue = fixture.queue()
-    gone = fixture.read(queue)
+    reader = fixture.read(queue)
     [sequence] = fixture.send(queue, "a")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    transactions.settle(transaction, gone.consumer, sequence)
-    gone.detach()
+    transactions.settle(transaction, reader.consumer, sequence)
+    reader.detach()
     transactions.unsettle(transaction, *transaction.acks)
     assert fixture.read(queue).got() == ["a"]
 
@@ -140,12 +140,12 @@ def test_limits_refuse_a_send_when_it_is_made_not_at_the_commit() -> None:
 
 def test_a_commit_that_fails_has_done_nothing() -> None:
     fixture = BrokerFixture(EngineSettings(auto_create_queues=False))
-    queue, gone = fixture.queue(), fixture.queue("gone")
+    queue, deleted_queue = fixture.queue(), fixture.queue("gone")
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     send(fixture, transaction, queue, "a")
-    send(fixture, transaction, gone, "b")
-    fixture.broker.remove(gone)
+    send(fixture, transaction, deleted_queue, "b")
+    fixture.broker.remove(deleted_queue)
     with pytest.raises(DestinationNotFound):
         transactions.commit(transaction)
     fixture.broker.flush()
@@ -160,9 +160,9 @@ def test_a_prepared_transaction_may_only_be_ended() -> None:
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
     transactions.prepare(transaction, b"xid")
-    with pytest.raises(TransactionError) as wrong:
+    with pytest.raises(TransactionError) as error:
         send(fixture, transaction, queue, "a")
-    assert wrong.type is TransactionError
+    assert error.type is TransactionError
     transactions.commit(transaction)
     assert b"xid" not in transactions.prepared
 
@@ -174,22 +174,22 @@ def test_an_ended_transaction_raises() -> None:
     [sequence] = fixture.send(queue, "a")
     delivery = reader.consumer.unacked[sequence]
     transactions = fixture.broker.transactions
-    committed, undone = transactions.begin(), transactions.begin()
+    committed, rolled_back = transactions.begin(), transactions.begin()
     transactions.commit(committed)
-    transactions.rollback(undone)
-    for ended in (committed, undone):
+    transactions.rollback(rolled_back)
+    for transaction in (committed, rolled_back):
         with pytest.raises(TransactionEnded):
-            send(fixture, ended, queue, "b")
+            send(fixture, transaction, queue, "b")
         with pytest.raises(TransactionEnded):
-            transactions.settle(ended, reader.consumer, sequence)
+            transactions.settle(transaction, reader.consumer, sequence)
         with pytest.raises(TransactionEnded):
-            transactions.unsettle(ended, delivery)
+            transactions.unsettle(transaction, delivery)
         with pytest.raises(TransactionEnded):
-            transactions.prepare(ended, b"xid")
+            transactions.prepare(transaction, b"xid")
         with pytest.raises(TransactionEnded):
-            transactions.commit(ended)
+            transactions.commit(transaction)
         with pytest.raises(TransactionEnded):
-            transactions.rollback(ended)
+            transactions.rollback(transaction)
     assert not transactions.prepared
     assert list(reader.held()) == ["a"]
 
@@ -237,9 +237,9 @@ def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
     transactions = fixture.broker.transactions
     first, second = transactions.begin(), transactions.begin()
     transactions.prepare(first, b"xid")
-    with pytest.raises(TransactionError) as taken:
+    with pytest.raises(TransactionError) as error:
         transactions.prepare(second, b"xid")
-    assert taken.type is TransactionError
+    assert error.type is TransactionError
     assert transactions.prepared[b"xid"] is first
     transactions.rollback(first)
     transactions.prepare(second, b"xid")
@@ -250,20 +250,20 @@ def test_an_xid_is_prepared_once_and_may_be_used_again_afterwards() -> None:
 def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     journal = RecordingJournal()
     fixture = BrokerFixture(journal=journal)
-    orders, others = fixture.queue("orders"), fixture.queue("others")
+    orders, other_queue = fixture.queue("orders"), fixture.queue("others")
     full = fixture.queue("full", max_messages=1, overflow=Overflow.DROP_OLDEST)
-    fresh = fixture.broker.destinations.queue("fresh")  # not yet known to the journal
-    readers = [fixture.read(orders), fixture.read(others)]
+    new_queue = fixture.broker.destinations.queue("fresh")  # not yet known to the journal
+    readers = [fixture.read(orders), fixture.read(other_queue)]
     transactions = fixture.broker.transactions
     transaction = transactions.begin()
-    for queue, reader in zip((orders, others), readers, strict=True):
+    for queue, reader in zip((orders, other_queue), readers, strict=True):
         [sequence] = fixture.send(queue, "order")
         transactions.settle(transaction, reader.consumer, sequence)
     fixture.send(full, "old", durability=Durability.LAZY)
     # messages displaced by a lazy message must not be recorded inside the unit
     message = fixture.message(full, "new", durability=Durability.LAZY)
     transactions.publish(transaction, full, message)
-    send(fixture, transaction, fresh, "answer")
+    send(fixture, transaction, new_queue, "answer")
     if two_phases:
         transactions.prepare(transaction, b"xid")
         fixture.broker.flush()
@@ -274,13 +274,13 @@ def test_a_commit_is_one_journal_unit(two_phases: bool) -> None:
     first = next(i for i, record in enumerate(records) if record.type == RecordType.MESSAGE)
     last = next(record.sequence for record in records[first:] if record.flags & UNIT_END)
     unit = [record for record in records[first:] if record.sequence <= last]
-    ends = [RecordType.TRANSACTION_RESOLVED] if two_phases else []
+    end_records = [RecordType.TRANSACTION_RESOLVED] if two_phases else []
     assert [record.type for record in unit] == [
         RecordType.MESSAGE,
         RecordType.MESSAGE,
         RecordType.COMPLETED,
         RecordType.COMPLETED,
-        *ends,
+        *end_records,
     ]
     assert [bool(record.flags & UNIT_END) for record in unit[:-1]] == [False] * (len(unit) - 1)
     assert unit[-1].flags & UNIT_END

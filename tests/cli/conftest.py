@@ -98,8 +98,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedBroker]
     data = directory / "data"
     with LocalBroker(data, ["http://127.0.0.1:0"]) as local:
         for user, *options in (("root", "--superuser"), ("shop",)):
-            where = ["--password-file", str(secret), "--data-dir", str(data)]
-            assert main(["users", "add", user, *options, *where]) == 0
+            arguments = ["--password-file", str(secret), "--data-dir", str(data)]
+            assert main(["users", "add", user, *options, *arguments]) == 0
         yield GuardedBroker(data, f"http://127.0.0.1:{local.port('http')}", secret)
 
 

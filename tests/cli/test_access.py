@@ -133,17 +133,17 @@ def test_output_is_the_same_with_and_without_a_broker(run: Run, tmp_path: Path) 
             # over the API an error begins with the broker's address
             err = result.err.replace(f"{data}/admin.sock: ", "").splitlines()[:1]
             # the running broker has listeners of its own
-            out = re.sub(r'"open_listeners":\[[^]]*\]', "", result.out)
+            output = re.sub(r'"open_listeners":\[[^]]*\]', "", result.out)
             # users are created at different times
-            out = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", out)
-            results.append((result.code, out, "".join(err)))
+            output = re.sub(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\dZ", "TIME", output)
+            results.append((result.code, output, "".join(err)))
         return results
 
-    alone = outputs(tmp_path / "alone")
+    outputs_without = outputs(tmp_path / "alone")
     with LocalBroker(tmp_path / "running", ["phpmq://127.0.0.1:0"]):
         running = outputs(tmp_path / "running")
-    for command, without, through in zip(commands, alone, running, strict=True):
-        assert without == through, command
+    for command, expected, output in zip(commands, outputs_without, running, strict=True):
+        assert expected == output, command
 
 
 def test_requests_without_a_valid_login_are_refused(run: Run, guarded: GuardedBroker) -> None:
@@ -204,9 +204,9 @@ def test_operations_without_permission_are_refused(
     assert ("permissions grant" in result.err) == ("takes a superuser" not in result.err)
     assert "secret" not in result.out + result.err
     assert (guarded.data_dir / "users.json").read_bytes() == users
-    left = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)
-    assert left["ready"] >= 1
-    assert not left["paused"]
+    queue = json.loads(run("queues", "show", "theirs", "--json", *guarded.where).out)
+    assert queue["ready"] >= 1
+    assert not queue["paused"]
 
 
 def test_lists_contain_only_visible_destinations(

@@ -65,8 +65,8 @@ def test_all_pages_of_a_list(api: Api, stub: StubServer) -> None:
         page(range(500, 1000), "1000"),
         page(range(1000, 1003), None),
     ]
-    found = api.items(LIST_SETTINGS, ConfigurationQuery(filter="s"))
-    assert [each.value for each in found] == list(range(1003))
+    settings = api.items(LIST_SETTINGS, ConfigurationQuery(filter="s"))
+    assert [setting.value for setting in settings] == list(range(1003))
     queries = [parse_qs(urlsplit(path).query) for path in stub.paths]
     assert [query.get("cursor") for query in queries] == [None, ["500"], ["1000"]]
     assert all(query["filter"] == ["s"] for query in queries)
@@ -79,8 +79,8 @@ def test_list_ends_if_items_are_removed_meanwhile(api: Api, stub: StubServer) ->
 
 def test_the_first_of_a_list(api: Api, stub: StubServer) -> None:
     stub.answers = [page(range(2), "2")]
-    found = api.items(LIST_SETTINGS, ConfigurationQuery(), 2)
-    assert [each.name for each in found] == ["s0", "s1"]
+    settings = api.items(LIST_SETTINGS, ConfigurationQuery(), 2)
+    assert [setting.name for setting in settings] == ["s0", "s1"]
     assert stub.paths == ["/api/v1/configuration?limit=2"]
 
 
@@ -99,10 +99,10 @@ def test_errors_name_the_cause_the_broker_and_advice(
     api: Api, stub: StubServer, status: int, code: str, kind: type[SluiceError], advice: str
 ) -> None:
     stub.answers = [(status, problem(code, "shop may not do that"))]
-    with pytest.raises(kind) as caught:
+    with pytest.raises(kind) as error:
         api.call(GET_STATUS, NoParameters())
-    assert str(caught.value).endswith("/s: shop may not do that")
-    assert advice in "".join(getattr(caught.value, "__notes__", [""]))
+    assert str(error.value).endswith("/s: shop may not do that")
+    assert advice in "".join(getattr(error.value, "__notes__", [""]))
 
 
 def test_lines_are_decoded_one_by_one(api: Api, stub: StubServer) -> None:
@@ -135,30 +135,30 @@ def test_text_that_is_not_utf_8_is_a_usage_error(api: Api) -> None:
 
 def test_unreachable_broker_is_an_error_with_advice(tmp_path: Path) -> None:
     with (
-        pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as lost,
+        pytest.raises(ConnectionLost, match=r"no broker answers at .*/none: No such file") as error,
         Api(HttpTarget("localhost", 0, path=str(tmp_path / "none"))) as api,
     ):
         api.call(GET_STATUS, NoParameters())
-    assert "sluicemq serve" in lost.value.__notes__[0]
+    assert "sluicemq serve" in error.value.__notes__[0]
     with (
         pytest.raises(
             ConnectionLost, match=r"no broker answers at http://127\.0\.0\.1:1: "
-        ) as lost,
+        ) as error,
         Api(HttpTarget("127.0.0.1", 1)) as api,
     ):
         api.call(GET_STATUS, NoParameters())
-    assert "listener" in lost.value.__notes__[0]
+    assert "listener" in error.value.__notes__[0]
 
 
 def test_partial_actions_are_requested_until_done(api: Api, stub: StubServer) -> None:
-    failed = {"id": "9", "reason": "in-flight"}
-    first = {"processed": 2, "failed": [failed], "scanned": 3, "next_cursor": "c1"}
+    failure_document = {"id": "9", "reason": "in-flight"}
+    first = {"processed": 2, "failed": [failure_document], "scanned": 3, "next_cursor": "c1"}
     second = {"processed": 1, "failed": [], "scanned": 1, "next_cursor": "c2"}
-    stub.answers = [(200, json.dumps(each).encode()) for each in (first, second)]
+    stub.answers = [(200, json.dumps(document).encode()) for document in (first, second)]
     selection = select(None, None, True)
     done = run_action(api, Address(Kind.QUEUE, "q"), "delete", selection, "deleted", limit=3)
     assert done.document["processed"] == 3
-    assert [each.id for each in done.document["failed"]] == ["9"]
+    assert [failure.id for failure in done.document["failed"]] == ["9"]
     assert done.code == 1
     bodies = [json.loads(body) for _, _, body in stub.requests]
     assert [(body["limit"], body.get("cursor")) for body in bodies] == [(3, ""), (1, "c1")]

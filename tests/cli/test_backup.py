@@ -39,21 +39,21 @@ def received(directory: Path) -> list[bytes]:
     ):
         client.send("orders", b"the end")
         client.subscribe("orders", 1000)
-        found = []
+        bodies = []
         while (message := client.receive(20)).body != b"the end":
-            found.append(message.body)
+            bodies.append(message.body)
             message.ack()
-        return found
+        return bodies
 
 
 def test_back_up_a_running_broker_and_restore_it(
     run: Run, broker: LocalBroker, tmp_path: Path
 ) -> None:
     backup, new = tmp_path / "backup", tmp_path / "new data"
-    where = ("--data-dir", str(broker.directory))
+    options = ("--data-dir", str(broker.directory))
     with broker:
         send(broker)
-        result = run("backup", "create", str(backup), *where)
+        result = run("backup", "create", str(backup), *options)
         assert (result.code, result.err) == (0, "")
         assert "were copied; everything up to number" in result.out
     # the broker was asked how it had been started
@@ -73,14 +73,16 @@ def test_back_up_a_stopped_broker_and_keep_its_identity(
 ) -> None:
     with broker:
         send(broker)
-    one, two = str(tmp_path / "one"), str(tmp_path / "two")
-    where = ("--data-dir", str(broker.directory))
-    assert run("backup", "create", one, *where, "--max-rate", "100MB").code == 0
-    made = run("backup", "create", two, *where, "--incremental-from", one, "--json")
-    manifest = json.loads(made.out)
-    assert manifest["incremental_from"] == one
+    first, second = str(tmp_path / "one"), str(tmp_path / "two")
+    options = ("--data-dir", str(broker.directory))
+    assert run("backup", "create", first, *options, "--max-rate", "100MB").code == 0
+    result = run("backup", "create", second, *options, "--incremental-from", first, "--json")
+    manifest = json.loads(result.out)
+    assert manifest["incremental_from"] == first
     new = tmp_path / "new"
-    done = json.loads(run("restore", two, "--data-dir", str(new), "--keep-broker-id", "--json").out)
+    done = json.loads(
+        run("restore", second, "--data-dir", str(new), "--keep-broker-id", "--json").out
+    )
     assert done["broker_id"] == manifest["identity"]
     assert done["next_sequence"] > done["last_sequence"] == manifest["last_sequence"]
     assert received(new) == MESSAGES
@@ -92,13 +94,13 @@ def test_broker_creates_the_backup_itself(run: Run, broker: LocalBroker, tmp_pat
         url = ("--url", f"http://127.0.0.1:{broker.port('http')}")
         assert run("backup", "list", *url).err.startswith("There are no backups")
         assert run("backup", "create", "one", *url).code == 0
-        made = json.loads(run("backup", "create", "two", *url, "--json").out)
-        again = run("backup", "create", "two", *url)
-        assert again.code == 1
-        assert "there is a backup named two already" in again.err
-        listed = json.loads(run("backup", "list", *url, "--json").out)
-        assert [each["name"] for each in listed] == ["one", "two"]
-        assert listed[1]["last_sequence"] == made["last_sequence"]
+        backup = json.loads(run("backup", "create", "two", *url, "--json").out)
+        repetition = run("backup", "create", "two", *url)
+        assert repetition.code == 1
+        assert "there is a backup named two already" in repetition.err
+        backups = json.loads(run("backup", "list", *url, "--json").out)
+        assert [item["name"] for item in backups] == ["one", "two"]
+        assert backups[1]["last_sequence"] == backup["last_sequence"]
         assert "--url" in run("backup", "list", str(tmp_path), *url).err
     home = str(tmp_path / "home")
     table = run("backup", "list", home).out.splitlines()
@@ -113,10 +115,10 @@ def test_users_are_backed_up_from_any_working_directory(
     users = tmp_path / "own.json"
     environment = {"SLUICEMQ_AUTH__USERS_FILE": "own.json"}
     with LocalBroker(tmp_path / "data", ["http://127.0.0.1:0"], environment=environment):
-        where = ("--data-dir", str(tmp_path / "data"))
-        assert run("users", "add", "root", "--superuser", "--no-password", *where).code == 0
+        options = ("--data-dir", str(tmp_path / "data"))
+        assert run("users", "add", "root", "--superuser", "--no-password", *options).code == 0
         monkeypatch.chdir("/")
-        assert run("backup", "create", str(tmp_path / "backup"), *where).code == 0
+        assert run("backup", "create", str(tmp_path / "backup"), *options).code == 0
     assert (tmp_path / "backup" / "users.json").read_bytes() == users.read_bytes()
 
 
@@ -139,8 +141,8 @@ def test_damage_is_found(run: Run, broker: LocalBroker, tmp_path: Path) -> None:
     data = bytearray(segment.read_bytes())
     data[200] ^= 1
     segment.write_bytes(data)
-    for more in ((), ("--quick",), ("--json",)):
-        result = run("backup", "verify", str(backup), *more)
+    for options in ((), ("--quick",), ("--json",)):
+        result = run("backup", "verify", str(backup), *options)
         assert result.code == 1
         assert segment.name in result.out + result.err
     result = run("restore", str(backup), "--data-dir", str(tmp_path / "new"))

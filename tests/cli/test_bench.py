@@ -33,10 +33,14 @@ def test_bench_prints_a_row_for_each_protocol(run: Call, monkeypatch: pytest.Mon
 def test_bench_of_a_running_broker(run: Call, broker: RunningBroker, protocol: str) -> None:
     answer = run("bench", "--url", getattr(broker, protocol), *SHORT, "--json")
     assert answer.code == 0, answer.err
-    (found,) = msgspec.json.decode(answer.out, type=list[Measurement])
-    assert (found.protocol, found.durability, found.broker_us) == (protocol, "", 0)
-    assert found.rate > 0
-    assert 0 < found.p50_ms <= found.p99_ms
+    (measurement,) = msgspec.json.decode(answer.out, type=list[Measurement])
+    assert (measurement.protocol, measurement.durability, measurement.broker_us) == (
+        protocol,
+        "",
+        0,
+    )
+    assert measurement.rate > 0
+    assert 0 < measurement.p50_ms <= measurement.p99_ms
 
 
 async def transferred(url: str, messages: int, rate: int) -> bench.Transfer:
@@ -47,11 +51,11 @@ async def transferred(url: str, messages: int, rate: int) -> bench.Transfer:
 def test_every_message_is_received(broker: RunningBroker, rate: int) -> None:
     started = time.perf_counter()
     queue = f"{broker.phpmq}?queue=transferred"
-    found = asyncio.run(transferred(queue, 333, rate))
-    assert found.messages == len(found.latencies) == 333
-    assert 0 < found.seconds <= time.perf_counter() - started
+    measurement = asyncio.run(transferred(queue, 333, rate))
+    assert measurement.messages == len(measurement.latencies) == 333
+    assert 0 < measurement.seconds <= time.perf_counter() - started
     if rate:
-        assert found.seconds >= 0.3
+        assert measurement.seconds >= 0.3
 
 
 @pytest.mark.parametrize(

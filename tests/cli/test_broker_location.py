@@ -128,12 +128,12 @@ def test_credentials_over_plain_http_print_a_warning(
 ) -> None:
     BrokerLocation("http://10.0.0.5", token_file=Path("token")).target()
     assert "use https" in capfd.readouterr().err
-    for place in (
+    for location in (
         BrokerLocation("http://localhost", token_file=Path("token")),
         BrokerLocation("https://10.0.0.5", token_file=Path("token")),
         BrokerLocation("http://10.0.0.5"),
     ):
-        place.target()
+        location.target()
         assert capfd.readouterr().err == ""
 
 

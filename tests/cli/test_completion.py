@@ -33,11 +33,11 @@ def test_commands_and_options(offered: Run) -> None:
 def test_names(run: Run, offered: Run, broker: RunningBroker) -> None:
     for group, name in (("queues", "tab.q1"), ("queues", "tab.q2"), ("topics", "tab.t")):
         run(group, "create", name, *broker.where)
-    where = broker.where
-    assert offered("queues", *where, "show", "tab.") == []  # options of a group there are none
-    assert offered("queues", "show", *where, "tab.") == ["tab.q1", "tab.q2"]
-    assert offered("topics", "purge", *where, "tab.") == ["tab.t"]
-    assert offered("messages", "list", *where, "tab.q") == ["tab.q1", "tab.q2"]
+    location = broker.where
+    assert offered("queues", *location, "show", "tab.") == []  # options of a group there are none
+    assert offered("queues", "show", *location, "tab.") == ["tab.q1", "tab.q2"]
+    assert offered("topics", "purge", *location, "tab.") == ["tab.t"]
+    assert offered("messages", "list", *location, "tab.q") == ["tab.q1", "tab.q2"]
 
 
 @pytest.mark.parametrize(

@@ -58,25 +58,25 @@ def test_check_reports_all_problems(run: Run) -> None:
 
 
 def test_effective_configuration_of_a_running_broker(run: Run, broker: RunningBroker) -> None:
-    found = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
-    named = {each["name"]: each for each in found}
-    assert named["broker.data_dir"]["value"] == str(broker.data_dir)
-    assert named["broker.data_dir"]["source"] == "command line"
+    settings = json.loads(run("config", "show", "--live", "--json", *broker.where).out)
+    by_name = {setting["name"]: setting for setting in settings}
+    assert by_name["broker.data_dir"]["value"] == str(broker.data_dir)
+    assert by_name["broker.data_dir"]["source"] == "command line"
     rows = run("config", "show", "--live", *broker.where).out.splitlines()
     assert any(
         row.split() == ["broker.destination_idle_timeout", "2min", "2min", "default"]
         for row in rows
     )
     assert "Directory" in run("config", "show", "--live", "--explain", *broker.where).out
-    refused = run("config", "show", "--url", "http://127.0.0.1:1")
-    assert refused.code == 2
-    assert "--live" in refused.err
+    unreachable = run("config", "show", "--url", "http://127.0.0.1:1")
+    assert unreachable.code == 2
+    assert "--live" in unreachable.err
 
 
 def test_check_reports_all_errors_with_file_and_line(run: Run, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with socket.create_server(("127.0.0.1", 0)) as used:
-        port = used.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         (tmp_path / "sluicemq.toml").write_text(
             "[broker]\n"
             'data_dir = "file/data"\n'
@@ -96,7 +96,7 @@ def test_check_reports_all_errors_with_file_and_line(run: Run, tmp_path: Path) -
         result = run("config", "check")
     assert result.code == 2
     errors = [line for line in result.err.splitlines() if line.startswith("error: ")]
-    for place, says in (
+    for location, text in (
         ("sluicemq.toml:2:", "file is not a directory"),
         ("sluicemq.toml:3:", "did you mean max_destinations?"),
         ("sluicemq.toml:5:", "'soon' is not a number of s"),
@@ -105,7 +105,10 @@ def test_check_reports_all_errors_with_file_and_line(run: Run, tmp_path: Path) -
         ("sluicemq.toml:11:", "none, lazy, sync"),
         ("sluicemq.toml:12:", "active_consumers (3)"),
     ):
-        assert [line for line in errors if place in line and says in line], (place, result.err)
+        assert [line for line in errors if location in line and text in line], (
+            location,
+            result.err,
+        )
     assert len(errors) == 7
 
 
@@ -124,9 +127,9 @@ def test_check_lists_its_steps_and_leaves_no_files(run: Run, tmp_path: Path) -> 
     addresses = ["--listen", "msglite://127.0.0.1:0", "--listen", f"phpmq+unix://{tmp_path}/sock"]
     result = run("config", "check", "--data-dir", str(data), *addresses)
     assert result.code == 0
-    tried = [line for line in result.err.splitlines() if line.startswith("tried: ")]
+    steps = [line for line in result.err.splitlines() if line.startswith("tried: ")]
     for subject in (f"directory {data}", "user database", "msglite://127.0.0.1:0", "/sock: may"):
-        assert [line for line in tried if subject in line]
+        assert [line for line in steps if subject in line]
     assert list(tmp_path.iterdir()) == []
     missing = run("config", "check", "--listen", f"phpmq+unix://{tmp_path}/none/sock")
     assert missing.code == 2
@@ -139,9 +142,9 @@ def test_check_does_not_try_the_addresses_of_the_running_broker(
     result = run("config", "check", *broker.where, "--listen", broker.phpmq)
     assert result.code == 0
     assert "addresses: not tried, because a broker runs" in result.err
-    other = run("config", "check", "--listen", broker.phpmq)
-    assert other.code == 2
-    assert "the address is in use by another program" in other.err
+    result_for_other_address = run("config", "check", "--listen", broker.phpmq)
+    assert result_for_other_address.code == 2
+    assert "the address is in use by another program" in result_for_other_address.err
 
 
 def test_a_file_in_place_of_the_data_directory_is_one_error(run: Run, tmp_path: Path) -> None:

@@ -136,7 +136,7 @@ def test_confirmation_creates_no_destination(
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue=only.{protocol}"
     assert run("send", url, "x").code == 0
-    names = [each["name"] for each in json.loads(run("queues", "--json", *broker.where).out)]
+    names = [queue["name"] for queue in json.loads(run("queues", "--json", *broker.where).out)]
     assert [name for name in names if "probe" in name] == []
 
 
@@ -207,9 +207,9 @@ def sender_listeners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[
     directory = tmp_path_factory.mktemp("sender")
     secret = directory / "secret"
     secret.write_text("correct horse battery\n")
-    where = ["--data-dir", str(directory)]
+    options = ["--data-dir", str(directory)]
     urls = {name: f"{name}+unix://{directory}/{name}.sock" for name in ("phpmq", "msglite")}
-    assert main(["users", "add", "shop", "--password-file", str(secret), *where]) == 0
+    assert main(["users", "add", "shop", "--password-file", str(secret), *options]) == 0
     with LocalBroker(directory, [f"{url}?user=shop" for url in urls.values()]):
-        assert main(["permissions", "grant", "shop", "orders", "produce", *where]) == 0
+        assert main(["permissions", "grant", "shop", "orders", "produce", *options]) == 0
         yield urls

@@ -56,15 +56,15 @@ def test_a_consumer_and_its_connection(ask: Run, broker: RunningBroker) -> None:
         assert (consumer["unacked"], consumer["protocol"]) == (1, "phpmq")
         assert "consumed" in ask("consumers").out
         (connection,) = [
-            each
-            for each in listed(ask, "connections", "list", "--protocol", "phpmq")
-            if each["id"] == consumer["connection"]
+            item
+            for item in listed(ask, "connections", "list", "--protocol", "phpmq")
+            if item["id"] == consumer["connection"]
         ]
         assert connection["consumers"] == 1
         rows = ask("connections").out.splitlines()
         assert rows[0].split()[:3] == ["ID", "Protocol", "Peer"]
-        closed = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
-        assert closed.code == 0
+        result = ask("connections", "close", str(connection["id"]), "--reason", "test", "--yes")
+        assert result.code == 0
         with pytest.raises(ConnectionLost):
             client.receive(10)
     # its unacked messages are ready again
@@ -83,34 +83,36 @@ def test_durable_subscriptions(ask: Run, broker: RunningBroker) -> None:
     for client_id in ("first", "second"):
         with jmq(broker, client_id) as client:
             client.session().consumer(Topic("subscribed"), name="board", durable=True)
-    found = listed(ask, "subscriptions", "--topic", "subscribed")
-    assert [(each["client_id"], each["display_name"]) for each in found] == [
+    subscriptions = listed(ask, "subscriptions", "--topic", "subscribed")
+    assert [
+        (subscription["client_id"], subscription["display_name"]) for subscription in subscriptions
+    ] == [
         ("first", "board"),
         ("second", "board"),
     ]
     ask("messages", "publish", "topic:subscribed", "news")
     assert listed(ask, "subscriptions", "list", "--topic", "topic:subscribed")[0]["ready"] == 1
     assert "board" in ask("subscriptions").out
-    which = ["--subscription", found[0]["name"]]
-    (message,) = listed(ask, "messages", "list", "topic:subscribed", *which)["items"]
-    assert message["subscription"] == found[0]["name"]
+    subscription_option = ["--subscription", subscriptions[0]["name"]]
+    (message,) = listed(ask, "messages", "list", "topic:subscribed", *subscription_option)["items"]
+    assert message["subscription"] == subscriptions[0]["name"]
     board = ("--subscription", "board")
     unclear = ask("messages", "list", "topic:subscribed", *board)
     assert unclear.code == 2
-    assert found[1]["name"] in unclear.err
+    assert subscriptions[1]["name"] in unclear.err
     delete = ["subscriptions", "delete", "subscribed", "board", "--yes"]
-    several = ask(*delete)
-    assert several.code == 2
-    assert "name one of durable:first/board, durable:second/board" in several.err
+    ambiguous = ask(*delete)
+    assert ambiguous.code == 2
+    assert "name one of durable:first/board, durable:second/board" in ambiguous.err
     assert ask(*delete, "--client-id", "first").code == 0
     assert len(listed(ask, "messages", "list", "topic:subscribed", *board)["items"]) == 1
     assert ask("messages", "delete", "topic:subscribed", "--all", *board, "--yes").code == 0
     assert listed(ask, "messages", "list", "topic:subscribed", *board)["items"] == []
     assert ask(*delete).code == 0
     assert listed(ask, "subscriptions", "--topic", "subscribed") == []
-    gone = ask(*delete)
-    assert gone.code == 1
-    assert "sluicemq subscriptions" in gone.err
+    missing = ask(*delete)
+    assert missing.code == 1
+    assert "sluicemq subscriptions" in missing.err
     assert ask("subscriptions", "list", "--topic", "queue:x").code == 2
 
 
@@ -123,16 +125,16 @@ def test_a_prepared_transaction_is_decided_by_hand(ask: Run, broker: RunningBrok
             session.producer("decided").send(f"order {number}")
             session.xa.end(xid)
             session.xa.prepare(xid)
-        (found,) = listed(ask, "transactions", "list", "--prepared")
-        assert found["publishes"] == 1
+        (transaction,) = listed(ask, "transactions", "list", "--prepared")
+        assert transaction["publishes"] == 1
         assert xid.gtrid.hex() in ask("transactions").out
-        return str(found["id"])
+        return str(transaction["id"])
 
     assert ask("transactions", "rollback", prepare(1), "--yes").code == 0
     assert listed(ask, "transactions", "--prepared") == []
     assert ask("transactions", "commit", prepare(2), "--yes").code == 0
     messages = listed(ask, "messages", "list", "decided", "--body")["items"]
-    assert [each["body"]["value"] for each in messages] == ["order 2"]
+    assert [message["body"]["value"] for message in messages] == ["order 2"]
     missing = ask("transactions", "commit", "p1", "--yes")
     assert missing.code == 1
     assert "sluicemq transactions" in missing.err

@@ -29,8 +29,8 @@ def dead_letters(ask: Run, name: str) -> int:
 
 
 def ready_count(ask: Run, name: str) -> int:
-    found = json.loads(ask("queues", "show", name, "--json").out)
-    return int(found["ready"])
+    queue = json.loads(ask("queues", "show", name, "--json").out)
+    return int(queue["ready"])
 
 
 def test_dead_letters_are_listed_and_redriven(ask: Run, broker: RunningBroker) -> None:
@@ -45,16 +45,16 @@ def test_dead_letters_are_listed_and_redriven(ask: Run, broker: RunningBroker) -
     output = ask("dlq", "show", "mortal.dlq").out
     assert reason in output
     assert "mortal" in output.splitlines()[1]
-    one = ask("dlq", "redrive", "mortal.dlq", messages[0]["id"])
-    assert one.code == 0
+    result = ask("dlq", "redrive", "mortal.dlq", messages[0]["id"])
+    assert result.code == 0
     assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (1, 2)
-    elsewhere = [messages[1]["id"], "--to", "other"]
-    assert ask("dlq", "redrive", "mortal.dlq", *elsewhere).code == 0
+    arguments = [messages[1]["id"], "--to", "other"]
+    assert ask("dlq", "redrive", "mortal.dlq", *arguments).code == 0
     assert ready_count(ask, "other") == 1
     assert ask("dlq", "redrive", "mortal.dlq", "--all", "--yes").code == 0
     assert (ready_count(ask, "mortal"), ready_count(ask, "mortal.dlq")) == (2, 0)
-    detail = ask("messages", "show", "mortal", messages[0]["id"])
-    assert "dead letter" not in detail.out
+    shown_message = ask("messages", "show", "mortal", messages[0]["id"])
+    assert "dead letter" not in shown_message.out
 
 
 def test_dead_letters_are_purged(ask: Run, broker: RunningBroker) -> None:

@@ -14,17 +14,17 @@ from tests.cli.conftest import Run, RunningBroker
 
 
 def queue(ask: Run, name: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(ask("queues", "show", name, "--json").out)
-    return found
+    document: dict[str, Any] = json.loads(ask("queues", "show", name, "--json").out)
+    return document
 
 
 def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     assert ask("queues", "create", "q.life", "max_messages=3", "message_ttl=1h").code == 0
     settings = queue(ask, "q.life")["settings"]
     assert (settings["max_messages"], settings["message_ttl"]) == (3, 3_600_000)
-    again = ask("queues", "create", "q.life")
-    assert again.code == 1
-    assert "alter" in again.err
+    repetition = ask("queues", "create", "q.life")
+    assert repetition.code == 1
+    assert "alter" in repetition.err
     assert ask("queues", "alter", "q.life", "overflow=drop-oldest").code == 0
     settings = queue(ask, "q.life")["settings"]
     assert (settings["max_messages"], settings["overflow"]) == (3, "drop-oldest")
@@ -41,10 +41,10 @@ def test_a_queue_from_beginning_to_end(ask: Run) -> None:
     assert json.loads(purged.out)["purged"] == 2
     assert queue(ask, "q.life")["ready"] == 0
     assert ask("queues", "delete", "q.life", "--yes").code == 0
-    gone = ask("queues", "show", "q.life")
-    assert gone.code == 1
-    assert "q.life" in gone.err
-    assert "sluicemq queues" in gone.err
+    missing = ask("queues", "show", "q.life")
+    assert missing.code == 1
+    assert "q.life" in missing.err
+    assert "sluicemq queues" in missing.err
 
 
 def test_queue_commands_refuse_topics(ask: Run) -> None:
@@ -63,7 +63,7 @@ def test_lists_by_pattern_and_order(ask: Run) -> None:
     assert rows[0][:2] == ["Name", "Ready"]
     assert [row[:2] for row in rows[1:]] == [["l.a", "1"], ["l.b", "3"], ["l.bc", "2"]]
     by_waiting = json.loads(ask("queues", "list", "l.*", "--sort", "ready", "--json").out)
-    assert [each["name"] for each in by_waiting] == ["l.b", "l.bc", "l.a"]
+    assert [queue["name"] for queue in by_waiting] == ["l.b", "l.bc", "l.a"]
     assert [q["name"] for q in json.loads(ask("queues", "l.b", "--json").out)] == ["l.b"]
     assert [q["name"] for q in json.loads(ask("queues", "l.[ab]", "--json").out)] == ["l.a", "l.b"]
     assert len(json.loads(ask("queues", "l.*", "-n", "2", "--json").out)) == 2
@@ -73,8 +73,8 @@ def test_more_than_one_page(ask: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sluicemq.cli.api.PAGE_SIZE", 3)
     for number in range(7):
         ask("queues", "create", f"many.{number}")
-    found = json.loads(ask("queues", "many.*", "--json").out)
-    assert [each["name"] for each in found] == [f"many.{number}" for number in range(7)]
+    queues = json.loads(ask("queues", "many.*", "--json").out)
+    assert [queue["name"] for queue in queues] == [f"many.{number}" for number in range(7)]
 
 
 def test_empty_lists(ask: Run) -> None:
@@ -116,8 +116,8 @@ def test_any_name_is_accepted_and_cannot_control_the_terminal(ask: Run, name: st
     assert call("queues", "create", name).code == 0
     assert call("messages", "publish", name, "x").code == 0
     assert call("queues", "show", name).code == 0
-    listed = call("queues", "list").out.splitlines()
-    assert len([line for line in listed if "\n" in line]) == 0
+    output_lines = call("queues", "list").out.splitlines()
+    assert len([line for line in output_lines if "\n" in line]) == 0
     assert json.loads(call("queues", "show", name, "--json").out)["ready"] == 1
     assert json.loads(call("messages", "list", name, "--json").out)["total"] == 1
     assert call("queues", "purge", name, "--yes").code == 0

@@ -46,15 +46,15 @@ class Shell:
             name, _, value = line.removeprefix("export ").partition("=")
             self._monkeypatch.setenv(name, value.replace("$PWD", os.getcwd()))
             return ""
-        if found := re.fullmatch(r"(\w+)=\$\((.*)\)", line):
-            self._variables[found[1]] = self.run(found[2]).strip()
+        if match := re.fullmatch(r"(\w+)=\$\((.*)\)", line):
+            self._variables[match[1]] = self.run(match[2]).strip()
             return ""
         if "|" in line:
             program = shlex.join([sys.executable, "-m", "sluicemq.cli"])
             return subprocess.check_output(line.replace("sluicemq", program), shell=True, text=True)
         file = ""
-        if found := re.fullmatch(r"(.*) > (\w+)", line):
-            line, file = found.groups()
+        if match := re.fullmatch(r"(.*) > (\w+)", line):
+            line, file = match.groups()
         words = [
             self._variables.get(word.removeprefix("$"), word) if word.startswith("$") else word
             for word in shlex.split(line, comments=True)
@@ -110,8 +110,8 @@ def _connect(broker: LocalBroker, clients: ExitStack) -> None:
 
 
 def _first(shell: Shell, command: str) -> str:
-    found = json.loads(shell.run(f"sluicemq {command} --json"))
-    return str(found[0]["id"])
+    items = json.loads(shell.run(f"sluicemq {command} --json"))
+    return str(items[0]["id"])
 
 
 def _every_command_is_there(ran: list[str]) -> None:

@@ -23,9 +23,9 @@ TIME = 1_700_000_000_000
 
 
 def message(address: Address, body: bytes, **fields: object) -> Message:
-    made = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)
-    made.arrival = TIME
-    return made
+    result = Message(address, body, BodyKind.TEXT, Origin.PHPMQ, Durability.SYNC, TIME, **fields)
+    result.arrival = TIME
+    return result
 
 
 @pytest.fixture
@@ -34,12 +34,12 @@ def data_dir(tmp_path: Path) -> Path:
     directory = tmp_path / "data"
     directory.mkdir()
     journal = FileJournal.open(directory / "journal", JournalOptions())
-    orders, news = journal.destination(ORDERS), journal.destination(NEWS)
+    orders, news_number = journal.destination(ORDERS), journal.destination(NEWS)
     first = journal.append_message(message(ORDERS, b"one\n\x1b[2J", correlation_id="c-1"), orders)
     journal.append_message(message(ORDERS, b"\xff"), orders)
-    held = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
-    held.routes = (news,)  # as the engine does for a topic that holds messages
-    journal.append_message(held, news)
+    retained = message(NEWS, b"x" * 500, properties={"a": b"\xff", "b": 3})
+    retained.routes = (news_number,)  # as the engine does for a topic that holds messages
+    journal.append_message(retained, news_number)
     journal.append_completed(0, orders, Cause.ACKNOWLEDGED, [first], TIME)
     journal.sync()
     journal.close()
@@ -65,8 +65,8 @@ def test_check_of_an_intact_journal(run: Run, data_dir: Path) -> None:
 def test_check_finds_damage(run: Run, data_dir: Path) -> None:
     (segment,) = (data_dir / "journal").glob("*.segment")
     content = bytearray(segment.read_bytes())
-    at = content.index(b"xxxx")
-    content[at] ^= 1
+    position = content.index(b"xxxx")
+    content[position] ^= 1
     segment.write_bytes(content)
     result = run("journal", "check", str(data_dir))
     assert result.code == 1
@@ -104,11 +104,11 @@ def test_dump_by_destination_number_and_limit(run: Run, data_dir: Path) -> None:
     first, second = dumped(run, str(data_dir), "--queue", "orders", "--type", "message")
     assert len(dumped(run, str(data_dir), "--topic", "news", "--type", "message")) == 1
     number = first["sequence"]
-    about = dumped(run, str(data_dir), "--message", str(number))
-    assert [record["type"] for record in about] == ["message", "completed"]
-    assert (about[1]["outcome"], about[1]["sequences"]) == ("acknowledged", [number])
-    later = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
-    assert [record["sequence"] for record in later] == [second["sequence"]]
+    records = dumped(run, str(data_dir), "--message", str(number))
+    assert [record["type"] for record in records] == ["message", "completed"]
+    assert (records[1]["outcome"], records[1]["sequences"]) == ("acknowledged", [number])
+    limited_records = dumped(run, str(data_dir), "--from", str(second["sequence"]), "--limit", "1")
+    assert [record["sequence"] for record in limited_records] == [second["sequence"]]
 
 
 def test_dump_names_causes_as_spark_names_events(run: Run, tmp_path: Path) -> None:
@@ -134,12 +134,12 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
     journal.close()
     types = ["delivered", "redelivered", "depth", "batch_part"]
     type_options = [flag for name in types for flag in ("--type", name)]
-    found = dumped(run, str(tmp_path), *type_options)
-    assert [record["type"] for record in found] == types
-    assert (found[0]["subscription"], found[0]["sequences"]) == (7, [1, 2])
-    assert (found[1]["sequences"], found[1]["attempts"]) == ([2], [3])
-    assert (found[2]["ready"], found[2]["unacked"], found[2]["consumers"]) == (4, 5, 6)
-    assert (found[3]["writer"], found[3]["partition"], found[3]["rows"]) == ("query", 2, 5)
+    records = dumped(run, str(tmp_path), *type_options)
+    assert [record["type"] for record in records] == types
+    assert (records[0]["subscription"], records[0]["sequences"]) == (7, [1, 2])
+    assert (records[1]["sequences"], records[1]["attempts"]) == ([2], [3])
+    assert (records[2]["ready"], records[2]["unacked"], records[2]["consumers"]) == (4, 5, 6)
+    assert (records[3]["writer"], records[3]["partition"], records[3]["rows"]) == ("query", 2, 5)
     lines = run("journal", "dump", str(tmp_path), *type_options).out.splitlines()
     assert [line.split("orders  ")[1] for line in lines] == [
         "1, 2",
@@ -147,36 +147,36 @@ def test_dump_of_deliveries_gauges_and_batches(run: Run, tmp_path: Path) -> None
         "4 ready, 5 unacked, 6 consumers",
         "query, batch 1, partition 2, part 3, final: 5 rows",
     ]
-    about = dumped(run, str(tmp_path), "--message", "2")
-    assert [record["type"] for record in about if record["type"] in types] == types[:2]
+    records_of_message = dumped(run, str(tmp_path), "--message", "2")
+    assert [record["type"] for record in records_of_message if record["type"] in types] == types[:2]
 
 
 def test_slots(run: Run, data_dir: Path) -> None:
-    where = str(data_dir)
-    assert run("journal", "slots", where).err == "There are no slots.\n"
-    run("journal", "slots", where, "--create", "spark", "--position", "7", "--limit", "5GiB")
-    slots = json.loads(run("journal", "slots", where, "--json").out)
+    directory = str(data_dir)
+    assert run("journal", "slots", directory).err == "There are no slots.\n"
+    run("journal", "slots", directory, "--create", "spark", "--position", "7", "--limit", "5GiB")
+    slots = json.loads(run("journal", "slots", directory, "--json").out)
     assert (slots["spark"]["position"], slots["spark"]["limit_bytes"]) == (7, 5 * 1024**3)
-    assert run("journal", "slots", where).out.splitlines()[1].split()[:4] == [
+    assert run("journal", "slots", directory).out.splitlines()[1].split()[:4] == [
         "spark",
         "7",
         "5.0",
         "GiB",
     ]
-    again = run("journal", "slots", where, "--create", "spark")
-    assert again.code == 1
-    assert "already" in again.err
-    assert run("journal", "slots", where, "--delete", "spark").code == 0
-    assert run("journal", "slots", where, "--delete", "spark").code == 1
+    repetition = run("journal", "slots", directory, "--create", "spark")
+    assert repetition.code == 1
+    assert "already" in repetition.err
+    assert run("journal", "slots", directory, "--delete", "spark").code == 0
+    assert run("journal", "slots", directory, "--delete", "spark").code == 1
 
 
 def test_an_existing_slot_is_not_moved_by_creating_it_again(
     run: Run, broker: RunningBroker
 ) -> None:
     assert run("slots", "create", "mine", *broker.where).code == 0
-    again = run("slots", "create", "mine", "--position", "1", *broker.where)
-    assert again.code == 1
-    assert "slots advance" in again.err
+    repetition = run("slots", "create", "mine", "--position", "1", *broker.where)
+    assert repetition.code == 1
+    assert "slots advance" in repetition.err
     slot = run("slots", "show", "mine", "--json", *broker.where)
     assert json.loads(slot.out)["position"] == 0
     assert run("slots", "delete", "mine", "--yes", *broker.where).code == 0
@@ -214,8 +214,8 @@ def test_compact_frees_acked_records_and_the_broker_continues(run: Run, tmp_path
     assert sizes["after"]["bytes"] < sizes["before"]["bytes"] / 20
     with broker, BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client:
         client.subscribe("a", 100)
-        found = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
-    assert found == [b"%d" % number for number in range(1990, 2000)]
+        bodies = [client.receive(10).body.rstrip(bytes(1)) for _ in range(10)]
+    assert bodies == [b"%d" % number for number in range(1990, 2000)]
 
 
 def test_compact_of_a_running_broker_is_refused(run: Run, data_dir: Path) -> None:

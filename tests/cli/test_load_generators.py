@@ -58,8 +58,8 @@ def test_a_flood_is_received_to_the_last_message(server: BenchmarkBroker, size: 
 def test_jmq_consumers_log_in_before_the_first_run(tmp_path: Path) -> None:
     """The broker treats a client that sends nothing for a while as a request for the ports."""
     with LocalBroker(tmp_path, ["jmq://127.0.0.1:0?portmapper_timeout=0.3"]) as broker:
-        speaks = dialect("jmq", 100, queue=b"bench")
-        with Load(BrokerAddress(broker.port("jmq")), speaks) as load:
+        protocol = dialect("jmq", 100, queue=b"bench")
+        with Load(BrokerAddress(broker.port("jmq")), protocol) as load:
             time.sleep(0.5)
             assert load.flood(messages=10).messages == 10
 
@@ -82,33 +82,33 @@ def test_stalled_broker_shows_in_the_latency(
         os.kill(pid, signal.SIGSTOP)
         monkeypatch.setattr(Load, "_push", started)
         try:
-            steady = load.steady(1000, 0.3)
+            run = load.steady(1000, 0.3)
         finally:
             os.kill(pid, signal.SIGCONT)
         resume.join()
-    assert steady.latency is not None
+    assert run.latency is not None
     # half of the messages were due in the first 0.15 s: they have waited at least as long
-    assert steady.latency.p50 >= 140
-    assert steady.latency.maximum >= 280
+    assert run.latency.p50 >= 140
+    assert run.latency.maximum >= 280
 
 
 def test_stalled_generator_does_not_hide_latency(
     server: BenchmarkBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    read = Receiver.read
+    original_read = Receiver.read
     pauses = [0.3]
 
     def late(self: Receiver, delays: list[int] | None = None) -> int:
         if pauses:
             time.sleep(pauses.pop())
-        return read(self, delays)
+        return original_read(self, delays)
 
     monkeypatch.setattr(Receiver, "read", late)
     with Load(server.target, speech(server, 100)) as load:
-        steady = load.steady(1000, 0.3)
-    assert steady.latency is not None
-    assert steady.latency.p50 >= 140
-    assert steady.late_ms >= 280
+        run = load.steady(1000, 0.3)
+    assert run.latency is not None
+    assert run.latency.p50 >= 140
+    assert run.late_ms >= 280
 
 
 def test_steady_producers_alternate(
@@ -132,29 +132,29 @@ def test_producer_keeps_its_limit_of_unconfirmed_messages(
     monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
     push = Load._push
-    most = []
+    counts = []
 
     def noted(self: Load, producer: _Producer, data: memoryview, count: int) -> None:
         push(self, producer, data, count)
-        most.append(producer.unconfirmed)
+        counts.append(producer.unconfirmed)
 
     monkeypatch.setattr(Load, "_push", noted)
     with fresh(protocol, "tcp", "sync") as server:
-        speaks = dialect(protocol, 100, queue=b"bench", window=120)
-        with Load(server.target, speaks, producers=2, consumers=0) as load:
+        producer_dialect = dialect(protocol, 100, queue=b"bench", window=120)
+        with Load(server.target, producer_dialect, producers=2, consumers=0) as load:
             assert load.flood(messages=1000).messages == 1000
         assert server.destination(b"bench")["ready"] == 1000
-    assert 100 <= max(most) <= 120
+    assert 100 <= max(counts) <= 120
 
 
 @pytest.mark.parametrize("dispatch_version", [1, 2])
 @pytest.mark.parametrize("step", [1, 7, 5000])
 def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        consumer = Phpmq(100, queue=b"q", window=9).receiver(ours)
+    client_socket, server_socket = socket.socketpair()
+    with client_socket, server_socket:
+        consumer = Phpmq(100, queue=b"q", window=9).receiver(client_socket)
         consumer.start()
-        theirs.recv(1000)
+        server_socket.recv(1000)
         sent = time.perf_counter_ns()
         ids = [b"%032x" % number for number in range(10)]
         body = sent.to_bytes(8, "little") + bytes(92)
@@ -162,36 +162,36 @@ def test_messages_in_several_reads(dispatch_version: int, step: int) -> None:
             encode_dispatch(b"q", body, i, 0, dispatch_version=dispatch_version) for i in ids
         )
         delays: list[int] = []
-        received = 0
-        for at in range(0, len(stream), step):
-            theirs.sendall(stream[at : at + step])
-            received += consumer.read(delays)
-        assert received == len(delays) == 10
+        count = 0
+        for start in range(0, len(stream), step):
+            server_socket.sendall(stream[start : start + step])
+            count += consumer.read(delays)
+        assert count == len(delays) == 10
         assert all(0 < delay < 60e9 for delay in delays)
-        acks = Decoder().feed(theirs.recv(1 << 16))
+        acks = Decoder().feed(server_socket.recv(1 << 16))
         assert [identity for _, _, _, identity, _ in acks] == ids
 
 
 def test_invalid_message_is_reported() -> None:
-    for protocol, nonsense in (
+    for protocol, data in (
         (Phpmq(100), b"H0100200" + bytes(400)),
         (Msglite(100), b"- out of order\r\n" + bytes(400)),
         (Jmq(100), encode_packet(PacketType.GOODBYE, body=b"H0100200" + bytes(400))),
     ):
-        ours, theirs = socket.socketpair()
-        with ours, theirs:
-            consumer = protocol.receiver(ours)
-            theirs.sendall(nonsense)
+        client_socket, server_socket = socket.socketpair()
+        with client_socket, server_socket:
+            consumer = protocol.receiver(client_socket)
+            server_socket.sendall(data)
             with pytest.raises(ConnectionLost, match=r"H0100200|out of order"):
                 consumer.read()
 
 
 def test_closed_connection_error_contains_the_last_data() -> None:
-    ours, theirs = socket.socketpair()
-    with ours:
-        consumer = Msglite(1000).receiver(ours)
-        with theirs:
-            theirs.sendall(b"- too many\r\n")
+    client_socket, server_socket = socket.socketpair()
+    with client_socket:
+        consumer = Msglite(1000).receiver(client_socket)
+        with server_socket:
+            server_socket.sendall(b"- too many\r\n")
         assert consumer.read() == 0
         with pytest.raises(ConnectionLost, match="too many"):
             consumer.read()

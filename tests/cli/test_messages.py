@@ -22,14 +22,14 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def items(ask: Run, name: str, *options: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(ask("messages", "list", name, *options, "--json").out)[
-        "items"
-    ]
-    return found
+    messages: list[dict[str, Any]] = json.loads(
+        ask("messages", "list", name, *options, "--json").out
+    )["items"]
+    return messages
 
 
 def bodies(ask: Run, name: str, *options: str) -> list[Any]:
-    return [each["body"]["value"] for each in items(ask, name, "--body", *options)]
+    return [item["body"]["value"] for item in items(ask, name, "--body", *options)]
 
 
 def test_published_message_is_printed(ask: Run, name: str) -> None:
@@ -66,7 +66,7 @@ def test_arguments_files_and_standard_input(
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"piped\n")))
     assert ask("messages", "publish", name).code == 0
     assert bodies(ask, name) == ["one", "two", "/wA=", "piped\n"]
-    assert [each["body_kind"] for each in items(ask, name)] == ["text", "text", "bytes", "text"]
+    assert [item["body_kind"] for item in items(ask, name)] == ["text", "text", "bytes", "text"]
     ask("messages", "publish", name, "three", "--kind", "bytes")
     assert items(ask, name)[-1]["body_kind"] == "bytes"
 
@@ -103,13 +103,13 @@ def test_pages_selectors_and_states(ask: Run, name: str) -> None:
     output = ask("messages", "list", name, "--limit", "2").out
     assert "--after" in output
     second = items(ask, name, "--limit", "2", "--after", first["next_cursor"])
-    assert [each["id"] for each in second] == [each["id"] for each in items(ask, name)[2:4]]
+    assert [item["id"] for item in second] == [item["id"] for item in items(ask, name)[2:4]]
     assert bodies(ask, name, "--offset", "4") == ["m4"]
     assert bodies(ask, name, "--selector", "n > 2") == ["m3", "m4"]
     assert bodies(ask, name, "--state", "scheduled") == ["later"]
-    nothing = ask("messages", "list", name, "--selector", "n > 9")
-    assert (nothing.code, nothing.out) == (0, "")
-    assert "no such message" in nothing.err
+    empty = ask("messages", "list", name, "--selector", "n > 9")
+    assert (empty.code, empty.out) == (0, "")
+    assert "no such message" in empty.err
 
 
 def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
@@ -118,14 +118,14 @@ def test_a_body_goes_into_a_file(ask: Run, name: str, tmp_path: Path) -> None:
     assert ask("messages", "save", name, number, "copy").code == 0
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
     assert stat.S_IMODE((tmp_path / "copy").stat().st_mode) == 0o600
-    again = ask("messages", "save", name, number, "copy")
-    assert again.code == 2
-    assert "--overwrite" in again.err
+    second_save = ask("messages", "save", name, number, "copy")
+    assert second_save.code == 2
+    assert "--overwrite" in second_save.err
     (tmp_path / "copy").write_text("longer than nothing")
     assert ask("messages", "save", name, number, "copy", "--overwrite").code == 0
     assert (tmp_path / "copy").read_bytes() == (tmp_path / "blob").read_bytes()
-    other = ask("messages", "publish", name, "text").out.strip()
-    assert ask("messages", "save", name, other, "-").out == "text"
+    text_id = ask("messages", "publish", name, "text").out.strip()
+    assert ask("messages", "save", name, text_id, "-").out == "text"
     missing = ask("messages", "save", name, "999999999", "none")
     assert missing.code == 1
     assert not (tmp_path / "none").exists()
@@ -137,19 +137,19 @@ def test_messages_are_moved_copied_and_deleted(ask: Run, name: str) -> None:
     assert ask("messages", "copy", name, target, ids[0]).code == 0
     assert bodies(ask, target) == ["a"]
     assert len(items(ask, name)) == 6
-    moved = ask("messages", "move", name, target, ids[1], ids[2], "--json")
-    assert json.loads(moved.out) == {"processed": 2, "failed": []}
+    move = ask("messages", "move", name, target, ids[1], ids[2], "--json")
+    assert json.loads(move.out) == {"processed": 2, "failed": []}
     assert bodies(ask, target) == ["a", "b", "c"]
     assert ask("messages", "delete", name, ids[0], "--yes").code == 0
     assert bodies(ask, name) == ["d", "e", "f"]
     assert ask("messages", "delete", name, "--all", "--limit", "1", "--yes").code == 0
     assert bodies(ask, name) == ["e", "f"]
-    everything = ask("messages", "move", name, target, "--all", "--yes")
-    assert "2 moved" in everything.err
+    move_of_all = ask("messages", "move", name, target, "--all", "--yes")
+    assert "2 moved" in move_of_all.err
     assert bodies(ask, name) == []
-    partly = ask("messages", "delete", target, ids[0], "999999999", "--yes")
-    assert partly.code == 1
-    assert "message 999999999: it no longer exists" in partly.err
+    partial_delete = ask("messages", "delete", target, ids[0], "999999999", "--yes")
+    assert partial_delete.code == 1
+    assert "message 999999999: it no longer exists" in partial_delete.err
 
 
 def test_many_messages_are_moved_in_batches(ask: Run, name: str, broker: RunningBroker) -> None:
@@ -170,19 +170,19 @@ def test_unacked_messages_are_requeued(ask: Run, name: str, broker: RunningBroke
     try:
         client.subscribe(name, 1)
         client.receive(10)
-        (held,) = items(ask, name, "--state", "unacked")
-        busy = ask("messages", "move", name, f"{name}.target", held["id"])
-        assert busy.code == 1
-        assert "redeliver requeues it" in busy.err
-        unacked = ("--state", "unacked")
-        unnamed = ask("messages", "redeliver", name, "--all", *unacked)
-        assert unnamed.code == 2
-        assert "selected by their ids" in unnamed.err
-        assert ask("messages", "redeliver", name, held["id"], *unacked).code == 0
+        (unacked_message,) = items(ask, name, "--state", "unacked")
+        refused_move = ask("messages", "move", name, f"{name}.target", unacked_message["id"])
+        assert refused_move.code == 1
+        assert "redeliver requeues it" in refused_move.err
+        state_option = ("--state", "unacked")
+        redeliver_all = ask("messages", "redeliver", name, "--all", *state_option)
+        assert redeliver_all.code == 2
+        assert "selected by their ids" in redeliver_all.err
+        assert ask("messages", "redeliver", name, unacked_message["id"], *state_option).code == 0
         # and redelivered to the same consumer
         assert client.receive(10).body == b"held"
-        (again,) = items(ask, name, "--state", "unacked")
-        assert (again["id"], again["redelivered"]) == (held["id"], True)
+        (redelivered,) = items(ask, name, "--state", "unacked")
+        assert (redelivered["id"], redelivered["redelivered"]) == (unacked_message["id"], True)
     finally:
         client.close()
 
@@ -198,7 +198,7 @@ def test_messages_sent_before_an_error_are_reported(ask: Run, name: str) -> None
     ask("queues", "create", name, "max_messages=2", "overflow=reject-new")
     result = ask("messages", "publish", name, "a", "b", "c")
     assert result.code == 1
-    assert f"Sent before: {', '.join(each['id'] for each in items(ask, name))}." in result.err
+    assert f"Sent before: {', '.join(item['id'] for item in items(ask, name))}." in result.err
 
 
 @pytest.mark.parametrize(
@@ -260,6 +260,6 @@ def test_errors_of_the_broker(ask: Run, name: str) -> None:
     missing = ask("messages", "show", name, "999999999")
     assert missing.code == 1
     assert "sluicemq messages list" in missing.err
-    nowhere = ask("messages", "list", "not.there")
-    assert nowhere.code == 1
-    assert "sluicemq queues" in nowhere.err
+    result = ask("messages", "list", "not.there")
+    assert result.code == 1
+    assert "sluicemq queues" in result.err

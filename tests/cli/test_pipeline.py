@@ -49,14 +49,14 @@ def test_missing_capture_is_an_error(run: Run) -> None:
 
 
 def test_without_spark(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = builtins.__import__
+    original_import = builtins.__import__
 
     def without(name: str, *rest: Any) -> Any:
         if name.partition(".")[0] in ("pyspark", "pyarrow"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
         if name.startswith("sluicemq.pipeline"):
             raise ModuleNotFoundError("No module named 'pyspark'", name="pyspark")
-        return found(name, *rest)
+        return original_import(name, *rest)
 
     monkeypatch.setattr(builtins, "__import__", without)
     result = run("pipeline", "run", "--lake", "lake")

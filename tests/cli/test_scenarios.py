@@ -67,13 +67,15 @@ def test_quick_prints_tables(run: Call, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_quick_with_a_running_broker(run: Call, broker: RunningBroker) -> None:
-    found = document(run("quick", "--url", broker.msglite, *SHORT, "--json"))
-    assert found.command == "benchmarks.scenarios quick"
-    cell, asked = found.results
+    report = document(run("quick", "--url", broker.msglite, *SHORT, "--json"))
+    assert report.command == "benchmarks.scenarios quick"
+    cell, query = report.results
     assert isinstance(cell, Cell)
-    assert isinstance(asked, QueryMeasurement)
-    assert {(each.transport, each.durability) for each in found.results} == {("unix", "")}
-    assert min(cell.flood.messages, asked.run.messages) > 0
+    assert isinstance(query, QueryMeasurement)
+    assert {(measurement.transport, measurement.durability) for measurement in report.results} == {
+        ("unix", "")
+    }
+    assert min(cell.flood.messages, query.run.messages) > 0
 
 
 def test_unreachable_broker_is_an_error(run: Call) -> None:
@@ -88,12 +90,12 @@ def test_matrix(run: Call) -> None:
         *("--size", "1KiB", "--producers", "2", "--consumers", "3", "--pipeline", "4"),
         *("--window", "50", "--confirms", "7", "--replies", "8", *SHORT, "--json"),
     )
-    found = document(answer)
-    assert found.schema == result.SCHEMA
-    assert found.command == "benchmarks.scenarios matrix"
-    assert found.options["producers"] == "2"
-    assert found.machine.cores >= 1
-    cells = [each for each in found.results if isinstance(each, Cell)]
+    report = document(answer)
+    assert report.schema == result.SCHEMA
+    assert report.command == "benchmarks.scenarios matrix"
+    assert report.options["producers"] == "2"
+    assert report.machine.cores >= 1
+    cells = [item for item in report.results if isinstance(item, Cell)]
     assert [(c.protocol, c.transport, c.durability, c.size, c.window) for c in cells] == [
         ("phpmq", "tcp", "lazy", 1024, 50),
         ("msglite", "unix", "lazy", 1024, 4),
@@ -107,34 +109,34 @@ def test_matrix(run: Call) -> None:
 
 
 def test_query_and_a_running_broker(run: Call, broker: RunningBroker) -> None:
-    found = document(run("query", "--url", broker.msglite, *SHORT, "--json"))
-    (asked,) = found.results
-    assert isinstance(asked, QueryMeasurement)
-    assert (asked.transport, asked.durability) == ("unix", "")
-    check(asked.run, watched=False)
-    found = document(
+    report = document(run("query", "--url", broker.msglite, *SHORT, "--json"))
+    (query,) = report.results
+    assert isinstance(query, QueryMeasurement)
+    assert (query.transport, query.durability) == ("unix", "")
+    check(query.run, watched=False)
+    report = document(
         run(
             *("matrix", "--url", broker.phpmq, "--size", "8", "--producers", "1"),
             *("--consumers", "1", "--rate", "500", *SHORT, "--json"),
         )
     )
-    (cell,) = found.results
+    (cell,) = report.results
     assert isinstance(cell, Cell)
     assert cell.steady.asked == 500
     check(cell.steady, steady=True, watched=False)
 
 
 def test_backlog(run: Call) -> None:
-    found = document(run("backlog", "--messages", "1000", *SHORT, "--json"))
-    (backlog,) = found.results
+    report = document(run("backlog", "--messages", "1000", *SHORT, "--json"))
+    (backlog,) = report.results
     assert isinstance(backlog, BacklogResult)
     assert backlog.recovery.messages == backlog.messages == backlog.fill.messages == 1000
     assert 0 < backlog.recovery.serving_seconds <= backlog.recovery.first_message_seconds
     assert backlog.shallow.waiting == 1000
     assert backlog.deep.waiting == 1000
     for costs in (backlog.shallow, backlog.deep):
-        for each in (costs.elsewhere, costs.through, costs.publish):
-            check(each)
+        for load_run in (costs.elsewhere, costs.through, costs.publish):
+            check(load_run)
     # one of them was received to see how long that takes
     assert backlog.drain_recovered.messages == 999
     assert backlog.drain_ratio == pytest.approx(backlog.drain.rate / backlog.live.rate, abs=0.001)
@@ -142,32 +144,32 @@ def test_backlog(run: Call) -> None:
 
 def test_idle(run: Call) -> None:
     protocols = ["phpmq", "msglite", "jmq"]
-    found = document(
+    report = document(
         run(
             *("idle", "--connections", "30", "--rate", "300", *SHORT, "--json"),
             *("--protocol", ",".join(protocols)),
         )
     )
-    assert [each.protocol for each in found.results] == protocols
-    for measured in found.results:
+    assert [load_run.protocol for load_run in report.results] == protocols
+    for measured in report.results:
         assert isinstance(measured, Idle)
         assert measured.connections == 30
-        for each in (measured.before, measured.beside, measured.after):
-            check(each, steady=True)
-            assert each.messages == 15
+        for load_run in (measured.before, measured.beside, measured.after):
+            check(load_run, steady=True)
+            assert load_run.messages == 15
 
 
 def test_the_document_is_documented() -> None:
-    explained = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
+    documented_names = set(re.findall(r"`([a-z0-9_]+)`", README.read_text(encoding="utf-8")))
     records = [
-        each
+        item
         for module in (result, backlog, idle)
-        for each in vars(module).values()
-        if isinstance(each, type) and issubclass(each, result.ResultPart)
+        for item in vars(module).values()
+        if isinstance(item, type) and issubclass(item, result.ResultPart)
     ]
     fields = {name for record in records for name in record.__struct_fields__}
     assert len(records) > 10
-    assert fields - explained == set()
+    assert fields - documented_names == set()
 
 
 @pytest.mark.parametrize(

@@ -62,17 +62,19 @@ def test_lines_are_messages(run: Run, url: str, monkeypatch: pytest.MonkeyPatch)
 
 def test_typed_lines_are_not_erased_by_a_progress_bar(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.phpmq}?queue=typed"
-    here, there = pty.openpty()
+    terminal, process_end = pty.openpty()
     command = [sys.executable, "-m", "sluicemq.cli", "send", url, "--lines"]
-    with subprocess.Popen(command, stdin=there, stdout=there, stderr=there) as process:
-        os.close(there)
-        os.write(here, b"one\n\x04")
+    with subprocess.Popen(
+        command, stdin=process_end, stdout=process_end, stderr=process_end
+    ) as process:
+        os.close(process_end)
+        os.write(terminal, b"one\n\x04")
         screen = ""
         with suppress(OSError):  # the terminal is closed
-            while data := os.read(here, 1000):
+            while data := os.read(terminal, 1000):
                 screen += data.decode()
         assert process.wait(30) == 0
-    os.close(here)
+    os.close(terminal)
     assert "1 sent" in screen
     assert "sending" not in screen
     assert run("receive", url).out == "one\n"
@@ -93,9 +95,9 @@ def test_nothing_received_is_exit_code_1(run: Run, url: str) -> None:
 
 def test_the_time_without_messages_has_one_unit(run: Run, broker: RunningBroker) -> None:
     url = f"{broker.phpmq}?queue=silent"
-    nothing = f"error: nothing came from {url}"
-    assert run("receive", url, "-t", "100ms").err == f"{nothing} within 100ms\n"
-    assert run("receive", url, "-t", "0").err == f"{nothing}\n"
+    message = f"error: nothing came from {url}"
+    assert run("receive", url, "-t", "100ms").err == f"{message} within 100ms\n"
+    assert run("receive", url, "-t", "0").err == f"{message}\n"
 
 
 def test_messages_beyond_the_count_stay_in_the_queue(run: Run, url: str) -> None:
@@ -220,10 +222,10 @@ def test_name_that_the_protocol_cannot_express_is_a_usage_error(
     run: Run, broker: RunningBroker, protocol: str, name: str
 ) -> None:
     url = f"{getattr(broker, protocol)}?queue={name}"
-    sent, received = run("send", url, "x"), run("receive", url)
-    assert (sent.code, received.code) == (2, 2)
-    assert "cannot be sent to" in sent.err
-    assert "cannot be read" in received.err
+    send_result, receive_result = run("send", url, "x"), run("receive", url)
+    assert (send_result.code, receive_result.code) == (2, 2)
+    assert "cannot be sent to" in send_result.err
+    assert "cannot be read" in receive_result.err
 
 
 def test_a_name_that_vibemq_refuses(run: Run, broker: RunningBroker) -> None:

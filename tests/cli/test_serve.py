@@ -24,9 +24,9 @@ def start(directory: Path, url: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_damaged_journal_has_the_exit_code_of_a_failed_start(tmp_path: Path) -> None:
-    place = tmp_path / "data" / "journal"
-    FileJournal.open(place).close()
-    (segment,) = place.glob("*.segment")
+    journal_directory = tmp_path / "data" / "journal"
+    FileJournal.open(journal_directory).close()
+    (segment,) = journal_directory.glob("*.segment")
     data = bytearray(segment.read_bytes())
     data[0] ^= 1
     segment.write_bytes(data)
@@ -40,16 +40,16 @@ def test_more_signals_while_it_stops_do_not_change_the_exit_code(tmp_path: Path)
     """Signals may arrive until the process has ended, and the interpreter's end takes a while."""
     broker = LocalBroker(tmp_path / "data", ["msglite://127.0.0.1:0", "http://127.0.0.1:0"]).start()
     pid = broker.pid
-    ended: list[int] = []
-    waiting = threading.Thread(target=lambda: ended.append(broker.wait()))
-    waiting.start()
+    exit_codes: list[int] = []
+    waiter = threading.Thread(target=lambda: exit_codes.append(broker.wait()))
+    waiter.start()
     with suppress(ProcessLookupError):
-        while waiting.is_alive():
+        while waiter.is_alive():
             os.kill(pid, signal.SIGTERM)
             os.kill(pid, signal.SIGINT)
-            waiting.join(0.001)
-    waiting.join()
-    assert ended == [0]
+            waiter.join(0.001)
+    waiter.join()
+    assert exit_codes == [0]
 
 
 def test_log_contains_the_url_of_the_console(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_invalid_configuration_has_its_own_exit_code(run: Run) -> None:
 
 def test_address_in_use_is_no_error_of_the_configuration(tmp_path: Path) -> None:
     """systemd tries again: the address may be free a moment later."""
-    with socket.create_server(("127.0.0.1", 0)) as other:
-        url = f"phpmq://127.0.0.1:{other.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"phpmq://127.0.0.1:{server.getsockname()[1]}"
         result = start(tmp_path / "data", url)
     assert result.returncode == 1
     assert f"cannot listen on {url}" in result.stderr

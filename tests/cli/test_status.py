@@ -33,9 +33,9 @@ def test_slots_of_a_running_broker(ask: Run, broker: RunningBroker) -> None:
     details = json.loads(ask("slots", "show", "mine", "--json").out)
     assert details["position"] == 1
     assert details["lag_records"] >= 0
-    back = ask("slots", "advance", "mine", "--position", "0")
-    assert back.code == 2
-    assert "cannot go back" in back.err
+    result = ask("slots", "advance", "mine", "--position", "0")
+    assert result.code == 2
+    assert "cannot go back" in result.err
     assert ask("slots", "delete", "mine", "--yes").code == 0
     assert ask("slots", "show", "mine").code == 1
     assert ask("slots", "create", "x", "--limit", "much").code == 2

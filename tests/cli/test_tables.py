@@ -98,8 +98,8 @@ ITEMS: dict[str, Any] = {
 def columns(text: str) -> tuple[Column[Any], ...]:
     """Return the columns `module:name`."""
     module, _, name = text.partition(":")
-    found: tuple[Column[Any], ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
-    return found
+    result: tuple[Column[Any], ...] = getattr(import_module(f"sluicemq.cli.{module}"), name)
+    return result
 
 
 @pytest.mark.parametrize(
@@ -130,10 +130,10 @@ def test_a_table_with_long_values_fits_80_columns(
     named: str, cut: bool, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    listed = columns(named)
+    shown_columns = columns(named)
     if named == "destinations:COLUMNS":
-        listed = (Column("Name", lambda item: str(item.name)), *listed)
-    show(ItemTable(listed, [ITEMS.get(named, Values())] * 2, cut=cut))
+        shown_columns = (Column("Name", lambda item: str(item.name)), *shown_columns)
+    show(ItemTable(shown_columns, [ITEMS.get(named, Values())] * 2, cut=cut))
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 2
     assert max(map(len, lines)) <= 80
@@ -148,10 +148,10 @@ def test_lists_are_readable_in_narrow_terminals(
     named: str, width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
-    listed = columns(named)
+    shown_columns = columns(named)
     if named == "destinations:COLUMNS":
-        listed = (Column("Name", lambda item: str(item.name)), *listed)
-    show(ItemTable(listed, [Values()]))
+        shown_columns = (Column("Name", lambda item: str(item.name)), *shown_columns)
+    show(ItemTable(shown_columns, [Values()]))
     output = capsys.readouterr().out
     assert "…" not in output
     assert max(map(len, output.splitlines())) <= width
@@ -160,18 +160,18 @@ def test_lists_are_readable_in_narrow_terminals(
 def test_optional_columns_appear_if_the_width_permits(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    listed: tuple[Column[dict[str, Any]], ...] = (
+    shown_columns: tuple[Column[dict[str, Any]], ...] = (
         Column("Name", lambda item: str(item["name"])),
         Column("Publish rate", lambda item: rate(item["rate"]), right=True),
         Column("Ready", lambda item: number(item["ready"]), right=True, optional=True),
     )
     item = {"name": "a" * 20, "rate": 12, "ready": 1_000_000}
-    heads = []
+    headings = []
     for width in ("20", "30", "80"):
         monkeypatch.setenv("COLUMNS", width)
-        show(ItemTable(listed, [item]))
-        heads.append(capsys.readouterr().out.split("aaaa")[0].split())
-    assert heads == [
+        show(ItemTable(shown_columns, [item]))
+        headings.append(capsys.readouterr().out.split("aaaa")[0].split())
+    assert headings == [
         ["Publish", "Name", "rate"],
         ["Publish", "Name", "rate", "Ready"],
         ["Name", "Publish", "rate", "Ready"],

@@ -126,12 +126,12 @@ def test_options_of_tls_need_tls(run: Run) -> None:
 
 def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
     """A certificate that the broker can serve and clients may refuse is no mistake."""
-    past = authority.ca.issue_cert(
+    certificate = authority.ca.issue_cert(
         "localhost",
         not_before=datetime(2020, 1, 1, tzinfo=UTC),
         not_after=datetime(2020, 6, 1, tzinfo=UTC),
     )
-    pem = authority.pem(past, "past.pem")
+    pem = authority.pem(certificate, "past.pem")
     result = run("config", "check", "--listen", f"phpmq+tls://?certificate={pem}")
     assert result.code == 0
     assert "warning: phpmq+tls://127.0.0.1:9100: the certificate" in result.err
@@ -140,18 +140,18 @@ def test_check_warns_and_passes(run: Run, authority: Authority) -> None:
 
 def test_the_api_over_tls(run: Run, running: LocalBroker, authority: Authority) -> None:
     url = f"https://localhost:{running.port('http+tls')}"
-    trust = ["--ca", str(authority.ca_file)]
-    assert run("queues", "--url", url, *trust).code == 0
-    stranger = run("queues", "--url", url)
-    assert stranger.code == 1
-    assert f"the certificate of {url} is not trusted" in stranger.err
-    assert "--ca FILE" in stranger.err
-    other_name = run("queues", "--url", url.replace("localhost", "127.0.0.1"), *trust)
+    trust_option = ["--ca", str(authority.ca_file)]
+    assert run("queues", "--url", url, *trust_option).code == 0
+    untrusted = run("queues", "--url", url)
+    assert untrusted.code == 1
+    assert f"the certificate of {url} is not trusted" in untrusted.err
+    assert "--ca FILE" in untrusted.err
+    other_name = run("queues", "--url", url.replace("localhost", "127.0.0.1"), *trust_option)
     assert other_name.code == 1
     assert "IP address mismatch" in other_name.err
-    plain = run("queues", "--url", url.replace("https", "http"))
-    assert plain.code == 1
-    assert "Traceback" not in plain.err
+    result = run("queues", "--url", url.replace("https", "http"))
+    assert result.code == 1
+    assert "Traceback" not in result.err
     missing = run("queues", "--url", url, "--ca", "none.pem")
     assert missing.code == 2
     assert "none.pem" in missing.err

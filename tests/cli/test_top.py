@@ -40,8 +40,8 @@ class Terminal:
         """Wait for a text, and return the output up to its end; later calls start after it."""
         deadline = time.monotonic() + seconds
         while text.encode() not in self._output:
-            left = deadline - time.monotonic()
-            ready, _, _ = select.select([self._master], [], [], max(0, left))
+            remaining = deadline - time.monotonic()
+            ready, _, _ = select.select([self._master], [], [], max(0, remaining))
             if not ready:
                 pytest.fail(f"{text!r} did not come; what came last: {self._output[-3000:]!r}")
             try:
@@ -123,14 +123,14 @@ def test_a_filter_is_typed() -> None:
 
 def test_without_a_terminal_each_sample_is_printed(run: Run, broker: RunningBroker) -> None:
     run("messages", "publish", "topped", "x", *broker.where)
-    where = ["--count", "2", "--interval", "0.1", *broker.where]
-    result = run("top", *where)
+    options = ["--count", "2", "--interval", "0.1", *broker.where]
+    result = run("top", *options)
     assert result.code == 0
     assert result.out.count("sluicemq ") == 2
     assert "\x1b" not in result.out
-    rows = run("top", "topped", *where).out.splitlines()
+    rows = run("top", "topped", *options).out.splitlines()
     assert len([row for row in rows if row.startswith("topped")]) == 2
-    assert "no destinations like that" in run("top", "no.such.*", *where).out
+    assert "no destinations like that" in run("top", "no.such.*", *options).out
     assert "did you mean ready?" in run("top", "--sort", "redy").err
 
 

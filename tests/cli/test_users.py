@@ -156,15 +156,15 @@ def test_damaged_database_is_not_changed(users: Run, tmp_path: Path) -> None:
 def test_lists(users: Run) -> None:
     users("users", "add", "anna", "--password-stdin")
     users("users", "add", "root", "--no-password", "--superuser")
-    listed = json.loads(users("users", "list", "--json").out)
-    assert [(user["name"], user["superuser"], user["has_password"]) for user in listed] == [
+    listed_users = json.loads(users("users", "list", "--json").out)
+    assert [(user["name"], user["superuser"], user["has_password"]) for user in listed_users] == [
         ("anna", False, True),
         ("root", True, False),
     ]
     text = users("users", "list")
     assert "anna password" in text.out
     assert "superuser" in text.out
-    assert "$argon2" not in text.out + json.dumps(listed)
+    assert "$argon2" not in text.out + json.dumps(listed_users)
 
 
 def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
@@ -176,8 +176,8 @@ def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
     assert record.expires - record.created == 7200
     assert token not in result.err
     assert token not in (tmp_path / "data" / "users.json").read_text()
-    listed = json.loads(users("users", "token", "list", "--json").out)
-    assert listed == [
+    tokens = json.loads(users("users", "token", "list", "--json").out)
+    assert tokens == [
         {
             "user": "anna",
             "id": record.id,
@@ -187,12 +187,12 @@ def test_tokens_are_printed_once(users: Run, tmp_path: Path) -> None:
         }
     ]
     assert "[bold]ci" in users("users", "token", "list", "anna").out
-    made = json.loads(users("users", "token", "add", "anna", "--json").out)
-    assert made["expires"] == 0
+    created_token = json.loads(users("users", "token", "add", "anna", "--json").out)
+    assert created_token["expires"] == 0
     assert users("users", "token", "remove", "anna", record.id, "-y").code == 0
-    (left,) = database(tmp_path).users["anna"].tokens
-    assert left.id == made["id"]
-    assert left.sha256 == fingerprint(made["token"])
+    (remaining,) = database(tmp_path).users["anna"].tokens
+    assert remaining.id == created_token["id"]
+    assert remaining.sha256 == fingerprint(created_token["token"])
 
 
 def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
@@ -229,15 +229,15 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
     ]
     assert users("permissions", "grant", "anna", "A", "list", "--ignore-case").code == 0
     [row] = [
-        each
-        for each in json.loads(users("permissions", "list", "anna", "--json").out)
-        if each["pattern"] == "A"
+        item
+        for item in json.loads(users("permissions", "list", "anna", "--json").out)
+        if item["pattern"] == "A"
     ]
     assert (row["operations"], row["ignore_case"]) == (["list"], True)
-    everything = users("permissions", "list").out
-    assert "ignored" in everything
+    result = users("permissions", "list").out
+    assert "ignored" in result
     for part in ("superuser", "role workers", "jobs.*"):
-        assert part in everything
+        assert part in result
     assert json.loads(users("permissions", "list", "--role", "--json").out) == [
         {
             "role": "workers",
@@ -252,9 +252,9 @@ def test_permissions_and_roles(users: Run, tmp_path: Path) -> None:
     assert users("permissions", "revoke", "anna", "b").code == 0
     assert users("permissions", "role", "unassign", "workers", "anna").code == 0
     assert users("permissions", "role", "remove", "workers").code == 0
-    left = database(tmp_path)
-    assert left.roles == {}
-    assert [p.pattern for p in left.users["anna"].permissions] == ["a", "A"]
+    remaining = database(tmp_path)
+    assert remaining.roles == {}
+    assert [p.pattern for p in remaining.users["anna"].permissions] == ["a", "A"]
 
 
 def test_the_configured_file_is_used(run: Run, tmp_path: Path) -> None:
@@ -282,22 +282,22 @@ def type_in(terminal: int, process: subprocess.Popen[bytes], answers: list[str])
     ("again", "code"), [(SECRET, 0), ("mistyped", 1)], ids=["the same", "different"]
 )
 def test_typed_password_is_not_visible(tmp_path: Path, again: str, code: int) -> None:
-    here, there = pty.openpty()
+    terminal, process_end = pty.openpty()
     arguments = ["users", "add", "anna", "--data-dir", str(tmp_path / "data")]
     with subprocess.Popen(
         [sys.executable, "-m", "sluicemq.cli", *arguments],
-        stdin=there,
-        stdout=there,
-        stderr=there,
+        stdin=process_end,
+        stdout=process_end,
+        stderr=process_end,
         start_new_session=True,
     ) as process:
-        os.close(there)
+        os.close(process_end)
         try:
-            screen = type_in(here, process, [SECRET, again])
+            screen = type_in(terminal, process, [SECRET, again])
             assert process.wait(30) == code
         finally:
             process.kill()
-            os.close(here)
+            os.close(terminal)
     assert SECRET not in screen
     users = database(tmp_path).users
     if code == 0:

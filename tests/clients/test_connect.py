@@ -58,9 +58,9 @@ def test_a_url_selects_the_client_and_its_options() -> None:
     ],
 )
 def test_a_wrong_url_is_an_error(url: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says) as caught:
+    with pytest.raises(ConfigurationError, match=says) as error:
         asyncio.run(connect(url))
-    assert "secret" not in str(caught.value)
+    assert "secret" not in str(error.value)
 
 
 def test_options_of_a_url() -> None:

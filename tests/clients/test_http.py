@@ -42,8 +42,8 @@ class Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
-        asked = (self.command, self.path, body, self.headers["Authorization"])
-        self.server.asked.append(asked)
+        request = (self.command, self.path, body, self.headers["Authorization"])
+        self.server.asked.append(request)
         answer = self.server.answers.pop(0)
         if answer is None:
             self.close_connection = True
@@ -108,9 +108,9 @@ def test_what_passes_is_tried_again(stand: Stand) -> None:
 
 def test_patience_ends(stand: Stand) -> None:
     stand.answers = [None]
-    with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as raised:
+    with HttpClient(stand.target, patience=0) as remote, pytest.raises(ConnectionLost) as error:
         remote.request("GET", "/")
-    assert str(stand.target) in str(raised.value)
+    assert str(stand.target) in str(error.value)
     stand.answers = [(503, b'{"code": "temporarily-unavailable", "detail": "the queue is full"}')]
     with (
         HttpClient(stand.target, patience=0) as remote,
@@ -126,12 +126,12 @@ def test_refusals_are_not_tried_again(stand: Stand, status: int, error: type[Exc
     stand.answers = [(status, b'{"code": "c", "detail": "so it is", "more": 1}')]
     with (
         HttpClient(stand.target, patience=PATIENCE) as remote,
-        pytest.raises(error, match="so it is") as raised,
+        pytest.raises(error, match="so it is") as error_info,
     ):
         remote.request("GET", "/")
-    assert "geheim" not in str(raised.value)
-    if isinstance(raised.value, HttpRefusal):
-        assert (raised.value.status, raised.value.code) == (409, "c")
+    assert "geheim" not in str(error_info.value)
+    if isinstance(error_info.value, HttpRefusal):
+        assert (error_info.value.status, error_info.value.code) == (409, "c")
 
 
 def test_another_server(stand: Stand) -> None:
@@ -139,10 +139,10 @@ def test_another_server(stand: Stand) -> None:
     stand.answers = [(404, b"<html>" + b"x" * 10_000)]
     with (
         HttpClient(stand.target, patience=PATIENCE) as remote,
-        pytest.raises(ConnectionLost, match="<html>") as raised,
+        pytest.raises(ConnectionLost, match="<html>") as error,
     ):
         remote.request("GET", "/")
-    assert len(str(raised.value)) < 1000
+    assert len(str(error.value)) < 1000
 
 
 def test_a_redirection_is_an_error(stand: Stand) -> None:

@@ -87,8 +87,8 @@ def test_the_query_has_the_parameters_that_are_no_defaults() -> None:
     assert path == "/api/v1/destinations?limit=7&order=desc&filter=a+b&temporary=false"
     assert request_of(LIST_DESTINATIONS, DestinationQuery())[1] == "/api/v1/destinations"
     assert request_of(LIST_CONSUMERS, ConsumerQuery(destination="\udcff"))[1].endswith("=%FF")
-    listed = MessageQuery(address=Address(Kind.QUEUE, "q"), body=True)
-    assert request_of(LIST_MESSAGES, listed)[1:3] == (
+    message_query = MessageQuery(address=Address(Kind.QUEUE, "q"), body=True)
+    assert request_of(LIST_MESSAGES, message_query)[1:3] == (
         "/api/v1/destinations/queue/q/messages?body=true",
         [],
     )
@@ -115,11 +115,11 @@ def test_a_refusal_has_status_and_code(stub: StubServer, target: HttpTarget) -> 
     stub.answers = [(409, problem("rejected", "not that"))]
     with (
         BlockingClient(ManagementClient.open, target) as client,
-        pytest.raises(HttpRefusal, match="/s: not that") as caught,
+        pytest.raises(HttpRefusal, match="/s: not that") as error,
     ):
         client.call(GET_STATUS, NONE)
-    assert (caught.value.status, caught.value.code) == (409, "rejected")
-    assert json.loads(caught.value.answer)["detail"] == "not that"
+    assert (error.value.status, error.value.code) == (409, "rejected")
+    assert json.loads(error.value.answer)["detail"] == "not that"
 
 
 @pytest.mark.parametrize(
@@ -180,15 +180,15 @@ def test_requests_of_concurrent_tasks_get_their_own_responses(
 
 def test_a_cancelled_call_ends_at_once_and_the_client_stays_usable(tmp_path: Path) -> None:
     async def scenario() -> None:
-        with socket.socket(socket.AF_UNIX) as silent:
-            silent.bind(str(tmp_path / "s"))
-            silent.listen()
+        with socket.socket(socket.AF_UNIX) as server:
+            server.bind(str(tmp_path / "s"))
+            server.listen()
             target = HttpTarget("localhost", 0, path=str(tmp_path / "s"))
             async with ManagementClient(target) as client:
                 with pytest.raises(TimeoutError):
                     async with asyncio.timeout(0.2):
                         await client.call(GET_STATUS, NONE)
-                silent.close()
+                server.close()
                 (tmp_path / "s").unlink()
                 stub = StubServer(tmp_path / "s")
                 stub.answers = [(200, STATUS)]
@@ -197,6 +197,6 @@ def test_a_cancelled_call_ends_at_once_and_the_client_stays_usable(tmp_path: Pat
                 finally:
                     stub.stop()
 
-    began = time.monotonic()
+    start = time.monotonic()
     asyncio.run(scenario())
-    assert time.monotonic() - began < 20
+    assert time.monotonic() - start < 20

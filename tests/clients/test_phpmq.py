@@ -33,9 +33,9 @@ def test_send_consume_and_every_kind_of_acknowledgement() -> None:
         async with await PhpmqClient.connect(port=port) as client:
             for body in (b"ack", b"requeue", b"dead"):
                 await client.send("Foo", body, ttl=3600)
-            seen = []
+            messages = []
             async for message in client.consume("Foo", window=1):
-                seen.append((message.queue, message.body, message.ttl))
+                messages.append((message.queue, message.body, message.ttl))
                 if message.body == b"ack":
                     await message.ack()
                 elif message.body == b"dead":
@@ -47,7 +47,7 @@ def test_send_consume_and_every_kind_of_acknowledgement() -> None:
                     assert message.id == first_id
                     await message.ack()
                     break
-        assert seen == [
+        assert messages == [
             ("Foo", b"ack", 3600),
             ("Foo", b"requeue", 3600),
             ("Foo", b"dead", 3600),
@@ -127,11 +127,11 @@ def test_a_cancelled_receive_loses_nothing() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await PhpmqClient.connect(port=port) as client:
             await client.subscribe("q", 5)
-            waiting = asyncio.create_task(client.receive())
+            task = asyncio.create_task(client.receive())
             await asyncio.sleep(0)
-            waiting.cancel()
+            task.cancel()
             with pytest.raises(asyncio.CancelledError):
-                await waiting
+                await task
             await client.send("q", b"1")
             assert (await client.receive()).body == b"1"
 
@@ -191,18 +191,18 @@ def test_blocking_send_consume_and_settle(harness: Harness, port: int) -> None:
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         for body in (b"ack", b"requeue", b"dead"):
             client.send("Foo", body, ttl=100)
-        seen = []
+        bodies = []
         for message in client.consume("Foo", window=2):
-            seen.append(message.body)
+            bodies.append(message.body)
             if message.body == b"requeue" and message.ttl == 100:
                 message.requeue()
             elif message.body == b"dead":
                 message.dead_letter()
             else:
                 message.ack()
-            if len(seen) == 4:
+            if len(bodies) == 4:
                 break
-    assert seen == [b"ack", b"requeue", b"dead", b"requeue"]
+    assert bodies == [b"ack", b"requeue", b"dead", b"requeue"]
     assert harness.bodies("Foo") == []
     assert harness.bodies("Foo.dlq") == [b"dead"]
 

@@ -246,12 +246,12 @@ def test_messages_before_a_close_or_a_protocol_error_are_received(
 ) -> None:
     async def main() -> None:
         with await connected(user, listener) as peer:
-            fetching = asyncio.create_task(user.fetch())
+            task = asyncio.create_task(user.fetch())
             await asyncio.to_thread(peer.recv, 1000)
             peer.sendall(user.dispatched + garbage)
             if not garbage:
                 peer.shutdown(socket.SHUT_WR)
-            assert await fetching == b"last"
+            assert await task == b"last"
             with pytest.raises(ConnectionLost, match=reason):
                 await user.fetch()
             await user.close()
@@ -262,10 +262,10 @@ def test_messages_before_a_close_or_a_protocol_error_are_received(
 def test_the_broker_closes_while_a_client_waits(user: User, listener: socket.socket) -> None:
     async def main() -> None:
         with await connected(user, listener) as peer:
-            fetching = asyncio.create_task(user.fetch())
+            task = asyncio.create_task(user.fetch())
             await asyncio.to_thread(peer.recv, 1000)
         with pytest.raises(ConnectionLost, match="closed the connection"):
-            await fetching
+            await task
         await user.close()
 
     run(main)

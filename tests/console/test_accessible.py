@@ -53,11 +53,11 @@ def violations(page: Page, *rules: str) -> list[str]:
     if page.evaluate("typeof axe") == "undefined":
         page.evaluate(Axe().axe_script)
     options = {"resultTypes": ["violations"], **({"runOnly": list(rules)} if rules else {})}
-    found = page.evaluate("options => axe.run(options)", options)["violations"]
+    violations_found = page.evaluate("options => axe.run(options)", options)["violations"]
     return [
-        f"{each['id']}: {node['target']} {node['failureSummary']}"
-        for each in found
-        for node in each["nodes"]
+        f"{violation['id']}: {node['target']} {node['failureSummary']}"
+        for violation in violations_found
+        for node in violation["nodes"]
     ]
 
 
@@ -69,28 +69,28 @@ def test_pages_have_no_accessibility_violations(
     items = furnished.ask("GET", "/destinations/queue/orders/messages")["items"]
     greeting = next(item["id"] for item in items if item["type"] == "greeting")
     problems: dict[str, list[str]] = {}
-    for name, (where, expected) in PAGES.items():
-        page = browser_page.open(where.format(greeting=greeting), expected)
+    for name, (location, expected) in PAGES.items():
+        page = browser_page.open(location.format(greeting=greeting), expected)
         browser_page.shoot(f"{name}-{look}")
-        found = violations(page, *RULES[look])
-        wide = page.evaluate("document.documentElement.scrollWidth - innerWidth")
-        if wide > 0:
-            found.append(f"{wide} px wider than the page")
-        if found:
-            problems[name] = found
-    assert not problems, "\n".join(f"{name}: {found}" for name, found in problems.items())
+        defects = violations(page, *RULES[look])
+        excess_width = page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if excess_width > 0:
+            defects.append(f"{excess_width} px wider than the page")
+        if defects:
+            problems[name] = defects
+    assert not problems, "\n".join(f"{name}: {defects}" for name, defects in problems.items())
 
 
 def test_dialogs_have_no_accessibility_violations(furnished: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(furnished)
     page = browser_page.open("queue/bulk", "Protocol")
-    opened: dict[str, Callable[[], None]] = {
+    dialogs: dict[str, Callable[[], None]] = {
         "purge": lambda: page.get_by_role("button", name="Purge").click(),
         "move": lambda: page.get_by_role("button", name="Move all").click(),
         "keys": lambda: page.keyboard.press("?"),
     }
-    for name, open_it in opened.items():
-        open_it()
+    for name, open_dialog in dialogs.items():
+        open_dialog()
         page.get_by_role("dialog").wait_for()
         browser_page.shoot(f"dialog-{name}")
         assert not violations(page), name
@@ -105,14 +105,14 @@ def test_empty_pages_have_no_accessibility_violations(
     console: ConsoleFixture, visit: Visit
 ) -> None:
     browser_page = visit(console, color_scheme="light")
-    for name, where, expected in (
+    for name, location, expected in (
         ("overview", "", "sluicemq send phpmq://"),
         ("destinations", "destinations", "sluicemq send phpmq://"),
         ("dead-letters", "dead-letters", "There are no dead letters"),
         ("transactions", "transactions", "There are no transactions"),
         ("journal", "journal", "No retention slots"),
     ):
-        page = browser_page.open(where, expected)
+        page = browser_page.open(location, expected)
         browser_page.shoot(f"empty-{name}")
         assert not violations(page), name
 

@@ -13,11 +13,11 @@ from tests.support.console import BrowserPage, ConsoleFixture, Visit
 def commands(browser_page: BrowserPage) -> list[list[str]]:
     """Return the commands of the page as arguments, without the program name."""
     browser_page.page.locator(".command code").first.wait_for()
-    found = [
+    command_lines = [
         shlex.split(text) for text in browser_page.page.locator(".command code").all_inner_texts()
     ]
-    assert all(words[0] == "sluicemq" for words in found), found
-    return [words[1:] for words in found]
+    assert all(words[0] == "sluicemq" for words in command_lines), command_lines
+    return [words[1:] for words in command_lines]
 
 
 def test_commands_of_the_overview_send_and_receive(

@@ -28,15 +28,15 @@ def test_tab_reaches_all_controls_with_a_visible_focus(
     browser_page = visit(furnished)
     page = browser_page.open(where)
     page.locator("main a").first.wait_for()
-    reachable = page.evaluate(REACHABLE)
+    control_count = page.evaluate(REACHABLE)
     page.evaluate("window.seen = new Set(); document.activeElement.blur()")
-    for _ in range(reachable + 10):
+    for _ in range(control_count + 10):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement === document.body"):
             break
         assert page.evaluate(OUTLINED), page.evaluate(FOCUSED)
         page.evaluate("seen.add(document.activeElement)")
-    assert page.evaluate("seen.size") >= reachable
+    assert page.evaluate("seen.size") >= control_count
 
 
 def test_first_tab_stop_skips_the_navigation(furnished: ConsoleFixture, visit: Visit) -> None:
@@ -79,9 +79,9 @@ def test_search_with_the_keyboard(furnished: ConsoleFixture, visit: Visit) -> No
     box = page.get_by_role("combobox", name="Search")
     assert box.get_attribute("aria-expanded") == "true"
     page.keyboard.press("ArrowDown")
-    marked = page.locator("[role=option][aria-selected=true]")
-    assert marked.inner_text().startswith("invoices")
-    assert box.get_attribute("aria-activedescendant") == marked.get_attribute("id")
+    selected_option = page.locator("[role=option][aria-selected=true]")
+    assert selected_option.inner_text().startswith("invoices")
+    assert box.get_attribute("aria-activedescendant") == selected_option.get_attribute("id")
     page.keyboard.press("Enter")
     page.get_by_role("heading", name="invoices", level=1).wait_for()
     search(browser_page, "exp")

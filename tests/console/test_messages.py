@@ -96,9 +96,9 @@ def test_large_numbers_are_published_as_typed(console: ConsoleFixture, visit: Vi
     page.get_by_role("button", name="Publish").click()
     page.get_by_text("Published as message").wait_for()
     [item] = console.ask("GET", "/destinations/queue/orders/messages")["items"]
-    found = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
-    assert found["body"]["value"] == body
-    assert found["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
+    message = console.ask("GET", f"/destinations/queue/orders/messages/{item['id']}")
+    assert message["body"]["value"] == body
+    assert message["properties"]["n"] == {"type": "int", "value": "9007199254740993"}
 
 
 def test_subscriptions_are_selected_by_the_names_that_clients_use(
@@ -172,10 +172,10 @@ def test_purge_and_delete_state_what_is_lost(console: ConsoleFixture, visit: Vis
     page.get_by_text("5 messages purged").wait_for()
     assert console.item("orders")["ready"] == 0
     page.get_by_role("button", name="Delete…").click()
-    gone = page.get_by_role("dialog", name="Delete orders?")
-    gone.get_by_text("2 messages").wait_for()
-    gone.get_by_text("1 consumer").wait_for()
-    gone.get_by_role("button", name="Delete").click()
+    delete_dialog = page.get_by_role("dialog", name="Delete orders?")
+    delete_dialog.get_by_text("2 messages").wait_for()
+    delete_dialog.get_by_text("1 consumer").wait_for()
+    delete_dialog.get_by_role("button", name="Delete").click()
     page.get_by_role("heading", name="Destinations", level=1).wait_for()
     page.get_by_text("orders deleted").wait_for()
 
@@ -249,8 +249,8 @@ def test_connection_is_closed(console: ConsoleFixture, visit: Visit) -> None:
     dialog.get_by_role("button", name="Close").click()
     page.get_by_text(re.compile("Connection from .* closed")).wait_for()
     # the client comes back by itself
-    found = console.ask("GET", "/connections?filter=clerk")["items"]
-    assert before not in [item["id"] for item in found if item["state"] == "open"]
+    connections = console.ask("GET", "/connections?filter=clerk")["items"]
+    assert before not in [item["id"] for item in connections if item["state"] == "open"]
 
 
 def test_prepared_transaction_is_committed(console: ConsoleFixture, visit: Visit) -> None:
@@ -283,7 +283,9 @@ def test_slot_is_deleted_and_all_segments_stay_listed(tmp_path: Path, visit: Vis
         page.get_by_text("No retention slots").wait_for()
         segments = console.ask("GET", "/journal")["segments"]
         names = page.get_by_role("table", name="Segments").locator("tbody th")
-        expect(names).to_have_text([str(each["first_sequence"]) for each in reversed(segments)])
+        expect(names).to_have_text(
+            [str(segment["first_sequence"]) for segment in reversed(segments)]
+        )
 
 
 def _figure(page: Page, name: str) -> Locator:

@@ -22,8 +22,8 @@ def evil(where: str) -> str:
 
 
 def expect_nothing(browser_page: BrowserPage) -> None:
-    found = browser_page.page.evaluate(INTRUDERS)
-    assert not found, found
+    intruders = browser_page.page.evaluate(INTRUDERS)
+    assert not intruders, intruders
 
 
 def expect_text(page: Page, text: str) -> None:
@@ -59,7 +59,7 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) 
     browser_page = visit(console)
     page = browser_page.open("", "Messages per second")
     expect_text(page, name)
-    for where, texts in (
+    for location, texts in (
         ("destinations", [name]),
         (f"queue/{quote(name, safe='')}", [name]),
         ("dead-letters", ["orders.dlq", evil("reason")]),
@@ -68,7 +68,7 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) 
         ("topic/prices/consumers", [evil("selector")[:20]]),
         ("audit", ["PUT"]),
     ):
-        browser_page.open(where)
+        browser_page.open(location)
         for text in texts:
             expect_text(page, text)
         expect_nothing(browser_page)
@@ -78,15 +78,15 @@ def test_stored_data_is_inserted_as_text(console: ConsoleFixture, visit: Visit) 
         "map": [evil("map"), evil("entry")],
     }
     path = f"/destinations/queue/{quote(name, safe='')}/messages"
-    here = f"queue/{quote(name, safe='')}"
-    found = [(here, item) for item in console.ask("GET", path)["items"]]
-    found += [
+    queue_page = f"queue/{quote(name, safe='')}"
+    items_by_page = [(queue_page, item) for item in console.ask("GET", path)["items"]]
+    items_by_page += [
         ("queue/maps", item)
         for item in console.ask("GET", "/destinations/queue/maps/messages")["items"]
     ]
-    for where, item in found:
-        browser_page.open(where)
-        browser_page.open(f"{where}/messages/{item['id']}")
+    for location, item in items_by_page:
+        browser_page.open(location)
+        browser_page.open(f"{location}/messages/{item['id']}")
         for text in expected_texts[item["body_kind"]]:
             expect_text(page, text)
         expect_nothing(browser_page)
@@ -125,7 +125,7 @@ def test_dialogs_insert_names_as_text(console: ConsoleFixture, visit: Visit) -> 
 def test_url_parts_are_inserted_as_text(console: ConsoleFixture, visit: Visit) -> None:
     text = quote(evil("address"), safe="")
     browser_page = visit(console, ("404", "400"))
-    for where in (
+    for location in (
         text,
         f"queue/{text}",
         f"topic/{text}/settings",
@@ -138,7 +138,7 @@ def test_url_parts_are_inserted_as_text(console: ConsoleFixture, visit: Visit) -
         f"__proto__/{text}",
         "constructor",
     ):
-        browser_page.page.goto(f"{console.url}#/{where}")
+        browser_page.page.goto(f"{console.url}#/{location}")
         browser_page.page.reload()
         browser_page.page.wait_for_selector("main h1, main [role=alert]")
         expect_nothing(browser_page)
@@ -165,7 +165,7 @@ def test_input_in_error_messages_is_inserted_as_text(console: ConsoleFixture, vi
 def test_content_security_policy_blocks_scripts(console: ConsoleFixture, visit: Visit) -> None:
     browser_page = visit(console, ("Trusted", "TrustedHTML", "Content Security Policy", "inline"))
     page = browser_page.open("", "Messages per second")
-    tried = """() => {
+    script = """() => {
       const tries = [
         () => { document.body.innerHTML = '<b>x</b>'; },
         () => { eval('1'); },
@@ -176,8 +176,8 @@ def test_content_security_policy_blocks_scripts(console: ConsoleFixture, visit: 
       return tries.map((one) => { try { one(); return 'done'; } catch { return 'stopped'; } });
     }"""
     # as a script of the page would: what the test itself evaluates is let through
-    assert page.evaluate(tried)[0] == "stopped"
-    assert page.evaluate(tried)[3] == "stopped"
+    assert page.evaluate(script)[0] == "stopped"
+    assert page.evaluate(script)[3] == "stopped"
     assert page.evaluate("window.hacked") is None
     headers = page.request.get(console.url).headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]

@@ -222,8 +222,8 @@ PHP, MSGLITE, VIBE, JMS = Php(), Msglite(), Vibe(), Jms()
 
 def by_way_of(sender: Face, other: Face, client_message: ClientMessage) -> ClientMessage:
     """Send by one protocol, receive and send on by another, and receive by the first."""
-    seen = other.received(stored(sender.sent(client_message)))
-    return sender.received(stored(other.sent(seen)))
+    transcoded = other.received(stored(sender.sent(client_message)))
+    return sender.received(stored(other.sent(transcoded)))
 
 
 def stored(message: Message) -> Message:

@@ -76,8 +76,8 @@ class Asker:
 
     def answers(self) -> list[tuple[bytes, str]]:
         """Return the bodies and correlation ids received since the last call."""
-        got, self.got = self.got, []
-        return [(message.body, message.correlation_id) for message in got]
+        answers, self.got = self.got, []
+        return [(message.body, message.correlation_id) for message in answers]
 
     def leave(self) -> None:
         self.harness.broker.delete_temporary(self)

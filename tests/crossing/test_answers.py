@@ -70,10 +70,10 @@ def test_a_php_worker_answers_before_it_settles(harness: Harness, asker: Asker) 
     asker.ask()
     worker = harness.php()
     worker.consume(b"questions", 1)
-    (held,) = worker.frames()
-    name = b"reply:" + held[3]
+    (request,) = worker.frames()
+    name = b"reply:" + request[3]
     harness.php().send(name, b"of another connection")
-    worker.acknowledge(held)
+    worker.acknowledge(request)
     worker.send(name, b"too late")
     assert asker.answers() == []
     assert harness.find(name.decode()) is None
@@ -84,9 +84,9 @@ def test_a_message_without_reply_to_gets_no_answer_from_php(harness: Harness, as
     asker.ask(reply_to=None)
     worker = harness.php()
     worker.consume(b"questions", 1)
-    (held,) = worker.frames()
-    worker.send(b"reply:" + held[3], b"answer")
-    assert harness.find("reply:" + held[3].decode()) is None
+    (request,) = worker.frames()
+    worker.send(b"reply:" + request[3], b"answer")
+    assert harness.find("reply:" + request[3].decode()) is None
     worker.send(b"q", b"after it")
     assert harness.bodies("q") == [b"after it"]
 
@@ -101,8 +101,8 @@ def test_a_reply_queue_of_php_is_created(harness: Harness, asker: Asker) -> None
     asker.ask(BILLS, "c")
     worker = harness.php()
     worker.consume(b"questions", 1)
-    (held,) = worker.frames()
-    worker.send(b"reply:" + held[3], b"answer")
+    (request,) = worker.frames()
+    worker.send(b"reply:" + request[3], b"answer")
     assert harness.bodies("bills") == [b"answer"]
 
 
@@ -119,8 +119,8 @@ def test_a_shell_worker_answers(
     worker = harness.shell()
     for _ in range(2):
         worker.put(b"< 60 questions\r\n")
-        ((_, _, (to, reply), body),) = worker.frames()
-        assert (to, body) == (b"questions", b"what?")
+        ((_, _, (destination, reply), body),) = worker.frames()
+        assert (destination, body) == (b"questions", b"what?")
         worker.put(b"> 4 %d %b\r\nthis\r\n" % (timeout, reply))
     assert asker.answers() == [(b"this", "c 1"), (b"this", "ID:2")]
 
@@ -135,8 +135,8 @@ def test_a_request_keeps_its_correlation_id_on_its_way_through_msglite(
     shell.put(b"> %d 60 elsewhere %b\r\n%b\r\n" % (len(body), reply, body))
     worker = harness.php()
     worker.consume(b"elsewhere", 1)
-    (held,) = worker.frames()
-    worker.send(b"reply:" + held[3], b"this")
+    (request,) = worker.frames()
+    worker.send(b"reply:" + request[3], b"this")
     assert asker.answers() == [(b"this", "ID:1")]
 
 
@@ -145,8 +145,8 @@ def test_a_query_of_msglite_is_answered_by_php(harness: Harness) -> None:
     shell.put(b"? 5 60 questions\r\nwhat?\r\n")
     worker = harness.php()
     worker.consume(b"questions", 1)
-    (held,) = worker.frames()
-    worker.send(b"reply:" + held[3], b"this")
+    (request,) = worker.frames()
+    worker.send(b"reply:" + request[3], b"this")
     assert shell.bodies() == [b"this"]
 
 
@@ -162,8 +162,8 @@ def test_every_answer_to_a_request_is_correlated(
     ((_, _, (_, reply), _),) = shell.frames()
     shell.put(b"> 1 60 %b\r\na\r\n> 1 60 %b\r\nb\r\n" % (reply, reply))
     php.consume(b"questions", 1)
-    (held,) = php.frames()
-    php.send(b"reply:" + held[3], b"c", b"d")
+    (request,) = php.frames()
+    php.send(b"reply:" + request[3], b"c", b"d")
     assert asker.answers() == [(b"a", "ID:1"), (b"b", "ID:1"), (b"c", "ID:2"), (b"d", "ID:2")]
 
 
@@ -199,11 +199,11 @@ def test_an_answer_that_comes_too_late_is_dropped(harness: Harness, asker: Asker
     asker.ask()
     php, shell, dotnet = harness.php(), harness.shell(), harness.dotnet()
     php.consume(b"questions", 1)
-    (held,) = php.frames()
+    (request,) = php.frames()
     dotnet.publish(TEMPORARY.name, "in time")
     assert asker.answers() == [(b'"in time"', "")]
     asker.leave()
-    php.send(b"reply:" + held[3], b"late")
+    php.send(b"reply:" + request[3], b"late")
     php.send(TEMPORARY.name.encode(), b"late")
     for address in (TEMPORARY.name, "reply:queue:temporary_destination%3A//queue/1:c"):
         shell.put(b"> 4 60 %b\r\nlate\r\n" % address.encode())
@@ -220,11 +220,11 @@ def test_an_answer_to_a_query_of_msglite_that_comes_too_late_is_dropped(harness:
     shell, php, dotnet = harness.shell(), harness.php(access), harness.dotnet(access)
     php.consume(b"questions", 1)
     shell.put(b"? 4 1 questions\r\nwhat\r\n")
-    (held,) = php.frames()
+    (request,) = php.frames()
     [name] = [d.name for d in harness.broker.destinations.values() if d.temporary]
     harness.turn(1000)
     assert shell.got() == b"*\r\n"
-    php.send(b"reply:" + held[3], b"late")
+    php.send(b"reply:" + request[3], b"late")
     php.send(name.encode(), b"late")
     assert dotnet.error(vibemq.PUBLISH, name) == "QUEUE_NOT_FOUND"
     assert php.transport.open
@@ -239,8 +239,8 @@ def test_a_reply_address_grants_permission_to_answer(harness: Harness, asker: As
     asker.ask(number=3)
     php = harness.php(access)
     php.consume(b"questions", 1)
-    (held,) = php.frames()
-    php.send(b"reply:" + held[3], b"php")
+    (request,) = php.frames()
+    php.send(b"reply:" + request[3], b"php")
     shell = harness.shell(access)
     shell.put(b"< 60 questions\r\n")
     ((_, _, (_, reply), _),) = shell.frames()
@@ -305,8 +305,8 @@ def test_an_ordinary_reply_queue_takes_permission(harness: Harness, asker: Asker
     access = RecordedAccess("questions: consume")
     php = harness.php(access)
     php.consume(b"questions", 1)
-    (held,) = php.frames()
-    php.send(b"reply:" + held[3], b"answer")
+    (request,) = php.frames()
+    php.send(b"reply:" + request[3], b"answer")
     assert not php.transport.open
     shell = harness.shell(access)
     shell.put(b"< 60 questions\r\n")

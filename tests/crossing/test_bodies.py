@@ -46,13 +46,13 @@ def raw(
 
 def compressed(body: bytes, type: PacketType, size: object = None, **more: Any) -> Message:
     """Return a message compressed as the Java client does it."""
-    packed = zlib.compress(body)
+    compressed_body = zlib.compress(body)
     properties = {
         "JMS_SUN_COMPRESS": True,
         "JMS_SUN_UNCOMPRESSED_SIZE": len(body) if size is None else size,
-        "JMS_SUN_COMPRESSED_SIZE": len(packed),
+        "JMS_SUN_COMPRESSED_SIZE": len(compressed_body),
     }
-    return raw(packed, type, Z, properties | more)
+    return raw(compressed_body, type, Z, properties | more)
 
 
 def delivered(message: Message) -> Packet:
@@ -64,10 +64,10 @@ def delivered(message: Message) -> Packet:
 def test_compressed_text_is_unpacked(text: str) -> None:
     message = stored(compressed(text.encode(), TEXT, color="red"))
     assert PHP.received(message).body == MSGLITE.received(message).body == text.encode()
-    seen = VIBE.received(message)
+    transcoded = VIBE.received(message)
     if not text.lstrip().startswith(("{", "[")):
-        assert json.loads(seen.body) == text
-    assert seen.properties == {"color": "red"}
+        assert json.loads(transcoded.body) == text
+    assert transcoded.properties == {"color": "red"}
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ def test_a_compressed_body_of_another_size_stays_compressed(size: int) -> None:
     message = stored(compressed(b"text", TEXT, size))
     for face in (PHP, MSGLITE):
         assert b64decode(face.received(message).body) == message.body
-    seen = VIBE.received(message)
-    assert seen.properties == {"content-encoding": "base64"}
-    assert b64decode(json.loads(seen.body)) == message.body
+    transcoded = VIBE.received(message)
+    assert transcoded.properties == {"content-encoding": "base64"}
+    assert b64decode(json.loads(transcoded.body)) == message.body
 
 
 @pytest.mark.parametrize(
@@ -114,9 +114,11 @@ def test_a_damaged_compressed_body_stays_as_it_is(body: bytes) -> None:
 
 
 def test_a_body_larger_than_a_packet_is_not_unpacked() -> None:
-    bomb = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
-    message = stored(raw(bomb, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1}))
-    assert b64decode(PHP.received(message).body) == bomb
+    compressed_body = zlib.compress(bytes(java.MAX_SIZE + 1), 9)
+    message = stored(
+        raw(compressed_body, BYTES, Z, {"JMS_SUN_UNCOMPRESSED_SIZE": java.MAX_SIZE + 1})
+    )
+    assert b64decode(PHP.received(message).body) == compressed_body
 
 
 def test_the_properties_alone_compress_nothing() -> None:
@@ -138,9 +140,9 @@ def test_the_properties_alone_compress_nothing() -> None:
 def test_an_invalid_map_or_stream_becomes_an_object(type: PacketType, body: bytes) -> None:
     message = stored(raw(body, type))
     assert b64decode(PHP.received(message).body) == body
-    seen = VIBE.received(message)
-    assert b64decode(json.loads(seen.body)) == body
-    assert seen.properties == {"content-encoding": "base64"}
+    transcoded = VIBE.received(message)
+    assert b64decode(json.loads(transcoded.body)) == body
+    assert transcoded.properties == {"content-encoding": "base64"}
 
 
 @given(
@@ -155,13 +157,13 @@ def test_any_jms_message_can_be_transcoded(
     message = stored(raw(body, type, flags, properties))
     kind, _ = transcoding.plain_body(message)
     assert kind < BodyKind.MAP or kind is BodyKind.OBJECT
-    seen = VIBE.received(message)
-    json.loads(seen.body)
-    assert not set(seen.properties) - {"content-encoding"}
+    transcoded = VIBE.received(message)
+    json.loads(transcoded.body)
+    assert not set(transcoded.properties) - {"content-encoding"}
     PHP.received(message)
     MSGLITE.received(message)
     # a message that the VibeMQ client sends on is readable by all protocols
-    JMS.received(stored(VIBE.sent(seen)))
+    JMS.received(stored(VIBE.sent(transcoded)))
 
 
 @given(st.sampled_from(Origin), st.sampled_from(BodyKind), st.binary(max_size=40))

@@ -124,17 +124,17 @@ def test_an_answer_by_each_is_found_by_its_correlation_id(clients: Clients) -> N
     php, shell, dotnet = clients.php(), clients.shell(), clients.dotnet()
     php.subscribe("ask.all", 1)
     php.receive(PATIENCE).answer(b"php")
-    asked = shell.ready("ask.all", timeout=PATIENCE)
-    assert asked is not None
-    assert asked.reply_to is not None
-    shell.send(asked.reply_to, b"msglite", 60)
+    request = shell.ready("ask.all", timeout=PATIENCE)
+    assert request is not None
+    assert request.reply_to is not None
+    shell.send(request.reply_to, b"msglite", 60)
     subscription = dotnet.subscribe("ask.all")
     question = subscription.receive(PATIENCE)
     headers = {"correlationId": question.headers["correlationId"]}
     dotnet.publish(question.headers["replyTo"], "vibemq", headers)
-    for number, who in ((2, "vibemq"), (1, "msglite"), (0, "php")):
+    for number, body in ((2, "vibemq"), (1, "msglite"), (0, "php")):
         consumer = session.consumer("answers.all", selector=f"JMSCorrelationID = 'c{number}'")
-        assert consumer.receive(PATIENCE).body == who
+        assert consumer.receive(PATIENCE).body == body
         consumer.close()
 
 
@@ -174,8 +174,8 @@ def test_jms_answers_msglite_and_vibemq(clients: Clients) -> None:
     asker = clients.dotnet()
     subscription = asker.subscribe("dotnet.answers")
     asker.publish("ask.jms", "hi", {"replyTo": "dotnet.answers", "correlationId": "c-1"})
-    got = subscription.receive(PATIENCE)
-    assert (got.json(), got.headers["correlationId"]) == ({"text": "hi"}, "c-1")
+    request = subscription.receive(PATIENCE)
+    assert (request.json(), request.headers["correlationId"]) == ({"text": "hi"}, "c-1")
 
 
 def test_jms_answers_the_http_gateway(clients: Clients) -> None:
@@ -204,7 +204,7 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
     queue = f"bodies.{compress}"
     producer = session.producer(queue)
     java_object = JavaObject.of("an object")
-    seen = {
+    expected_bodies = {
         "vibemq": [JSON_BODY, [1, "x", None], "text", {"a": 1}, b64encode(java_object).decode()],
         "bytes": [JSON_BODY, [1, "x", None], b"text", b'{"a": 1}', b64encode(java_object)],
     }
@@ -214,7 +214,7 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
         if reader == "vibemq":
             dotnet = clients.dotnet()
             subscription = dotnet.subscribe(queue)
-            for expected in seen["vibemq"]:
+            for expected in expected_bodies["vibemq"]:
                 message = subscription.receive(PATIENCE)
                 assert message.json() == expected
                 assert message.headers["size"] == "5"
@@ -224,21 +224,21 @@ def test_bodies_of_jms(clients: Clients, compress: bool) -> None:
             subscription.unsubscribe()
         elif reader == "jms":
             consumer = session.consumer(queue)
-            got = [consumer.receive(PATIENCE).body for _ in range(5)]
-            assert got == [BODY, [1, "x", None], "text", '{"a": 1}', java_object]
+            bodies = [consumer.receive(PATIENCE).body for _ in range(5)]
+            assert bodies == [BODY, [1, "x", None], "text", '{"a": 1}', java_object]
         else:
             php, shell = clients.php(), clients.shell()
             if reader == "phpmq":
                 php.subscribe(queue, 1)
-            for expected in seen["bytes"]:
+            for expected in expected_bodies["bytes"]:
                 if reader == "phpmq":
-                    received = php.receive(PATIENCE)
-                    body = received.body
-                    received.ack()
+                    php_message = php.receive(PATIENCE)
+                    body = php_message.body
+                    php_message.ack()
                 else:
-                    taken = shell.ready(queue, timeout=PATIENCE)
-                    assert taken is not None
-                    body = taken.body
+                    lite_message = shell.ready(queue, timeout=PATIENCE)
+                    assert lite_message is not None
+                    body = lite_message.body
                 assert (body if isinstance(expected, bytes) else json.loads(body)) == expected
             php.close()
 
@@ -252,19 +252,19 @@ def test_bodies_for_jms(clients: Clients) -> None:
     php.send("for.jms", b"php", ttl=60)
     php.subscribe("nothing", 1)  # earlier messages have arrived when this has been read
     shell.send("for.jms", b"\xff", 60)
-    got = {}
+    messages = {}
     for _ in range(5):
         message = consumer.receive(PATIENCE)
-        got[message.body] = message
+        messages[message.body] = message
         assert message.delivery_count == 1
         assert message.id.startswith("ID:")
-    assert set(got) == {'{"a":[1.0]}', "a string", None, "php", b"\xff"}
-    first = got['{"a":[1.0]}']
+    assert set(messages) == {'{"a":[1.0]}', "a string", None, "php", b"\xff"}
+    first = messages['{"a":[1.0]}']
     assert (first.properties, first.priority) == ({"content_HYPHEN_type": "json"}, 6)
-    left = got["php"].expiration / 1000 - time.time()
-    assert 0 < left <= 60
-    assert got[None].kind is PacketType.MESSAGE
-    assert got["a string"].priority == 4
+    remaining = messages["php"].expiration / 1000 - time.time()
+    assert 0 < remaining <= 60
+    assert messages[None].kind is PacketType.MESSAGE
+    assert messages["a string"].priority == 4
 
 
 def test_names_that_java_cannot_say(clients: Clients) -> None:
@@ -299,8 +299,8 @@ def test_priorities_cross(clients: Clients) -> None:
     dotnet.publish("by.priority", "critical", {"priority": "critical"})
     dotnet.publish("by.priority", "low", {"priority": "low"})
     subscription = dotnet.subscribe("by.priority")
-    got = [subscription.receive(PATIENCE) for _ in range(8)]
-    assert [(message.json(), message.headers.get("priority", "")) for message in got] == [
+    messages = [subscription.receive(PATIENCE) for _ in range(8)]
+    assert [(message.json(), message.headers.get("priority", "")) for message in messages] == [
         ("p9", "Critical"),
         ("critical", "critical"),
         ("p8", "Critical"),

@@ -104,12 +104,12 @@ def test_between_phpmq_and_msglite(sender: Face, other: Face, body: bytes, life:
 @pytest.mark.parametrize("sender", [PHP, MSGLITE])
 @given(body=bodies, life=st.integers(1, 10**9))
 def test_from_phpmq_or_msglite_by_way_of_jms(sender: Face, body: bytes, life: int) -> None:
-    seen = JMS.received(stored(sender.sent(ClientMessage(body, life=life))))
+    transcoded = JMS.received(stored(sender.sent(ClientMessage(body, life=life))))
     if is_text(body):
-        assert (seen.type, seen.body) == (TEXT, body.decode())
+        assert (transcoded.type, transcoded.body) == (TEXT, body.decode())
     else:
-        assert (seen.type, seen.body) == (BYTES, body)
-    assert (seen.priority, seen.life) == (4, life)
+        assert (transcoded.type, transcoded.body) == (BYTES, body)
+    assert (transcoded.priority, transcoded.life) == (4, life)
     assert by_way_of(sender, JMS, ClientMessage(body, life=life)) == ClientMessage(body, life=life)
 
 
@@ -125,12 +125,12 @@ def test_objects_and_arrays_of_phpmq_and_msglite_are_json_to_vibemq(
     sender: Face, value: Any, ascii: bool
 ) -> None:
     body = json.dumps(value, ensure_ascii=ascii, indent=1).encode()
-    seen = VIBE.received(stored(sender.sent(ClientMessage(body))))
-    assert (seen.body, seen.properties) == (body, {})
+    transcoded = VIBE.received(stored(sender.sent(ClientMessage(body))))
+    assert (transcoded.body, transcoded.properties) == (body, {})
     # the same through a third protocol
-    for other in (PHP, MSGLITE, JMS):
-        again = other.received(stored(VIBE.sent(seen)))
-        assert VIBE.received(stored(other.sent(again))).body == body
+    for face in (PHP, MSGLITE, JMS):
+        transcoded_again = face.received(stored(VIBE.sent(transcoded)))
+        assert VIBE.received(stored(face.sent(transcoded_again))).body == body
 
 
 blanks = st.characters(codec="utf-8", exclude_characters=" \t\r\n")
@@ -139,17 +139,17 @@ names = st.text(blanks, min_size=1, max_size=12).filter(lambda name: not name.st
 
 @given(names, plain_text)
 def test_a_reply_address_of_msglite_comes_back(name: str, correlation: str) -> None:
-    asked = ClientMessage(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
-    for other in (MSGLITE, VIBE, JMS):
-        back = by_way_of(MSGLITE, other, asked)
-        assert back.reply_to == asked.reply_to
+    question = ClientMessage(b"?", reply_to=Address(Kind.QUEUE, name), correlation=correlation)
+    for face in (MSGLITE, VIBE, JMS):
+        returned = by_way_of(MSGLITE, face, question)
+        assert returned.reply_to == question.reply_to
         # JMS adds an id by which the answer is correlated
-        assert back.correlation == correlation or (other is JMS and not correlation)
+        assert returned.correlation == correlation or (face is JMS and not correlation)
 
 
 def test_messages_without_expiration() -> None:
-    for other in (PHP, JMS):
-        assert by_way_of(PHP, other, ClientMessage(b"")).life == 0
+    for face in (PHP, JMS):
+        assert by_way_of(PHP, face, ClientMessage(b"")).life == 0
     assert by_way_of(MSGLITE, PHP, ClientMessage(b"")).life == 0  # msglite expresses it as 68 years
     assert JMS.received(stored(MSGLITE.sent(ClientMessage(b"")))).life == 2**31 - 1
 
@@ -160,33 +160,33 @@ def test_messages_without_expiration() -> None:
 @given(st.recursive(plain_text, lambda inner: st.lists(inner, max_size=2), max_leaves=3))
 def test_strings_and_arrays_of_vibemq_by_way_of_jms(value: Any) -> None:
     payload = json.dumps(value).encode()
-    back = by_way_of(VIBE, JMS, ClientMessage(payload)).body
-    assert json.loads(back) == value
+    returned_body = by_way_of(VIBE, JMS, ClientMessage(payload)).body
+    assert json.loads(returned_body) == value
     if isinstance(value, list):
-        assert back == payload
+        assert returned_body == payload
 
 
 @given(json_values)
 def test_json_of_vibemq_by_way_of_jms(value: Any) -> None:
     payload = json.dumps(value).encode()
-    seen = JMS.received(stored(VIBE.sent(ClientMessage(payload))))
-    assert (seen.type, seen.body) == (
+    transcoded = JMS.received(stored(VIBE.sent(ClientMessage(payload))))
+    assert (transcoded.type, transcoded.body) == (
         TEXT,
         value if isinstance(value, str) else payload.decode(),
     )
-    back = json.loads(by_way_of(VIBE, JMS, ClientMessage(payload)).body)
+    returned_body = json.loads(by_way_of(VIBE, JMS, ClientMessage(payload)).body)
     if isinstance(value, str | list | dict):
-        assert back == value
+        assert returned_body == value
     else:
-        assert back == payload.decode()  # JMS has one kind of text, and a number is that
+        assert returned_body == payload.decode()  # JMS has one kind of text, and a number is that
 
 
 @given(headers, fields)
 def test_headers_of_vibemq_by_way_of_jms(properties: dict[str, Any], message_fields: Any) -> None:
     client_message = ClientMessage(b"{}", properties=properties, **message_fields)
-    seen = JMS.received(stored(VIBE.sent(client_message)))
-    assert seen.properties == {to_identifier(name): text for name, text in properties.items()}
-    assert {name: getattr(seen, name) for name in message_fields} == message_fields
+    transcoded = JMS.received(stored(VIBE.sent(client_message)))
+    assert transcoded.properties == {to_identifier(name): text for name, text in properties.items()}
+    assert {name: getattr(transcoded, name) for name in message_fields} == message_fields
     assert by_way_of(VIBE, JMS, client_message) == client_message
 
 
@@ -194,43 +194,43 @@ def test_headers_of_vibemq_by_way_of_jms(properties: dict[str, Any], message_fie
 def test_bytes_of_vibemq_by_any_way(body: bytes) -> None:
     payload = b'"%b"' % b64encode(body)
     client_message = ClientMessage(payload, properties={"content-encoding": "base64"})
-    seen = JMS.received(stored(VIBE.sent(client_message)))
-    assert (seen.type, seen.body) == (BYTES, body)
+    transcoded = JMS.received(stored(VIBE.sent(client_message)))
+    assert (transcoded.type, transcoded.body) == (BYTES, body)
     assert by_way_of(VIBE, JMS, client_message) == client_message
-    for other in (PHP, MSGLITE):
-        assert other.received(stored(VIBE.sent(client_message))).body == body
-        back = by_way_of(VIBE, other, client_message)
+    for face in (PHP, MSGLITE):
+        assert face.received(stored(VIBE.sent(client_message))).body == body
+        returned = by_way_of(VIBE, face, client_message)
         if is_text(body):
             # text, or what it spells if that is an object or array
-            assert back.properties == {}
-            assert back.body == body or json.loads(back.body) == body.decode()
+            assert returned.properties == {}
+            assert returned.body == body or json.loads(returned.body) == body.decode()
         else:
-            assert back == client_message
+            assert returned == client_message
 
 
 @pytest.mark.parametrize("other", [PHP, MSGLITE])
 @given(json_values)
 def test_json_of_vibemq_by_way_of_phpmq_and_msglite(other: Face, value: Any) -> None:
     payload = json.dumps(value).encode()
-    seen = other.received(stored(VIBE.sent(ClientMessage(payload))))
-    back = by_way_of(VIBE, other, ClientMessage(payload)).body
+    transcoded = other.received(stored(VIBE.sent(ClientMessage(payload))))
+    returned_body = by_way_of(VIBE, other, ClientMessage(payload)).body
     if isinstance(value, str):
-        assert seen.body == value.encode()
+        assert transcoded.body == value.encode()
         # text that happens to be an object or array has become that
-        assert json.loads(back) == value or back == value.encode()
+        assert json.loads(returned_body) == value or returned_body == value.encode()
     else:
-        assert seen.body == payload
+        assert transcoded.body == payload
         if isinstance(value, list | dict):
-            assert back == payload
+            assert returned_body == payload
         else:  # these protocols have one kind of text, and a number is that
-            assert json.loads(back) == payload.decode()
+            assert json.loads(returned_body) == payload.decode()
 
 
 @pytest.mark.parametrize("other", [PHP, MSGLITE, JMS])
 @pytest.mark.parametrize("payload", [b'"\\ud800"', b'"a\\uDC00b"'])
 def test_half_a_surrogate_pair_leaves_as_json(other: Face, payload: bytes) -> None:
-    seen = other.received(stored(VIBE.sent(ClientMessage(payload)))).body
-    assert seen == (payload.decode() if other is JMS else payload)
+    body = other.received(stored(VIBE.sent(ClientMessage(payload)))).body
+    assert body == (payload.decode() if other is JMS else payload)
 
 
 def test_nothing_of_vibemq_by_way_of_jms() -> None:
@@ -244,20 +244,20 @@ def test_nothing_of_vibemq_by_way_of_jms() -> None:
 @pytest.mark.parametrize("other", [PHP, MSGLITE, VIBE])
 @given(texts)
 def test_text_of_jms_by_any_way(other: Face, text: str) -> None:
-    back = by_way_of(JMS, other, jms_text(text))
-    assert (back.type, back.body) == (TEXT, text)
+    returned = by_way_of(JMS, other, jms_text(text))
+    assert (returned.type, returned.body) == (TEXT, text)
 
 
 @given(st.binary(max_size=40))
 def test_bytes_of_jms_by_any_way(body: bytes) -> None:
     client_message = ClientMessage(body, BYTES)
     assert by_way_of(JMS, VIBE, client_message) == client_message
-    for other in (PHP, MSGLITE):
-        back = by_way_of(JMS, other, client_message)
+    for face in (PHP, MSGLITE):
+        returned = by_way_of(JMS, face, client_message)
         if is_text(body):
-            assert (back.type, back.body) == (TEXT, body.decode())
+            assert (returned.type, returned.body) == (TEXT, body.decode())
         else:
-            assert (back.type, back.body) == (BYTES, body)
+            assert (returned.type, returned.body) == (BYTES, body)
 
 
 @given(st.dictionaries(plain_text.filter(bool), java_values, max_size=5), st.lists(java_values))
@@ -266,21 +266,21 @@ def test_maps_and_streams_of_jms_become_json(entries: dict[str, Any], values: li
         (ClientMessage(entries, MAP), entries),
         (ClientMessage(values, STREAM), values),
     ):
-        for other in (PHP, MSGLITE, VIBE):
-            seen = other.received(stored(JMS.sent(client_message)))
-            assert json.loads(seen.body) == expected
-            back = by_way_of(JMS, other, client_message)
-            assert back.type == TEXT
-            assert json.loads(back.body) == expected
+        for face in (PHP, MSGLITE, VIBE):
+            transcoded = face.received(stored(JMS.sent(client_message)))
+            assert json.loads(transcoded.body) == expected
+            returned = by_way_of(JMS, face, client_message)
+            assert returned.type == TEXT
+            assert json.loads(returned.body) == expected
 
 
 @given(st.binary(max_size=40))
 def test_objects_of_jms_become_bytes(body: bytes) -> None:
     client_message = ClientMessage(body, OBJECT)
-    for other in (PHP, MSGLITE):
-        assert other.received(stored(JMS.sent(client_message))).body == b64encode(body)
-    seen = VIBE.received(stored(JMS.sent(client_message)))
-    assert (json.loads(seen.body).encode(), seen.properties) == (
+    for face in (PHP, MSGLITE):
+        assert face.received(stored(JMS.sent(client_message))).body == b64encode(body)
+    transcoded = VIBE.received(stored(JMS.sent(client_message)))
+    assert (json.loads(transcoded.body).encode(), transcoded.properties) == (
         b64encode(body),
         {"content-encoding": "base64"},
     )
@@ -291,17 +291,17 @@ def test_objects_of_jms_become_bytes(body: bytes) -> None:
 def test_properties_of_jms_by_way_of_vibemq(
     properties: dict[str, Any], message_fields: Any
 ) -> None:
-    named = {to_identifier(name): text for name, text in properties.items()}
-    client_message = jms_text("text", properties=named, **message_fields)
-    seen = VIBE.received(stored(JMS.sent(client_message)))
-    assert seen.properties == properties
+    identifiers = {to_identifier(name): text for name, text in properties.items()}
+    client_message = jms_text("text", properties=identifiers, **message_fields)
+    transcoded = VIBE.received(stored(JMS.sent(client_message)))
+    assert transcoded.properties == properties
     assert by_way_of(JMS, VIBE, client_message) == client_message
 
 
 @pytest.mark.parametrize("priority", range(10))
 def test_a_priority_of_jms_by_way_of_vibemq(priority: int) -> None:
-    back = by_way_of(JMS, VIBE, jms_text("", priority=priority))
-    assert back.priority == (1, 1, 1, 1, 4, 6, 6, 6, 9, 9)[priority]
+    returned = by_way_of(JMS, VIBE, jms_text("", priority=priority))
+    assert returned.priority == (1, 1, 1, 1, 4, 6, 6, 6, 9, 9)[priority]
 
 
 @pytest.mark.parametrize(
@@ -334,8 +334,8 @@ def test_nothing_of_jms() -> None:
     client_message = ClientMessage(b"", NONE)
     assert VIBE.received(stored(JMS.sent(client_message))).body == b""
     assert by_way_of(JMS, VIBE, client_message) == client_message
-    for other in (PHP, MSGLITE):
-        assert other.received(stored(JMS.sent(client_message))).body == b""
+    for face in (PHP, MSGLITE):
+        assert face.received(stored(JMS.sent(client_message))).body == b""
 
 
 def test_kinds_of_bodies() -> None:
@@ -378,16 +378,16 @@ def test_text_that_is_no_object_and_no_array_survives_any_way(
         id(VIBE): ClientMessage(json.dumps(text).encode()),
         id(JMS): jms_text(text),
     }
-    back = sent_on(sender, forms.get(id(sender), ClientMessage(text.encode())), way)
+    returned = sent_on(sender, forms.get(id(sender), ClientMessage(text.encode())), way)
     if sender is VIBE:
-        assert json.loads(back.body) == text
+        assert json.loads(returned.body) == text
     else:
-        assert back.body == (text if sender is JMS else text.encode())
+        assert returned.body == (text if sender is JMS else text.encode())
 
 
 def sent_on(sender: Face, client_message: ClientMessage, way: list[Face]) -> ClientMessage:
     """Send, receive and send on by each of some protocols, then receive by the first."""
     message = stored(sender.sent(client_message))
-    for other in way:
-        message = stored(other.sent(other.received(message)))
+    for face in way:
+        message = stored(face.sent(face.received(message)))
     return sender.received(message)

@@ -43,8 +43,8 @@ def rules() -> list[dict[str, Any]]:
 
 
 def dashboard() -> dict[str, Any]:
-    loaded: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return loaded
+    document: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return document
 
 
 def expressions() -> Iterator[tuple[str, str]]:
@@ -61,41 +61,45 @@ def expressions() -> Iterator[tuple[str, str]]:
 
 def selectors(expression: str) -> Iterator[tuple[str, set[str]]]:
     """Yield the metrics in a PromQL expression, and the labels of their selectors."""
-    bare = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
-    for found in re.finditer(r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", bare):
-        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", found[2] or ""))
-        yield found[1], labels
+    expression_without_strings = re.sub(r'"(?:[^"\\]|\\.)*"', '""', expression)
+    for match in re.finditer(
+        r"\b((?:sluicemq|process|python)_\w+|up)\b(?:\{([^}]*)\})?", expression_without_strings
+    ):
+        labels = set(re.findall(r"(\w+)\s*(?:=~|!~|!=|=)", match[2] or ""))
+        yield match[1], labels
 
 
 @pytest.mark.parametrize(("where", "expression"), list(expressions()))
 def test_metrics_and_labels_in_expressions_exist(where: str, expression: str) -> None:
-    used = list(selectors(expression))
-    assert used, where
-    for name, labels in used:
+    selected = list(selectors(expression))
+    assert selected, where
+    for name, labels in selected:
         if name in FOREIGN:
             continue
         assert name in SAMPLES, f"{where}: there is no metric {name}"
         family = SAMPLES[name]
-        known = {*family.labels, "job", "instance", *(["le"] if "_bucket" in name else [])}
-        assert labels <= known, f"{where}: {name} has no label {labels - known}"
-    by = re.findall(r"\bby \(([^)]*)\)", expression)
-    known = {label for name, _ in used if name in SAMPLES for label in SAMPLES[name].labels}
-    for label in ", ".join(by).split(", "):
-        assert label in {*known, "job", "instance", "le", ""}, f"{where}: by {label}"
+        known_labels = {*family.labels, "job", "instance", *(["le"] if "_bucket" in name else [])}
+        assert labels <= known_labels, f"{where}: {name} has no label {labels - known_labels}"
+    groupings = re.findall(r"\bby \(([^)]*)\)", expression)
+    known_labels = {
+        label for name, _ in selected if name in SAMPLES for label in SAMPLES[name].labels
+    }
+    for label in ", ".join(groupings).split(", "):
+        assert label in {*known_labels, "job", "instance", "le", ""}, f"{where}: by {label}"
 
 
 def test_rates_are_of_counters_only() -> None:
     """`rate` of a gauge has no meaning, and a counter without `rate` has little."""
-    for where, expression in expressions():
+    for location, expression in expressions():
         for function, name in re.findall(
             r"\b(rate|increase|deriv|predict_linear)\((\w+)", expression
         ):
             shape = SAMPLES[name].shape
             is_rate = function in ("rate", "increase")
-            assert (shape is not Shape.GAUGE) is is_rate, f"{where}: {function} of {name}"
+            assert (shape is not Shape.GAUGE) is is_rate, f"{location}: {function} of {name}"
         for name, _ in selectors(expression):
             if name in SAMPLES and SAMPLES[name].shape is Shape.COUNTER:
-                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{where}: {name}"
+                assert re.search(rf"\b(rate|increase)\({name}\b", expression), f"{location}: {name}"
 
 
 def test_rules_have_every_field_of_an_alert() -> None:
@@ -122,8 +126,8 @@ def test_each_alert_has_a_runbook_and_each_runbook_an_alert() -> None:
             "What to do",
             "How to prevent it",
         ], rule["alert"]
-        look = text.partition("## How to look")[2].partition("## What to do")[0]
-        assert "```sh\n" in look
+        section = text.partition("## How to look")[2].partition("## What to do")[0]
+        assert "```sh\n" in section
         assert f"| [{rule['alert']}]({rule['alert']}.md) | {rule['labels']['severity']} |" in index
     pages = {page.stem for page in (DOCS / "runbooks").glob("*.md")} - {"index"}
     assert pages == {rule["alert"] for rule in rules()}
@@ -148,8 +152,8 @@ def test_every_command_on_a_page_can_be_parsed(page: str, line: str) -> None:
     command: Any = typer.main.get_command(app)
     context = command.context_class(command, info_name="sluicemq")
     while hasattr(command, "resolve_command"):
-        known = command.list_commands(context)
-        if "list" in known and (not words or words[0] not in known):
+        subcommands = command.list_commands(context)
+        if "list" in subcommands and (not words or words[0] not in subcommands):
             words = ["list", *words]  # the group without a subcommand lists
         if not words:
             return
@@ -170,8 +174,8 @@ def test_the_dashboard_is_valid() -> None:
     titles = [panel["title"] for panel in panels if panel["type"] == "row"]
     assert titles == ["Overview", "Protocols", "Destinations", "Journal", "Pipeline", "Process"]
     for panel in panels:
-        place = panel["gridPos"]
-        assert place["x"] + place["w"] <= 24
+        position = panel["gridPos"]
+        assert position["x"] + position["w"] <= 24
         if panel["type"] == "row":
             continue
         assert panel["type"] in ("stat", "timeseries", "table", "heatmap")
@@ -185,14 +189,14 @@ def test_the_dashboard_is_valid() -> None:
     # panels do not overlap
     cells: set[tuple[int, int]] = set()
     for panel in panels:
-        place = panel["gridPos"]
-        own = {
+        position = panel["gridPos"]
+        panel_cells = {
             (x, y)
-            for x in range(place["x"], place["x"] + place["w"])
-            for y in range(place["y"], place["y"] + place["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not own & cells, panel["title"]
-        cells |= own
+        assert not panel_cells & cells, panel["title"]
+        cells |= panel_cells
 
 
 def test_the_page_lists_every_metric_as_it_is_exported() -> None:
@@ -228,8 +232,8 @@ def test_promtool_accepts_the_rules_and_their_tests_pass() -> None:
 
 def test_each_rule_has_a_test() -> None:
     """The file that promtool runs tests each alert as firing and as silent."""
-    healthy, troubled = yaml.safe_load(TRUTH.read_text())["tests"]
+    healthy_test, failing_test = yaml.safe_load(TRUTH.read_text())["tests"]
     names = {rule["alert"] for rule in rules()}
-    assert {each["alertname"] for each in healthy["alert_rule_test"]} == names
-    fired = re.findall(r'alertname="(\w+)"', json.dumps(troubled).replace("\\", ""))
-    assert set(fired) == names
+    assert {test["alertname"] for test in healthy_test["alert_rule_test"]} == names
+    fired_alerts = re.findall(r'alertname="(\w+)"', json.dumps(failing_test).replace("\\", ""))
+    assert set(fired_alerts) == names

@@ -23,15 +23,15 @@ MOST_EXPOSED = 2.0
 
 
 def options() -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    values: dict[str, list[str]] = defaultdict(list)
     section = ""
     for line in UNIT.read_text().splitlines():
         if line.startswith("["):
             section = line.strip("[]")
         elif line and not line.startswith("#"):
             name, value = line.split("=", 1)
-            found[f"{section}.{name}"].append(value)
-    return found
+            values[f"{section}.{name}"].append(value)
+    return values
 
 
 def seconds(name: str) -> float:
@@ -40,9 +40,9 @@ def seconds(name: str) -> float:
 
 
 def test_errors_that_persist_do_not_cause_a_restart() -> None:
-    found = options()
-    assert found["Service.Restart"] == ["on-failure"]
-    codes = {int(code) for code in found["Service.RestartPreventExitStatus"][0].split()}
+    unit_options = options()
+    assert unit_options["Service.Restart"] == ["on-failure"]
+    codes = {int(code) for code in unit_options["Service.RestartPreventExitStatus"][0].split()}
     assert codes == {Exit.USAGE, EXIT_JOURNAL, EX_CONFIG}
 
 
@@ -69,22 +69,22 @@ def analyze(tmp_path: Path) -> tuple[str, Path]:
     program = shutil.which("systemd-analyze")
     if program is None:
         pytest.skip("systemd is not installed")
-    place = tmp_path / UNIT.name
-    place.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
-    return program, place
+    unit_file = tmp_path / UNIT.name
+    unit_file.write_text(re.sub(r"(?m)^ExecStart=\S+", "ExecStart=/bin/true", UNIT.read_text()))
+    return program, unit_file
 
 
 def test_systemd_accepts_every_option(analyze: tuple[str, Path]) -> None:
-    program, place = analyze
-    done = subprocess.run([program, "verify", place], capture_output=True, text=True)
-    assert [line for line in done.stderr.splitlines() if place.name in line] == []
+    program, unit_file = analyze
+    done = subprocess.run([program, "verify", unit_file], capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if unit_file.name in line] == []
 
 
 def test_exposure_level_is_low(analyze: tuple[str, Path]) -> None:
-    program, place = analyze
-    command = [program, "security", "--offline=true", "--no-pager", place]
+    program, unit_file = analyze
+    command = [program, "security", "--offline=true", "--no-pager", unit_file]
     done = subprocess.run(command, capture_output=True, text=True)
-    found = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
-    if found is None:
+    match = re.search(r"exposure level for \S+: ([\d.]+)", done.stdout)
+    if match is None:
         pytest.skip(f"this systemd reports no exposure level: {done.stderr}")
-    assert float(found[1]) < MOST_EXPOSED
+    assert float(match[1]) < MOST_EXPOSED

@@ -107,33 +107,33 @@ def _operations() -> list[ApiOperation[Any, Any]]:
         with tempfile.TemporaryDirectory() as directory:
             api_fixture = ApiFixture(Path(directory))
             api_fixture.authenticator.close()
-            return [each.operation for each in api_fixture.endpoints]
+            return [endpoint.operation for endpoint in api_fixture.endpoints]
 
     return asyncio.run(collect())
 
 
 def requests() -> Uses:
     """Return methods and paths of the HTTP API."""
-    return _plain(f"{each.method} {each.full_path}" for each in _operations())
+    return _plain(f"{operation.method} {operation.full_path}" for operation in _operations())
 
 
 def operations() -> Uses:
     """Return the ids of the operations of the HTTP API, which are also in the audit log."""
-    return _plain(sorted({each.operation_id for each in _operations()}))
+    return _plain(sorted({operation.operation_id for operation in _operations()}))
 
 
 def parameters() -> Uses:
     """Return the query parameters of the HTTP API."""
     uses: Uses = {}
-    for each in _operations():
-        for name in (*(["name_base64"] if each.has_address else ()), *each.query_names):
-            uses.setdefault(name, []).append(f"{each.method} {each.full_path} {name}")
+    for operation in _operations():
+        for name in (*(["name_base64"] if operation.has_address else ()), *operation.query_names):
+            uses.setdefault(name, []).append(f"{operation.method} {operation.full_path} {name}")
     return uses
 
 
 def _schemas() -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = document(_operations())["components"]["schemas"]
-    return found
+    component_schemas: dict[str, dict[str, Any]] = document(_operations())["components"]["schemas"]
+    return component_schemas
 
 
 def schemas() -> Uses:
@@ -191,15 +191,15 @@ def dump_fields() -> Uses:
     text = (ROOT / "cli" / "journal.py").read_text("utf-8")
     body = text[text.index("def describe_entry(") : text.index("def _line(")]
     pattern = r'^        "(\w+)":|document\["(\w+)"\]|yield "(\w+)"|"(\w+)"[,)]'
-    found = re.findall(pattern, body, re.M)
+    matches = re.findall(pattern, body, re.M)
     part = encode(BatchPart("w", 1, 0, 0, True, 0, 1))
-    described = [
+    fields = [
         *describe(RecordType.BATCH_PART, part),
         *describe(RecordType.CLOCK_STEP, bytes(8)),
         *body_fields(b"text"),
         *body_fields(b"\xff"),
     ]
-    return _plain([*(name for groups in found for name in groups if name), *described])
+    return _plain([*(name for groups in matches for name in groups if name), *fields])
 
 
 def events() -> Uses:
@@ -232,9 +232,9 @@ def spark_options() -> Uses:
         "sink": list(sink._KNOWN.values()),
     }
     uses: Uses = {}
-    for place, names in places.items():
+    for side, names in places.items():
         for name in names:
-            uses.setdefault(name, []).append(f"{place} {name}")
+            uses.setdefault(name, []).append(f"{side} {name}")
     return uses
 
 
@@ -278,8 +278,8 @@ def audit_events() -> Uses:
 def variables() -> Uses:
     """Return the environment variables of the program."""
     texts = (path.read_text("utf-8") for path in sorted(ROOT.rglob("*.py")))
-    found = {name for text in texts for name in re.findall(r"\bSLUICEMQ_[A-Z]+(?:_[A-Z]+)*", text)}
-    return _plain(sorted(found))
+    names = {name for text in texts for name in re.findall(r"\bSLUICEMQ_[A-Z]+(?:_[A-Z]+)*", text)}
+    return _plain(sorted(names))
 
 
 def alerts() -> Uses:
@@ -292,8 +292,8 @@ def console_labels() -> Uses:
     """Return the labels of the console: titles, columns, form fields, buttons and facts."""
     console = ROOT / "admin" / "console"
     texts = [path.read_text("utf-8") for path in sorted(console.rglob("*.js"))]
-    found = {label for text in texts for groups in _LABELS.findall(text) for label in groups}
-    return _plain(sorted(label for label in found if label and not label.endswith(".")))
+    labels = {label for text in texts for groups in _LABELS.findall(text) for label in groups}
+    return _plain(sorted(label for label in labels if label and not label.endswith(".")))
 
 
 SECTIONS_OF_PAGE: Final[dict[str, Callable[[], Uses]]] = {

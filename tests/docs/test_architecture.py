@@ -19,9 +19,9 @@ def defined(file: Path) -> set[str]:
             names.add(node.name)
         elif isinstance(node, ast.ClassDef):
             names |= {
-                f"{node.name}.{each.name}"
-                for each in node.body
-                if isinstance(each, ast.FunctionDef)
+                f"{node.name}.{member.name}"
+                for member in node.body
+                if isinstance(member, ast.FunctionDef)
             }
     return names
 

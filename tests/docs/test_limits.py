@@ -26,7 +26,7 @@ def _defaults() -> dict[str, str]:
 
 def test_limits_have_the_defaults_of_the_configuration() -> None:
     defaults = _defaults()
-    compared = 0
+    count = 0
     heading = ""
     for line in (DOCS / "limits.md").read_text("utf-8").splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
@@ -41,5 +41,5 @@ def test_limits_have_the_defaults_of_the_configuration() -> None:
             name = f"{'listeners' if 'listener' in heading + cells[1] else 'destinations'}.{name}"
         assert name in defaults, name
         assert _CODE.findall(cells[2]) == [defaults[name]], name
-        compared += 1
-    assert compared > 60
+        count += 1
+    assert count > 60

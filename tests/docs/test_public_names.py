@@ -62,18 +62,18 @@ def current(section: Section, uses: Uses) -> Section:
     A row counts for its old and its new name, whichever the code has. If all uses of a name have
     rows of their own, the name needs none.
     """
-    known = {*uses, *(use for found in uses.values() for use in found)}
-    rows = [row for row in section.rows if row.name in known or row.new in known]
-    old = {row.name for row in rows}
-    new = {row.new for row in rows}
-    unchanged = [
+    known_names = {*uses, *(use for use_list in uses.values() for use in use_list)}
+    rows = [row for row in section.rows if row.name in known_names or row.new in known_names]
+    old_names = {row.name for row in rows}
+    new_names = {row.new for row in rows}
+    unchanged_names = [
         name
-        for name, found in uses.items()
-        if name not in old
-        and (name not in new or name in section.unchanged)
-        and not (found and old.issuperset(found))
+        for name, name_uses in uses.items()
+        if name not in old_names
+        and (name not in new_names or name in section.unchanged)
+        and not (name_uses and old_names.issuperset(name_uses))
     ]
-    return Section(rows, unchanged)
+    return Section(rows, unchanged_names)
 
 
 def render(section: Section) -> str:

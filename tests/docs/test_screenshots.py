@@ -11,9 +11,9 @@ PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def test_console_page_has_the_images_of_the_script() -> None:
-    referenced = re.findall(r"!\[[^\]]+\]\(images/(console-[^)]+)\)", PAGE.read_text("utf-8"))
-    assert referenced == [f"console-{name}.png" for name in PAGES]
-    assert {path.name for path in IMAGES.glob("console-*")} == set(referenced)
+    image_names = re.findall(r"!\[[^\]]+\]\(images/(console-[^)]+)\)", PAGE.read_text("utf-8"))
+    assert image_names == [f"console-{name}.png" for name in PAGES]
+    assert {path.name for path in IMAGES.glob("console-*")} == set(image_names)
 
 
 def test_images_are_small_and_of_one_size() -> None:

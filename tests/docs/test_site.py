@@ -30,22 +30,22 @@ class Page(HTMLParser):
         self.feed(path.read_text())
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        found = dict(attrs)
-        if found.get("id"):
-            self.anchors.add(str(found["id"]))
-        if tag == "a" and found.get("href"):
-            self.links.append(str(found["href"]))
-        if tag in LOADED and found.get(LOADED[tag]):
-            self.loads.append(str(found[LOADED[tag]]))
+        attributes = dict(attrs)
+        if attributes.get("id"):
+            self.anchors.add(str(attributes["id"]))
+        if tag == "a" and attributes.get("href"):
+            self.links.append(str(attributes["href"]))
+        if tag in LOADED and attributes.get(LOADED[tag]):
+            self.loads.append(str(attributes[LOADED[tag]]))
 
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `make docs` does."""
-    place = tmp_path_factory.mktemp("site")
+    site_directory = tmp_path_factory.mktemp("site")
     with warnings.catch_warnings(action="ignore"):  # of libraries about each other
-        build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(place)))
-    return place
+        build(load_config(str(TOP / "mkdocs.yml"), site_dir=str(site_directory)))
+    return site_directory
 
 
 @pytest.fixture(scope="module")
@@ -71,13 +71,15 @@ def _entries(item: object) -> Iterator[str]:
 
 def test_every_source_file_is_in_the_navigation_once() -> None:
     text = (TOP / "mkdocs.yml").read_text()
-    named = sorted(_entries(yaml.safe_load(text)["nav"]))
-    there = sorted(str(path.relative_to(TOP / "docs")) for path in (TOP / "docs").rglob("*.md"))
-    assert named == there
+    navigation_paths = sorted(_entries(yaml.safe_load(text)["nav"]))
+    source_paths = sorted(
+        str(path.relative_to(TOP / "docs")) for path in (TOP / "docs").rglob("*.md")
+    )
+    assert navigation_paths == source_paths
 
 
 def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
-    broken = []
+    broken_links = []
     for path, page in pages.items():
         for link in page.links:
             url = urlsplit(link)
@@ -87,12 +89,12 @@ def test_no_link_is_broken(site: Path, pages: dict[Path, Page]) -> None:
             if target.is_dir():
                 target /= "index.html"
             if not target.is_relative_to(site) or not target.exists():
-                broken.append(f"{path.relative_to(site)}: {link}")
+                broken_links.append(f"{path.relative_to(site)}: {link}")
             elif url.fragment and target in pages:
                 anchor = unquote(url.fragment)
                 if anchor not in pages[target].anchors and not anchor.startswith("__"):
-                    broken.append(f"{path.relative_to(site)}: {link}")
-    assert broken == []
+                    broken_links.append(f"{path.relative_to(site)}: {link}")
+    assert broken_links == []
 
 
 def test_nothing_is_loaded_from_other_hosts(site: Path, pages: dict[Path, Page]) -> None:
@@ -115,5 +117,7 @@ def test_links_of_the_readme_exist() -> None:
     text = (TOP / "README.md").read_text()
     targets = re.findall(r"\]\(([^)#]+)", text)
     assert targets
-    assert [each for each in targets if "://" not in each and not (TOP / each).exists()] == []
+    assert [
+        target for target in targets if "://" not in target and not (TOP / target).exists()
+    ] == []
     assert len(text.splitlines()) <= 80

@@ -31,16 +31,16 @@ def _strings(path: Path) -> Iterator[str]:
 
 def _messages() -> list[str]:
     """Return the messages in the tables of the page."""
-    found: list[str] = []
+    messages: list[str] = []
     in_table = False
     for line in PAGE.read_text("utf-8").splitlines():
         if line.startswith("| "):
             in_table = in_table or line.startswith("| message |")
             if in_table and not line.startswith("| message |"):
-                found += _QUOTED.findall(line.split(" | ")[0])
+                messages += _QUOTED.findall(line.split(" | ")[0])
         elif not line.startswith("|"):
             in_table = False
-    return found
+    return messages
 
 
 def test_messages_are_those_of_the_program() -> None:

@@ -38,14 +38,14 @@ def test_the_readme_sends_and_receives(reader: Reader, tmp_path: Path) -> None:
     reader.broker = LocalBroker(tmp_path / "data", [f"{name}://127.0.0.1:0" for name in protocols])
     reader.broker.start()
     reader.ports = {port: str(reader.broker.port(name)) for name, port in protocols.items()}
-    printed = ""
+    output = ""
     for snippet in snippets(reader.text.read_text()):
         if "clients.blocking" in snippet.code:
-            printed += reader.run(snippet)
+            output += reader.run(snippet)
         for line in snippet.code.splitlines():
             if line.startswith((".venv/bin/sluicemq send", ".venv/bin/sluicemq receive")):
-                printed += reader.shell(line.removeprefix(".venv/bin/"))
-    assert printed == "hello\nb'hello'\n"
+                output += reader.shell(line.removeprefix(".venv/bin/"))
+    assert output == "hello\nb'hello'\n"
 
 
 def test_unexpected_output_of_a_snippet_is_reported() -> None:

@@ -57,9 +57,9 @@ def test_every_example_is_listed_and_tested() -> None:
         for path in EXAMPLES.glob("*/*")
         if path.suffix in (".py", ".pl", ".php", ".java")
     }
-    tested = {f"python/{name}" for name in (*PYTHON, "vibemq_publish_subscribe.py")}
-    tested |= {"java/OrderExample.java", "perl/msglite_request_reply.pl"}
-    assert programs == tested | {"php/phpmq_work_queue.php"}
+    tested_programs = {f"python/{name}" for name in (*PYTHON, "vibemq_publish_subscribe.py")}
+    tested_programs |= {"java/OrderExample.java", "perl/msglite_request_reply.pl"}
+    assert programs == tested_programs | {"php/phpmq_work_queue.php"}
     for name in programs:
         assert f"`{name}`" in readme
 
@@ -92,10 +92,10 @@ def test_php_example(broker: LocalBroker) -> None:
 
 
 def test_java_example(broker: LocalBroker, tmp_path: Path) -> None:
-    if lack := missing():
+    if reason := missing():
         if REQUIRED:
-            pytest.fail(lack)
-        pytest.skip(lack)
+            pytest.fail(reason)
+        pytest.skip(reason)
     sources = f"-Dsources={EXAMPLES / 'java'}"
     maven = ["mvn", "-q", "-B", "-f", str(PROJECT), "package", f"-Dout={tmp_path}", sources]
     built = subprocess.run(maven, capture_output=True, text=True, timeout=600)

@@ -19,8 +19,10 @@ def durable_end(directory: Path) -> int:
     """Return the durable size of the newest segment when the broker was killed; at least its
     header, which is written before the segment has its name."""
     durable = read_durable(directory / "journal")
-    newest = int(newest_segment(directory).stem)
-    return durable.offset if durable and durable.segment == newest else SEGMENT_HEADER_BYTES
+    newest_sequence = int(newest_segment(directory).stem)
+    return (
+        durable.offset if durable and durable.segment == newest_sequence else SEGMENT_HEADER_BYTES
+    )
 
 
 def cut(path: Path, size: int) -> None:
@@ -51,5 +53,5 @@ def garbage(path: Path, chance: random.Random) -> bytes:
     start = SEGMENT_HEADER_BYTES
     if kind == "patched":
         start = chance.randrange(len(content)) & ~7
-    old = content[start : start + length]
-    return old if kind == "old" else bytes(chance.randrange(64)) + old + noise[:4096]
+    old_bytes = content[start : start + length]
+    return old_bytes if kind == "old" else bytes(chance.randrange(64)) + old_bytes + noise[:4096]

@@ -55,8 +55,8 @@ class SmallFilesystem:
             setattr(os, name, getattr(self, name))
 
     def uninstall(self) -> None:
-        for name, real in self._real.items():
-            setattr(os, name, real)
+        for name, original in self._real.items():
+            setattr(os, name, original)
 
     @property
     def used(self) -> int:
@@ -65,8 +65,8 @@ class SmallFilesystem:
 
     @property
     def free(self) -> int:
-        size, others = self._sizes()
-        return max(0, size - others - self.used)
+        size, used_by_others = self._sizes()
+        return max(0, size - used_by_others - self.used)
 
     def _is_here(self, path: Any) -> bool:
         return isinstance(path, str | Path) and str(path).startswith(self._directory)
@@ -127,13 +127,13 @@ class SmallFilesystem:
             self._real["rename"](source, target, **more)
 
     def statvfs(self, path: Any) -> Any:
-        found = self._real["statvfs"](path)
+        status = self._real["statvfs"](path)
         if not self._is_here(path):
-            return found
-        free = self.free // BLOCK
-        values = list(found)
+            return status
+        free_blocks = self.free // BLOCK
+        values = list(status)
         values[0] = values[1] = BLOCK
-        values[2], values[3], values[4] = self._sizes()[0] // BLOCK, free, free
+        values[2], values[3], values[4] = self._sizes()[0] // BLOCK, free_blocks, free_blocks
         return os.statvfs_result(values)
 
 
@@ -142,14 +142,14 @@ SIZES = Struct("<QQ")
 
 def write_sizes(file: Path, size: int, others: int) -> None:
     """Set the sizes of a file system in another process."""
-    with file.open("r+b" if file.exists() else "wb") as opened:
-        opened.write(SIZES.pack(size, others))
+    with file.open("r+b" if file.exists() else "wb") as opened_file:
+        opened_file.write(SIZES.pack(size, others))
 
 
 def shared_sizes(file: Path) -> Callable[[], tuple[int, int]]:
     """The sizes are in a file, which another process may change."""
-    with file.open("rb") as opened:
-        content = mmap.mmap(opened.fileno(), SIZES.size, access=mmap.ACCESS_READ)
+    with file.open("rb") as opened_file:
+        content = mmap.mmap(opened_file.fileno(), SIZES.size, access=mmap.ACCESS_READ)
 
     def sizes() -> tuple[int, int]:
         size, others = SIZES.unpack(content[:])

@@ -65,7 +65,7 @@ class JmsConsumer(Client):
     def work(self) -> None:
         recorder = self._recorder
         recorder.connected()
-        held: list[Packet] = []
+        unacked: list[Packet] = []
         with self._client as client:
             client.session = client.create_session(CLIENT_ACKNOWLEDGE)
             subscribe(client)
@@ -73,12 +73,12 @@ class JmsConsumer(Client):
                 message = client.receive()
                 if not message.body.startswith(FENCE):
                     recorder.delivered(number_of(message.body))
-                held.append(message)
+                unacked.append(message)
                 if turn % 20 == 19:
-                    self._chance.shuffle(held)
+                    self._chance.shuffle(unacked)
                     keep = self._chance.randrange(4)
-                    settle(client, held[keep:], recorder, fence=self._chance.random() < 0.5)
-                    del held[keep:]
+                    settle(client, unacked[keep:], recorder, fence=self._chance.random() < 0.5)
+                    del unacked[keep:]
 
 
 class JmsLoad:

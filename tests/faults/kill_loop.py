@@ -92,9 +92,9 @@ class Driver:
 
     def kill_java(self) -> None:
         """Kill the JVM as soon as it has started; Python has ended on return, too."""
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while not (java := self._java()):
-            assert time.monotonic() < until
+            assert time.monotonic() < deadline
             time.sleep(0.05)
         self._kill(java[0])
 
@@ -109,9 +109,9 @@ class Driver:
         family = list(descendants(self.process.pid))
         os.kill(pid, signal.SIGKILL)
         self.process.wait(TIMEOUT)
-        until = time.monotonic() + TIMEOUT
+        deadline = time.monotonic() + TIMEOUT
         while any(command_of(pid) for pid in family):
-            assert time.monotonic() < until, "processes of a killed driver are still running"
+            assert time.monotonic() < deadline, "processes of a killed driver are still running"
             time.sleep(0.01)
 
     def kill_worker(self, chance: random.Random) -> None:
@@ -127,14 +127,14 @@ class Driver:
 
 def wait_for_batches(driver: Driver, before: dict[str, int], queries: int) -> bool:
     """Wait until each query has finished a batch since `before`; False if the driver ended."""
-    until = time.monotonic() + TIMEOUT
+    deadline = time.monotonic() + TIMEOUT
     while True:
         now = driver.batches()
         if len(now) == queries and all(now[name] > before.get(name, 0) for name in now):
             return True
         if not driver.is_running:
             return False
-        assert time.monotonic() < until, f"a query has stopped:\n{driver.output()}"
+        assert time.monotonic() < deadline, f"a query has stopped:\n{driver.output()}"
         time.sleep(0.05)
 
 

@@ -118,14 +118,14 @@ class Consumer(Client):
         recorder = self._recorder
         recorder.connected()
         fences: dict[bytes, set[int]] = {}
-        acknowledged: set[int] = set()
-        held: deque[PhpmqMessage] = deque()
+        acked_numbers: set[int] = set()
+        unacked: deque[PhpmqMessage] = deque()
 
         def settle(message: PhpmqMessage) -> None:
             message.ack()
             number = number_of(message.body)
             recorder.acknowledged(number)
-            acknowledged.add(number)
+            acked_numbers.add(number)
 
         with self._client as client:
             client.subscribe(QUEUE, WINDOW)
@@ -136,14 +136,14 @@ class Consumer(Client):
                     message.ack()
                 else:
                     recorder.delivered(number_of(message.body))
-                    held.append(message)
+                    unacked.append(message)
                     if self._chance.random() < 0.9:
-                        settle(held.pop())
-                    elif len(held) > MOST_HELD:
-                        settle(held.popleft())
+                        settle(unacked.pop())
+                    elif len(unacked) > MOST_HELD:
+                        settle(unacked.popleft())
                 if turn % 50 == 49:
                     fence = FENCE + self._chance.randbytes(8).hex().encode()
-                    fences[fence], acknowledged = acknowledged, set()
+                    fences[fence], acked_numbers = acked_numbers, set()
                     client.send(QUEUE, fence)
 
 
@@ -227,7 +227,7 @@ class MsgliteReader(Client):
     def work(self) -> None:
         recorder = self._recorder
         recorder.connected()
-        received: set[int] = set()
+        numbers: set[int] = set()
         fences: dict[bytes, set[int]] = {}
         with self._client as client:
             for turn in count():
@@ -239,10 +239,10 @@ class MsgliteReader(Client):
                 number = number_of(message.body)
                 recorder.delivered(number)
                 recorder.acknowledged(number)
-                received.add(number)
+                numbers.add(number)
                 if turn % 20 == 19:
                     fence = FENCE + b"%d" % time.monotonic_ns()
-                    fences[fence], received = received, set()
+                    fences[fence], numbers = numbers, set()
                     client.send(MSGLITE_QUEUE, fence, DAYS)
 
 

@@ -89,9 +89,9 @@ class Disk:
             if failing:
                 raise OSError(errno.EIO, os.strerror(errno.EIO))
             for offset, data in unsynced.items():
-                written = 0
-                while written < len(data):
-                    written += self._pwrite(fd, data[written:], offset + written)
+                position = 0
+                while position < len(data):
+                    position += self._pwrite(fd, data[position:], offset + position)
             real(fd)
 
         return sync
@@ -99,12 +99,12 @@ class Disk:
 
 def set_clock(file: Path) -> None:
     """Let the wall clock follow the file from now on."""
-    with file.open("rb") as opened:
-        ahead = mmap.mmap(opened.fileno(), 8, access=mmap.ACCESS_READ)
+    with file.open("rb") as opened_file:
+        offset = mmap.mmap(opened_file.fileno(), 8, access=mmap.ACCESS_READ)
     true_ns = time.time_ns
 
     def time_ns() -> int:
-        return true_ns() + int.from_bytes(ahead[:8], "little", signed=True) * 1_000_000
+        return true_ns() + int.from_bytes(offset[:8], "little", signed=True) * 1_000_000
 
     time.time_ns = time_ns
     time.time = lambda: time_ns() / 1e9
@@ -116,9 +116,9 @@ def count_on_request(file: Path) -> None:
     def count(*_: object) -> None:
         gc.collect()
         kinds = Counter(f"{type(o).__module__}.{type(o).__qualname__}" for o in gc.get_objects())
-        written = file.with_suffix(".new")
-        written.write_text(json.dumps(kinds))
-        written.rename(file)
+        new_file = file.with_suffix(".new")
+        new_file.write_text(json.dumps(kinds))
+        new_file.rename(file)
 
     signal.signal(signal.SIGUSR1, count)
 

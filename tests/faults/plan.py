@@ -26,8 +26,8 @@ def size(short: Count, long: Count) -> Count:
 
 def repeatable() -> random.Random:
     """Return the source of all random choices of a test. pytest shows its seed on failure."""
-    given = os.environ.get("FAULT_SEED")
-    seed = random.SystemRandom().randrange(1 << 32) if given is None else int(given)
+    setting = os.environ.get("FAULT_SEED")
+    seed = random.SystemRandom().randrange(1 << 32) if setting is None else int(setting)
     print(f"to repeat: FAULT_SEED={seed}{' FAULT_LONG=1' if LONG else ''}")
     return random.Random(seed)
 

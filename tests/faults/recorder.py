@@ -68,9 +68,9 @@ class Recorder:
 
     def drained(self) -> None:
         """Check that no message is missing after all ready messages have been delivered."""
-        there = self.acknowledged_numbers | self.received
+        accounted = self.acknowledged_numbers | self.received
         for first, highest in self.runs:
             for number in range(first, highest + 1):
-                assert number in there, f"{number} was on disk, as {highest} was, and is lost"
+                assert number in accounted, f"{number} was on disk, as {highest} was, and is lost"
         for number in self.confirmed_numbers:
-            assert number in there, f"{number} had been confirmed and is lost"
+            assert number in accounted, f"{number} had been confirmed and is lost"

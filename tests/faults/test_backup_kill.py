@@ -51,9 +51,9 @@ def test_kill_during_backups(tmp_path: Path) -> None:
             load = Load(broker.port("phpmq"), following_churn, churn, chance, 1000, AHEAD[0])
             time.sleep(chance.uniform(0.1, 0.4))
             confirmed = max(orders.confirmed_numbers, default=-1) + 1
-            place = tmp_path / f"backup-{turn}"
-            if _back_up(broker, place, finished, chance, VICTIMS[turn % len(VICTIMS)]):
-                finished.append(Finished(place, confirmed, sender.next))
+            directory = tmp_path / f"backup-{turn}"
+            if _back_up(broker, directory, finished, chance, VICTIMS[turn % len(VICTIMS)]):
+                finished.append(Finished(directory, confirmed, sender.next))
             broker.kill()
             following, following_churn = _end(sender), load.end()
     assert finished
@@ -89,10 +89,10 @@ def _back_up(
         output, _ = process.communicate(timeout=BACKUP_SECONDS)
     finally:
         process.kill()
-    there = (place / MANIFEST_NAME).exists()
-    assert there or process.returncode, output
-    assert victim != "none" or there, output
-    return there
+    is_complete = (place / MANIFEST_NAME).exists()
+    assert is_complete or process.returncode, output
+    assert victim != "none" or is_complete, output
+    return is_complete
 
 
 def _end(sender: JmsSender) -> int:
@@ -109,13 +109,13 @@ def _check(backup: Finished, orders: Recorder, target: Path) -> None:
         client.session = client.create_session(CLIENT_ACKNOWLEDGE)
         sent(client, [END])
         subscribe(client)
-        found: list[int] = []
+        numbers: list[int] = []
         while (message := client.receive()).body != END:
-            found.append(number_of(message.body))
+            numbers.append(number_of(message.body))
             settle(client, [message], Recorder())
-    assert found == sorted(set(found))
-    assert not found or found[-1] < backup.sent
+    assert numbers == sorted(set(numbers))
+    assert not numbers or numbers[-1] < backup.sent
     # a prefix of the confirmed messages, which reaches at least to the start of the backup
-    reaches = max(backup.confirmed, found[-1] + 1 if found else 0)
-    missing = {n for n in orders.confirmed_numbers if n < reaches} - set(found)
+    reaches = max(backup.confirmed, numbers[-1] + 1 if numbers else 0)
+    missing = {n for n in orders.confirmed_numbers if n < reaches} - set(numbers)
     assert not missing

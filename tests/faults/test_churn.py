@@ -192,13 +192,13 @@ class Crowd:
 
     def visit(self, count: int) -> None:
         """Come and go that often, no faster than RATE."""
-        begun = time.monotonic()
+        start = time.monotonic()
         for number in range(count):
             scheme, address = self._addresses[number % len(self._addresses)]
             self._visit(scheme, address)
-            ahead = begun + number / RATE - time.monotonic()
-            if ahead > 0.005:
-                time.sleep(ahead)
+            delay = start + number / RATE - time.monotonic()
+            if delay > 0.005:
+                time.sleep(delay)
 
     def clear(self) -> None:
         """Remove the messages that were sent, and wait until nothing else is left."""
@@ -220,16 +220,16 @@ class Crowd:
         with socket.socket(family) as client, suppress(BrokenPipeError, ConnectionResetError):
             client.settimeout(60)
             client.connect(address)
-            way = chance.randrange(6)
-            if way == 1:
+            behavior = chance.randrange(6)
+            if behavior == 1:
                 client.sendall(word[: chance.randrange(1, len(word))])
-            elif way > 1:
+            elif behavior > 1:
                 client.sendall(word)
-            if way == 3:
+            if behavior == 3:
                 client.shutdown(socket.SHUT_WR)
-            elif way == 4 and family == socket.AF_INET:
+            elif behavior == 4 and family == socket.AF_INET:
                 client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
-            elif way == 5 and scheme != "msglite-http":
+            elif behavior == 5 and scheme != "msglite-http":
                 client.settimeout(0.002)
                 with suppress(TimeoutError):
                     client.recv(1000)
@@ -281,13 +281,13 @@ def test_a_crowd_leaves_nothing_behind(tmp_path: Path) -> None:
         for witness in witnesses:
             witness.finish()
             assert witness.seen > 100
-        grown = {
+        growth = {
             kind: (before.objects.get(kind, 0), count)
             for kind, count in after.objects.items()
             if count - before.objects.get(kind, 0)
             > (BUILTIN_LEEWAY if kind.startswith("builtins.") else LEEWAY)
         }
-        assert not grown, grown
+        assert not growth, growth
         assert after.connections == before.connections
         assert after.consumers.get("churn", 0) == 0
         assert abs(after.descriptors - before.descriptors) <= 3

@@ -44,14 +44,14 @@ class Wall:
 
 def bodies(port: int, queue: str) -> list[tuple[bytes, int]]:
     """Return the messages of a queue with their reported seconds to live; consume none."""
-    found = []
+    messages = []
     with BlockingClient(PhpmqClient.connect, port=port) as client:
         client.send(queue, b"last")
         client.subscribe(queue, 100)
         while (message := client.receive(30.0)).body != b"last":
-            found.append((message.body, message.ttl))
+            messages.append((message.body, message.ttl))
         message.ack()
-    return found
+    return messages
 
 
 @pytest.mark.parametrize("jump", JUMPS[: size(2, 4)])
@@ -73,11 +73,11 @@ def test_a_clock_that_is_set_while_the_broker_runs(tmp_path: Path, jump: int) ->
             assert bodies(port, "ever") == [(b"c", 0)]
             wall.set(jump)
             # at once: no message has aged, whatever the clock shows
-            alive = bodies(port, "short")
+            short_messages = bodies(port, "short")
             if time.monotonic() - sent < SHORT:
-                assert alive in ([(b"a", 1)], [(b"a", SHORT)])
-            [(_, left)] = bodies(port, "long")
-            assert HOUR - 60 < left <= HOUR
+                assert short_messages in ([(b"a", 1)], [(b"a", SHORT)])
+            [(_, remaining)] = bodies(port, "long")
+            assert HOUR - 60 < remaining <= HOUR
             # new messages live as long, and a waiting client waits for the requested time
             phpmq.send("new", b"f", SHORT)
             phpmq.confirm()  # its life has begun
@@ -97,9 +97,9 @@ def test_a_clock_that_is_set_before_a_message_is_on_disk(tmp_path: Path) -> None
     """Between the sending and the showing of a message there is a sync, which may take long."""
     chance = repeatable()
     wall = Wall(tmp_path / "clock")
-    slow = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
+    program = machine(f"clock:{wall.file}", f"slow:{chance.randrange(1 << 32)}")
     with (
-        LocalBroker(tmp_path, LISTEN[:1], program=slow) as broker,
+        LocalBroker(tmp_path, LISTEN[:1], program=program) as broker,
         BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as client,
     ):
         client.subscribe("q", 10)
@@ -125,13 +125,13 @@ def test_a_clock_that_is_set_across_a_restart(tmp_path: Path, set_to: int, left:
         client.send("q", b"immortal")
     wall.set(set_to)
     with broker:
-        found = dict(bodies(broker.port("phpmq"), "q"))
-        assert found.pop(b"immortal") == 0
-        assert list(found) == ([b"mortal"] if left else [])
-        for ttl in found.values():
+        ttls = dict(bodies(broker.port("phpmq"), "q"))
+        assert ttls.pop(b"immortal") == 0
+        assert list(ttls) == ([b"mortal"] if left else [])
+        for ttl in ttls.values():
             assert left - 60 < ttl <= left
         with pytest.raises(RequestTimeout):
-            _receive_all(broker.port("phpmq"), 1 + len(found))
+            _receive_all(broker.port("phpmq"), 1 + len(ttls))
 
 
 def _receive_all(port: int, count: int) -> None:

@@ -60,10 +60,10 @@ LISTEN: Final = (
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     hashed = hash_password(PASSWORD)
-    everything = (Permission("*", frozenset(Operation)),)
+    permissions = (Permission("*", frozenset(Operation)),)
     store = UserStore(tmp_path / "users.json")
     for name in ("greedy", "other"):
-        record = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
+        record = UserRecord(password=hashed, permissions=permissions, created=1, updated=1)
         store.change(partial(records.add_user, name=name, user=record), "the tests")
     with LocalBroker(tmp_path, LISTEN, environment=ENVIRONMENT) as broker:
         yield broker
@@ -71,7 +71,9 @@ def broker(tmp_path: Path) -> Iterator[LocalBroker]:
 
 
 def count_named(broker: LocalBroker, prefix: str) -> int:
-    return sum(each["name"].startswith(prefix) for each in broker.status()["destinations"])
+    return sum(
+        destination["name"].startswith(prefix) for destination in broker.status()["destinations"]
+    )
 
 
 def login_http(broker: LocalBroker, user: str) -> Client:
@@ -150,10 +152,10 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
     with ExitStack() as stack:
         while created < QUOTA:
             client = stack.enter_context(RawJmq.login(broker.port("jmq"), "greedy", PASSWORD))
-            here = min(TEMPORARY_QUOTA, QUOTA - created)
-            for number in range(here):
+            count = min(TEMPORARY_QUOTA, QUOTA - created)
+            for number in range(count):
                 assert create_temporary(client, f"{created + number}") == Status.OK
-            created += here
+            created += count
             assert create_temporary(client, "more") == Status.RESOURCE_FULL
         last = stack.enter_context(RawJmq.login(broker.port("jmq"), "greedy", PASSWORD))
         assert create_temporary(last, "last") == Status.RESOURCE_FULL
@@ -165,14 +167,14 @@ def test_user_has_no_more_temporary_queues_than_the_quota(broker: LocalBroker) -
 
 def test_user_has_no_more_queues_than_the_quota(broker: LocalBroker) -> None:
     """Half of them created by a PHPMQ client, which has no errors: its connection is closed."""
-    half = QUOTA // 2
+    half_quota = QUOTA // 2
     with BlockingClient(PhpmqClient.connect, port=broker.port("phpmq")) as phpmq:
-        for number in range(half):
+        for number in range(half_quota):
             phpmq.send(f"queue.{number}", b"x")
     with login_vibemq(broker, "greedy") as vibemq:
         vibemq.publish_all("queue.0", ["the PHPMQ client has been served"])
-        assert count_named(broker, "queue.") == half
-        for number in range(half, QUOTA):
+        assert count_named(broker, "queue.") == half_quota
+        for number in range(half_quota, QUOTA):
             vibemq.post(f"queue.{number}", "x")
         vibemq.confirm()
         for attempt in range(5):

@@ -23,11 +23,11 @@ SYNCS_OF_A_START = 8
 def test_a_sync_that_fails_once(tmp_path: Path) -> None:
     chance = repeatable()
     numbered, msglite = Recorder(), Recorder()
-    sound = LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS)
+    intact_broker = LocalBroker(tmp_path, LISTEN, environment=SMALL_SEGMENTS)
     following = following_msglite = 0
-    failed = 0
+    failures = 0
     with ExitStack() as stack:
-        stack.callback(sound.stop)
+        stack.callback(intact_broker.stop)
         for turn in range(size(5, 60)):
             number = int(2 ** chance.uniform(0, 9)) + (SYNCS_OF_A_START if turn % 4 else 0)
             broker = LocalBroker(
@@ -45,16 +45,16 @@ def test_a_sync_that_fails_once(tmp_path: Path) -> None:
                 load = Load(broker.port("phpmq"), following, numbered, chance, body, ahead)
                 msglite_load = MsgliteLoad(broker.port("msglite"), following_msglite, msglite)
             assert broker.wait() == JOURNAL_FAILED
-            failed += 1
+            failures += 1
             following = load.end() if load else following
             following_msglite = msglite_load.end() if msglite_load else following_msglite
-        sound.start()
-        drain(sound.port("phpmq"), numbered)
-        drain_msglite(sound.port("msglite"), msglite)
+        intact_broker.start()
+        drain(intact_broker.port("phpmq"), numbered)
+        drain_msglite(intact_broker.port("msglite"), msglite)
         numbered.drained()
         msglite.drained()
-        assert failed
-        assert sound.stop() == 0
-        log = sound.log.read_text()
+        assert failures
+        assert intact_broker.stop() == 0
+        log = intact_broker.log.read_text()
         assert os.strerror(5) in log
         assert "Traceback" not in log

@@ -79,11 +79,11 @@ class RawVibemq:
 
     def take(self, count: int) -> list[tuple[str, str]]:
         """The next so many deliveries, each of which is acknowledged."""
-        taken: list[tuple[str, str]] = []
+        deliveries: list[tuple[str, str]] = []
         for _ in range(count):
-            taken += self.deliveries(1)
-            self.acknowledge(taken[-1][0])
-        return taken
+            deliveries += self.deliveries(1)
+            self.acknowledge(deliveries[-1][0])
+        return deliveries
 
 
 def stop(broker: LocalBroker) -> None:
@@ -151,27 +151,27 @@ def test_the_broker_ends_and_two_subscribers_lack_different_messages(
     try:
         with (
             RawVibemq(broker.port("vibemq")) as publisher,
-            RawVibemq(broker.port("vibemq")) as one,
-            RawVibemq(broker.port("vibemq")) as two,
+            RawVibemq(broker.port("vibemq")) as first,
+            RawVibemq(broker.port("vibemq")) as second,
         ):
             publisher.ask(wire.CREATE_QUEUE, "f", {"mode": 1})
-            one.ask(wire.SUBSCRIBE, "f")
-            two.ask(wire.SUBSCRIBE, "f")
+            first.ask(wire.SUBSCRIBE, "f")
+            second.ask(wire.SUBSCRIBE, "f")
             publisher.publish("f", "1", "2", "3", "4")
-            one.deliveries(4)
-            two.deliveries(4)
-            one.acknowledge("1", "2")
-            two.acknowledge("2", "3")
-            for client in (one, two):
+            first.deliveries(4)
+            second.deliveries(4)
+            first.acknowledge("1", "2")
+            second.acknowledge("2", "3")
+            for client in (first, second):
                 client.ask(wire.PING)
             publisher.publish("f", "5")
             end(broker)
         broker.start()
         with RawVibemq(broker.port("vibemq")) as subscriber:
             subscriber.ask(wire.SUBSCRIBE, "f")
-            found = subscriber.take(4)
-            assert [name for name, _ in found] == ["1", "3", "4", "5"]
-            assert [attempts for _, attempts in found[:3]] == ["2", "2", "2"]
+            deliveries = subscriber.take(4)
+            assert [name for name, _ in deliveries] == ["1", "3", "4", "5"]
+            assert [attempts for _, attempts in deliveries[:3]] == ["2", "2", "2"]
     finally:
         broker.stop()
 
@@ -181,13 +181,13 @@ def test_a_silent_consumer_loses_its_unstarted_deliveries_at_once(tmp_path: Path
     listen = ("vibemq://127.0.0.1:0?ack_timeout=4",)
     with (
         LocalBroker(tmp_path, listen) as broker,
-        RawVibemq(broker.port("vibemq")) as silent,
-        RawVibemq(broker.port("vibemq")) as other,
+        RawVibemq(broker.port("vibemq")) as silent_consumer,
+        RawVibemq(broker.port("vibemq")) as other_consumer,
     ):
-        silent.publish("q", *(str(n) for n in range(256)))
-        silent.ask(wire.SUBSCRIBE, "q")
-        silent.deliveries(256)
-        other.ask(wire.SUBSCRIBE, "q")
-        found = dict(other.take(255) + silent.deliveries(1))
-        assert found.pop("0") == "2"
-        assert set(found.values()) == {"1"}
+        silent_consumer.publish("q", *(str(n) for n in range(256)))
+        silent_consumer.ask(wire.SUBSCRIBE, "q")
+        silent_consumer.deliveries(256)
+        other_consumer.ask(wire.SUBSCRIBE, "q")
+        attempts = dict(other_consumer.take(255) + silent_consumer.deliveries(1))
+        assert attempts.pop("0") == "2"
+        assert set(attempts.values()) == {"1"}

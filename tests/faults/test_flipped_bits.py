@@ -50,37 +50,39 @@ def test_a_bit_that_flips_while_the_broker_is_stopped(tmp_path: Path) -> None:
             time.sleep(size(0.6, 1.0))
             broker.kill()
             following = load.end()
-    refused = 0
+    refusals = 0
     for turn in range(size(MOST_TURNS, 80)):
-        if turn >= size(4, 80) and refused:
+        if turn >= size(4, 80) and refusals:
             break
         directory = tmp_path / str(turn)
         shutil.copytree(origin / "journal", directory / "journal")
-        refused += _flip_and_start(directory, deepcopy(recorder), chance, active=turn % 2 == 0)
+        refusals += _flip_and_start(directory, deepcopy(recorder), chance, active=turn % 2 == 0)
         shutil.rmtree(directory)
-    assert refused
+    assert refusals
 
 
 def _flip_and_start(
     directory: Path, recorder: Recorder, chance: random.Random, *, active: bool
 ) -> bool:
     """Flip a bit and start the broker; return whether it refused to start."""
-    newest = newest_segment(directory)
-    others = [p for p in (directory / "journal").iterdir() if p != newest and p.stat().st_size]
-    damaged = newest if active else chance.choice(sorted(others))
-    written = durable_end(directory) if active else damaged.stat().st_size
-    offset, bit = chance.randrange(written), chance.randrange(8)
-    print(f"{damaged.name}: bit {bit} of byte {offset} of {written}")
+    newest_path = newest_segment(directory)
+    other_segments = [
+        p for p in (directory / "journal").iterdir() if p != newest_path and p.stat().st_size
+    ]
+    damaged_path = newest_path if active else chance.choice(sorted(other_segments))
+    durable_bytes = durable_end(directory) if active else damaged_path.stat().st_size
+    offset, bit = chance.randrange(durable_bytes), chance.randrange(8)
+    print(f"{damaged_path.name}: bit {bit} of byte {offset} of {durable_bytes}")
     broker = LocalBroker(directory, PHPMQ, environment=SMALL_SEGMENTS)
-    flip(damaged, offset, bit)
-    refused = False
+    flip(damaged_path, offset, bit)
+    is_refused = False
     with ExitStack() as stack:
         stack.callback(broker.stop)
         try:
             broker.start()
         except ConnectionLost:
-            refused = True
-            flip(damaged, offset, bit)
+            is_refused = True
+            flip(damaged_path, offset, bit)
             log = broker.log.read_text()
             assert WHERE.search(log), log
             assert "sluicemq journal check" in log, log
@@ -89,7 +91,7 @@ def _flip_and_start(
         recorder.drained()
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
-    return refused
+    return is_refused
 
 
 @pytest.mark.parametrize("where", ["sealed", "active"])
@@ -117,18 +119,18 @@ def _flip_and_read(broker: LocalBroker, where: str, chance: random.Random) -> bo
             for number in range(sent, sent + BATCH):
                 client.send(QUEUE, make_body(number, 1000))
         sent += BATCH
-    newest = newest_segment(broker.directory)
+    newest_path = newest_segment(broker.directory)
     # the first messages are still in memory, and the last segment may still be being sealed
-    others = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
-    damaged = newest if where == "active" else chance.choice(others)
-    content = damaged.read_bytes()
+    other_segments = sorted((broker.directory / "journal").glob("*.segment"))[1:-2]
+    damaged_path = newest_path if where == "active" else chance.choice(other_segments)
+    content = damaged_path.read_bytes()
     if where == "active":
         content = content[: durable_end(broker.directory)]
     offset = chance.randrange(len(content))
     if chance.random() < 0.5:  # more often in a body
         offset = max(offset, content.find(b" ", offset))
-    print(f"{damaged.name}: byte {offset} of {len(content)}")
-    flip(damaged, offset, chance.randrange(8))
+    print(f"{damaged_path.name}: byte {offset} of {len(content)}")
+    flip(damaged_path, offset, chance.randrange(8))
     numbers = []
     with suppress(ClientError), BlockingClient(PhpmqClient.connect, port=port) as client:
         client.subscribe(QUEUE, 100)

@@ -48,7 +48,7 @@ def test_kill_at_random_moments(tmp_path: Path) -> None:
             if turn == KILLS - 1:  # on a slow machine, none of the others may have come so far
                 wait_until(
                     lambda: (
-                        min(each.highest for each in (numbered, msglite, jms)) > 0
+                        min(recorder.highest for recorder in (numbered, msglite, jms)) > 0
                         and bool(msglite.confirmed_numbers and jms.confirmed_numbers)
                         and bool(jms.confirmed_acks)
                     ),

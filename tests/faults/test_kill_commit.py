@@ -106,8 +106,8 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     """Begin a transaction with messages that `name` distinguishes from all others, and do all that
     belongs to it; a branch of two phases is ended."""
     xid = None if request is Request.ONE_PHASE else Xid(FORMAT, name.encode(), b"")
-    fresh = [b"in %b %d" % (name.encode(), number) for number in range(ACKS)]
-    assert set(send_in_bursts(client, SOURCE, fresh)) == {Status.OK}
+    source_bodies = [b"in %b %d" % (name.encode(), number) for number in range(ACKS)]
+    assert set(send_in_bursts(client, SOURCE, source_bodies)) == {Status.OK}
     client.session = client.create_session(None)
     flags = None if xid is None else XaFlag.NOFLAGS
     start = client.transact(PacketType.START_TRANSACTION, xid, flags=flags)
@@ -115,14 +115,14 @@ def begin(client: RawJmq, request: Request, name: str) -> Work:
     number = number_of(start, "JMQTransactionID")
     assert status_of(client.consume(SOURCE)) == Status.OK
     for _ in range(0, ACKS, 100):
-        received = [client.receive() for _ in range(100)]
-        assert client.acknowledge(*received, transaction=number) == Status.OK
+        messages = [client.receive() for _ in range(100)]
+        assert client.acknowledge(*messages, transaction=number) == Status.OK
     sent = [b"out %b %d" % (name.encode(), number) for number in range(SENDS)]
     assert set(send_in_bursts(client, TARGET, sent, number)) == {Status.OK}
     if xid is not None:
         end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
-    return Work(number, xid, fresh, sent)
+    return Work(number, xid, source_bodies, sent)
 
 
 def ask(client: RawJmq, request: Request, work: Work) -> int:
@@ -168,16 +168,16 @@ def find_outcome(
         if number_of(reply, "JMQQuantity") == 0:
             assert not (request is Request.PREPARE and answered), "a prepared branch is lost"
             # prepared transactions are not dropped, and others are not committed
-            certain = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
-            return certain.get(request, False)
+            outcomes = {Request.ONE_PHASE: answered or None, Request.COMMIT: True}
+            return outcomes.get(request, False)
         assert number_of(reply, "JMQQuantity") == 1
         assert work.xid is not None
         assert decode_xid(reply.body) == work.xid
         assert not (request is Request.COMMIT and answered), "a committed branch is prepared again"
         commit = chance.random() < 0.5
         kind = PacketType.COMMIT_TRANSACTION if commit else PacketType.ROLLBACK_TRANSACTION
-        ended = client.transact(kind, work.xid, flags=XaFlag.NOFLAGS)
-        assert status_of(ended) == Status.OK, ended.properties
+        end_reply = client.transact(kind, work.xid, flags=XaFlag.NOFLAGS)
+        assert status_of(end_reply) == Status.OK, end_reply.properties
         return commit
 
 
@@ -188,10 +188,10 @@ def expect_all_or_nothing(port: int, work: Work, committed: bool | None) -> bool
     acked = sorted(take_all(port, SOURCE))
     if committed is None:
         committed = bool(sent)
-    found = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"
+    outcome = f"{committed=}, {len(sent)} of {SENDS} were sent, {ACKS - len(acked)} of {ACKS} acked"
     expected_sent = sorted(work.sent) if committed else []
     expected_acked = [] if committed else sorted(work.acked)
     # no lists of thousands of bodies in the report
     is_whole = sent == expected_sent and acked == expected_acked
-    assert is_whole, found
+    assert is_whole, outcome
     return committed

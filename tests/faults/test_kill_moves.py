@@ -35,21 +35,21 @@ def ask(port: int, method: str, path: str, body: Any = None) -> Any:
 
 
 def bodies(port: int, name: str) -> list[str]:
-    found: list[str] = []
+    texts: list[str] = []
     cursor = ""
     while True:
         query = f"?limit=500&body=true&cursor={cursor}"
         page = ask(port, "GET", f"{DESTINATIONS}/{name}/messages{query}")
-        found += [each["body"]["value"] for each in page["items"]]
+        texts += [item["body"]["value"] for item in page["items"]]
         if page["next_cursor"] is None:
-            return found
+            return texts
         cursor = page["next_cursor"]
 
 
 def fill(port: int) -> None:
     rows = [row("source", str(number).encode()) for number in range(COUNT)]
-    where = f"writer=w{time.monotonic_ns()}&batch=0&partition=0&part=0&final=true"
-    ask(port, "POST", f"/api/v1/batches?{where}", b"".join(encode(rows)))
+    query = f"writer=w{time.monotonic_ns()}&batch=0&partition=0&part=0&final=true"
+    ask(port, "POST", f"/api/v1/batches?{query}", b"".join(encode(rows)))
     for name in ("source", "target"):  # created on purpose, so they stay when they are empty
         ask(port, "PUT", f"{DESTINATIONS}/{name}", {})
 
@@ -80,7 +80,7 @@ def killed_when(broker: LocalBroker, left: int, body: Any) -> Any:
 
 def test_messages_that_are_moved_while_the_broker_is_killed(tmp_path: Path) -> None:
     dice = random.Random(5)
-    everything = {str(number) for number in range(COUNT)}
+    expected = {str(number) for number in range(COUNT)}
     body = {"action": "move", "all": True, "target": {"kind": "queue", "name": "target"}}
     with LocalBroker(tmp_path / "data", ("http://127.0.0.1:0",)) as broker:
         split = 0
@@ -92,13 +92,13 @@ def test_messages_that_are_moved_while_the_broker_is_killed(tmp_path: Path) -> N
             port = broker.port("http")
             source, target = bodies(port, "source"), bodies(port, "target")
             assert len(source) + len(target) == COUNT
-            assert {*source, *target} == everything
+            assert {*source, *target} == expected
             assert sorted(source, key=int) == source, "what stays keeps its order"
             if answer is not None:
                 assert len(target) >= answer["processed"], "what was answered has happened"
             split += bool(source) and bool(target)
             ask(port, "POST", f"{DESTINATIONS}/source/messages/actions", body)
-            assert sorted(bodies(port, "target"), key=int) == sorted(everything, key=int)
+            assert sorted(bodies(port, "target"), key=int) == sorted(expected, key=int)
             ask(port, "POST", f"{DESTINATIONS}/target/purge")
     assert split, "no kill came in the middle: nothing has been tested"
 
@@ -107,13 +107,13 @@ def test_messages_that_are_deleted_while_the_broker_is_killed(tmp_path: Path) ->
     dice = random.Random(6)
     with LocalBroker(tmp_path / "data", ("http://127.0.0.1:0",)) as broker:
         fill(broker.port("http"))
-        left = COUNT
+        remaining = COUNT
         for _ in range(KILLS - 1):
-            asked = {"action": "delete", "all": True, "limit": COUNT // 3}
-            answer = killed_when(broker, left - dice.randrange(COUNT // 3), asked)
-            found = bodies(broker.port("http"), "source")
-            assert found == [str(number) for number in range(COUNT - len(found), COUNT)]
-            assert left - COUNT // 3 <= len(found) <= left
+            request = {"action": "delete", "all": True, "limit": COUNT // 3}
+            answer = killed_when(broker, remaining - dice.randrange(COUNT // 3), request)
+            bodies_left = bodies(broker.port("http"), "source")
+            assert bodies_left == [str(number) for number in range(COUNT - len(bodies_left), COUNT)]
+            assert remaining - COUNT // 3 <= len(bodies_left) <= remaining
             if answer is not None:
-                assert len(found) == left - answer["processed"]
-            left = len(found)
+                assert len(bodies_left) == remaining - answer["processed"]
+            remaining = len(bodies_left)

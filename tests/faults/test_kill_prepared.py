@@ -53,10 +53,10 @@ class Ledger:
 
     def recovered(self, xids: set[Xid]) -> None:
         """Compare the open transactions with those the broker reports as prepared."""
-        for xid, (branch, asked) in self.unknown.items():
+        for xid, (branch, attempted) in self.unknown.items():
             if xid in xids:
                 self.open[xid] = branch
-            elif asked == "commit":
+            elif attempted == "commit":
                 self.commit(branch)
             else:  # nothing that was not prepared is left of a transaction
                 self.roll_back(branch)
@@ -108,7 +108,9 @@ def look(port: int, ledger: Ledger) -> None:
         count = number_of(reply, "JMQQuantity")
         assert len(reply.body) == count * XID_SIZE
         starts = range(0, len(reply.body), XID_SIZE)
-        ledger.recovered({decode_xid(reply.body[at : at + XID_SIZE]) for at in starts})
+        ledger.recovered(
+            {decode_xid(reply.body[position : position + XID_SIZE]) for position in starts}
+        )
 
 
 def finish_some(
@@ -133,37 +135,37 @@ def commit_or_rollback(commit: bool) -> PacketType:
 def prepare(port: int, ledger: Ledger, chance: random.Random, turn: int) -> None:
     """A transaction that takes some messages and sends some; whether PREPARE is answered is left
     to chance."""
-    fresh = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
+    source_bodies = {b"in %d %d" % (turn, n) for n in range(chance.randint(1, 4))}
     to_send = [b"out %d %d" % (turn, n) for n in range(chance.randint(1, 5))]
     xid = Xid(FORMAT, b"branch %d" % turn, chance.randbytes(chance.randint(0, 64)))
     with RawJmq.login(port) as client:
-        for body in sorted(fresh):
+        for body in sorted(source_bodies):
             assert client.send(SOURCE, body) == Status.OK
-        ledger.source |= fresh
+        ledger.source |= source_bodies
         client.session = client.create_session(None)
         start = client.transact(PacketType.START_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
         assert status_of(start) == Status.OK, start.properties
         number = number_of(start, "JMQTransactionID")
         assert status_of(client.consume(SOURCE)) == Status.OK
-        taken = [client.receive() for _ in range(chance.randint(1, len(ledger.source)))]
-        for message in taken:
+        messages = [client.receive() for _ in range(chance.randint(1, len(ledger.source)))]
+        for message in messages:
             assert client.acknowledge(message, transaction=number) == Status.OK
         for body in to_send:
             assert client.send(TARGET, body, transaction=number) == Status.OK
         end = client.transact(PacketType.END_TRANSACTION, xid, flags=XaFlag.SUCCESS)
         assert status_of(end) == Status.OK, end.properties
-        bodies = frozenset(message.body for message in taken)
+        bodies = frozenset(message.body for message in messages)
         assert bodies <= ledger.source, "what is taken by a prepared transaction came again"
         ledger.source -= bodies
         branch = Branch(xid, bodies, frozenset(to_send))
         ledger.unknown[xid] = branch, "prepare"
-        way = chance.random()
-        if way < 0.7:
+        method = chance.random()
+        if method < 0.7:
             reply = client.transact(PacketType.PREPARE_TRANSACTION, xid, number, XaFlag.NOFLAGS)
             assert status_of(reply) == Status.OK, reply.properties
             del ledger.unknown[xid]
             ledger.open[xid] = branch
-        elif way < 0.85:
+        elif method < 0.85:
             client.say_transaction(PacketType.PREPARE_TRANSACTION, xid, flags=XaFlag.NOFLAGS)
             time.sleep(chance.uniform(0, 0.01))
 

@@ -149,10 +149,10 @@ def token(tmp_path: Path) -> str:
     """Add the users. Returns the token of one of them."""
     token, record = make_token("", 1)
     hashed = hash_password(PASSWORD)
-    everything = (Permission("*", frozenset(Operation)),)
+    permissions = (Permission("*", frozenset(Operation)),)
     store = UserStore(tmp_path / "users.json")
     for name in (*USERS, *UNKNOWN):
-        user = UserRecord(password=hashed, permissions=everything, created=1, updated=1)
+        user = UserRecord(password=hashed, permissions=permissions, created=1, updated=1)
         store.change(partial(records.add_user, name=name, user=user), "the tests")
     store.change(lambda database: records.add_token(database, "holder", record, 1), "the tests")
     return token
@@ -161,20 +161,20 @@ def token(tmp_path: Path) -> str:
 def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> None:
     admitted: Counter[str] = Counter()
     wrong_passwords = count(1)
-    guessed = threading.Event()
+    guess_event = threading.Event()
     with LocalBroker(tmp_path, LISTEN) as broker:
         ports = {protocol: broker.port(protocol) for protocol in PROTOCOLS}
 
         def guess(protocol: str, guesser: int, number: int) -> None:
             user = (*USERS, f"invented-{number}")[number % (len(USERS) + 1)]
-            wrong = f"guess {guesser} {number}"
-            assert not LOGINS[protocol](ports[protocol], ATTACKER, user, wrong)
+            wrong_password = f"guess {guesser} {number}"
+            assert not LOGINS[protocol](ports[protocol], ATTACKER, user, wrong_password)
             if next(wrong_passwords) == LEAST_GUESSES:
-                guessed.set()
+                guess_event.set()
 
         def move(number: int) -> None:
             mover.publish("moved", number)
-            message = arriving.receive(PATIENCE)
+            message = subscription.receive(PATIENCE)
             message.ack()
 
         guesses = [
@@ -189,14 +189,14 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
             password=PASSWORD,
             timeout=PATIENCE,
         ) as mover:
-            arriving = mover.subscribe("moved")
+            subscription = mover.subscribe("moved")
             for protocol, source in product(PROTOCOLS, FIRST):
                 assert LOGINS[protocol](ports[protocol], source, "proven", PASSWORD)
             with repeated(move, *guesses) as (moving, *guessing):
-                assert guessed.wait(PATIENCE)
+                assert guess_event.wait(PATIENCE)
                 end = time.monotonic() + SECONDS
                 first = {source: iter(users) for source, users in FIRST.items()}
-                moved = moving.number
+                moves = moving.number
                 while time.monotonic() < end or admitted["first"] < len(GUESSED + UNKNOWN):
                     for protocol, source in product(PROTOCOLS, FIRST):
                         login = partial(LOGINS[protocol], ports[protocol], source)
@@ -206,8 +206,10 @@ def test_password_guessing_blocks_no_valid_login(tmp_path: Path, token: str) -> 
                             assert login(user, PASSWORD), f"the first login of {user} failed"
                             admitted["first"] += 1
                         admitted[protocol] += 2
-                assert moving.number > moved, "no message has moved"
-                moved = moving.number - moved
-            answered = [guesser.number for guesser in guessing]
-    print(f"{dict(admitted)} admitted, {moved} messages moved, {sum(answered)} guesses answered")
+                assert moving.number > moves, "no message has moved"
+                moves = moving.number - moves
+            guess_counts = [guesser.number for guesser in guessing]
+    print(
+        f"{dict(admitted)} admitted, {moves} messages moved, {sum(guess_counts)} guesses answered"
+    )
     assert "Traceback" not in broker.log.read_text()

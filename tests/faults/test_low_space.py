@@ -107,8 +107,8 @@ class MountedMachine(Machine):
         ballast = self._journal / "ballast"
         ballast.unlink(missing_ok=True)
         with ballast.open("wb") as file, suppress(OSError):
-            for place in range(0, size, MIB // 16):  # as much as fits
-                os.posix_fallocate(file.fileno(), place, MIB // 16)
+            for offset in range(0, size, MIB // 16):  # as much as fits
+                os.posix_fallocate(file.fileno(), offset, MIB // 16)
 
     def close(self) -> None:
         super().close()
@@ -117,8 +117,8 @@ class MountedMachine(Machine):
 
 def may_mount() -> bool:
     """Return whether this process can mount a file system."""
-    trial = ["unshare", "--mount", "true"]
-    return os.geteuid() == 0 and subprocess.run(trial, capture_output=True).returncode == 0
+    command = ["unshare", "--mount", "true"]
+    return os.geteuid() == 0 and subprocess.run(command, capture_output=True).returncode == 0
 
 
 WEB = Address(Kind.QUEUE, "web")
@@ -127,12 +127,12 @@ MACHINES = [Machine, *([MountedMachine] if may_mount() else [])]
 
 @pytest.fixture(params=MACHINES)
 def small(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
-    small: Machine = request.param(tmp_path / "broker")
+    local_machine: Machine = request.param(tmp_path / "broker")
     try:
-        small.broker.start()
-        yield small
+        local_machine.broker.start()
+        yield local_machine
     finally:
-        small.close()
+        local_machine.close()
 
 
 def publish_over_http(api: Api, body: str) -> PublishResult:
@@ -162,9 +162,9 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         small.become("disk-space", SIZE - 20 * MIB)
         with pytest.raises(RequestRefused, match=r"QUEUE_FULL.*nearly full"):
             vibemq.publish("vibe", 2)
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             producer.send("2")
-        assert refused.value.status == Status.RESOURCE_FULL
+        assert error.value.status == Status.RESOURCE_FULL
         with pytest.raises(RequestRefused, match="nearly full"):
             publish_over_http(http, "2")
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
@@ -177,17 +177,17 @@ def test_each_protocol_refuses_and_resumes(small: Machine) -> None:
         message = subscription.receive(SECONDS)
         assert message.payload == b"1"
         message.ack()
-        received = session.consumer("jms").receive(SECONDS)
-        assert received is not None
-        assert received.body == "1"
+        jms_message = session.consumer("jms").receive(SECONDS)
+        assert jms_message is not None
+        assert jms_message.body == "1"
         phpmq.subscribe("php")
-        one = phpmq.receive(SECONDS)
-        assert one.body == b"1"
-        one.ack()  # behind the send that waits, on the same connection
+        first_message = phpmq.receive(SECONDS)
+        assert first_message.body == b"1"
+        first_message.ack()  # behind the send that waits, on the same connection
         with BlockingClient(MsgliteClient.connect, HOST, port("msglite")) as msglite:
-            taken = msglite.ready("lite", timeout=10)
-            assert taken is not None
-            assert taken.body == b"1"
+            lite_message = msglite.ready("lite", timeout=10)
+            assert lite_message is not None
+            assert lite_message.body == b"1"
         http.call(PURGE_DESTINATION, DestinationBody(address=WEB, body=PurgeRequest()))
         wait_until(lambda: all(not row["ready"] for row in small.broker.status()["destinations"]))
 
@@ -205,30 +205,30 @@ def test_a_full_disk_is_drained_across_restarts(small: Machine) -> None:
     broker = small.broker
     count = 2000
     with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
-        pad = "x" * 4000
-        client.publish_all("vibe", [{"number": number, "pad": pad} for number in range(count)])
+        padding = "x" * 4000
+        client.publish_all("vibe", [{"number": number, "pad": padding} for number in range(count)])
     small.become("disk-space", SIZE - small.used())  # not a block is free
     broker.kill()
     broker.start()
     assert small.alarm() == "disk-space"
-    seen: list[int] = []
+    numbers: list[int] = []
 
     def consume(most: int) -> None:
         with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:
             subscription = client.subscribe("vibe")
             for _ in range(most):
                 message = subscription.receive(SECONDS)
-                seen.append(json.loads(message.payload)["number"])
+                numbers.append(json.loads(message.payload)["number"])
                 message.ack()
             client.ping()
 
     consume(count // 2)
     broker.kill()
     broker.start()
-    left = broker.status()["destinations"][0]["ready"]
-    assert count - count // 2 <= left <= count
-    consume(left)
-    assert set(seen) == set(range(count))
+    remaining = broker.status()["destinations"][0]["ready"]
+    assert count - count // 2 <= remaining <= count
+    consume(remaining)
+    assert set(numbers) == set(range(count))
     wait_until(lambda: broker.status()["destinations"][0]["unacked"] == 0)
     small.become("", 0)
     with BlockingClient(VibeMQClient.connect, HOST, broker.port("vibemq")) as client:

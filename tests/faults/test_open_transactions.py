@@ -81,18 +81,20 @@ def test_transaction_without_end_is_refused_and_can_be_committed(tmp_path: Path)
                 assert status_of(commit) == Status.OK, commit.properties
         finally:
             bystander.stop()
-        accepted = statuses.count(Status.OK)
-        assert LEAST_ACCEPTED < accepted < MESSAGES
-        assert set(statuses[:accepted]) == {Status.OK}
-        assert set(statuses[accepted:]) == {Status.RESOURCE_FULL}
+        accepted_count = statuses.count(Status.OK)
+        assert LEAST_ACCEPTED < accepted_count < MESSAGES
+        assert set(statuses[:accepted_count]) == {Status.OK}
+        assert set(statuses[accepted_count:]) == {Status.RESOURCE_FULL}
         bystander.peak = max(bystander.peak, broker.status()["resident_memory_bytes"])
         committed = take_all(port, QUEUE)
-        assert len(committed) == accepted
-        is_exact = committed == bodies[:accepted]  # no list of all bodies in the report
+        assert len(committed) == accepted_count
+        is_exact = committed == bodies[:accepted_count]  # no list of all bodies in the report
         assert is_exact
         growth = bystander.peak - before
         longest = max(bystander.round_trips)
-        print(f"{accepted} accepted, {growth / MIB:.0f} MiB, round trips up to {longest:.3f} s")
+        print(
+            f"{accepted_count} accepted, {growth / MIB:.0f} MiB, round trips up to {longest:.3f} s"
+        )
         assert growth < GROWTH
         assert len(bystander.round_trips) > 1
         if LONG:

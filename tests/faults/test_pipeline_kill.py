@@ -58,8 +58,10 @@ refresh = "incremental"
 @pytest.fixture
 def broker(tmp_path: Path) -> Iterator[LocalBroker]:
     url = f"http://127.0.0.1:{unused_port()}"
-    with LocalBroker(tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS) as made:
-        yield made
+    with LocalBroker(
+        tmp_path / "data", ["phpmq://127.0.0.1:0", url], (), SMALL_SEGMENTS
+    ) as local_broker:
+        yield local_broker
 
 
 def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
@@ -91,16 +93,18 @@ def test_queues_have_each_row_once(broker: LocalBroker, tmp_path: Path) -> None:
     assert rows
     expected = {row["message_id"]: (row["body"], dict(row["properties"])) for row in rows}
     for queue in (program.STREAMED, program.BATCHED):
-        found = published(broker.directory, queue)
-        assert len(found) == len({message.message_id for message in found}), "rows are there twice"
+        messages = published(broker.directory, queue)
+        assert len(messages) == len({message.message_id for message in messages}), (
+            "rows are there twice"
+        )
         assert expected == {
             message.message_id: (
                 message.body,
                 {name: str(value) for name, value in (message.properties or {}).items()},
             )
-            for message in found
+            for message in messages
         }
-        for message in found:
+        for message in messages:
             number_of(message.body)
 
 
@@ -146,9 +150,9 @@ def test_every_table_of_a_lake_equals_a_recomputation(
     producer.end()
     if driver.is_running:
         driver.kill_java()
-        early = "error: Spark's Java process ended before it was ready"
-        late = "error: Spark's Java process was killed by signal 9"
-        assert early in driver.output() or late in driver.output()
+        early_error = "error: Spark's Java process ended before it was ready"
+        late_error = "error: Spark's Java process was killed by signal 9"
+        assert early_error in driver.output() or late_error in driver.output()
         assert "py4j" not in driver.output()
     assert broker.stop() == 0
     finish(partial(start, "backfill"))

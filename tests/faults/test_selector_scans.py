@@ -57,8 +57,8 @@ def test_browsers_evaluate_nothing_after_the_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(CompiledSelector, "__call__", counted)
     harness.scan_time.limit = QUESTIONS
     for peer in peers:
-        asked = {**peer.place("q"), "JMQSelector": SELECTOR}
-        peer.session.receive(peer.request(PacketType.BROWSE, asked)[1])
+        properties = {**peer.place("q"), "JMQSelector": SELECTOR}
+        peer.session.receive(peer.request(PacketType.BROWSE, properties)[1])
     answers = []
     while len(answers) < BROWSERS:
         harness.broker.flush()

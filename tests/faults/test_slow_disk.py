@@ -53,11 +53,11 @@ def test_a_slow_disk(tmp_path: Path) -> None:
     path = tmp_path / "witness.socket"
     listen = [url.format(path) for url in LISTEN]
     following = following_msglite = 0
-    turns = late = 0
+    turns = late_turns = 0
     with ExitStack() as stack:
         for turn in range(LIVES):
-            slow = machine("volatile", f"slow:{chance.randrange(1 << 32)}")
-            broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=slow)
+            program = machine("volatile", f"slow:{chance.randrange(1 << 32)}")
+            broker = LocalBroker(tmp_path, listen, environment=SMALL_SEGMENTS, program=program)
             stack.callback(broker.stop)
             broker.start()
             load = Load(broker.port("phpmq"), following, numbered, chance, 200, AHEAD[turn % 2])
@@ -65,7 +65,7 @@ def test_a_slow_disk(tmp_path: Path) -> None:
             witness = Witness(path)
             witness.finish()
             turns += witness.turns
-            late += witness.late
+            late_turns += witness.late
             broker.kill()  # most likely while something waits for the disk
             following, following_msglite = load.end(), msglite_load.end()
         broker.start()
@@ -75,7 +75,7 @@ def test_a_slow_disk(tmp_path: Path) -> None:
         msglite.drained()
         assert broker.stop() == 0
         assert "Traceback" not in broker.log.read_text()
-    print(f"{late} of {turns} round trips through memory took long")
+    print(f"{late_turns} of {turns} round trips through memory took long")
     assert turns >= TURNS * LIVES
     # others may keep the processor for so long; the disk is late for 1 in 4
-    assert late <= turns / 20
+    assert late_turns <= turns / 20

@@ -51,12 +51,12 @@ def test_a_torn_tail_costs_nothing_that_was_visible(tmp_path: Path) -> None:
 
 def _tear(directory: Path, chance: random.Random) -> None:
     """Keep the durable data and part of the data written behind it."""
-    newest = newest_segment(directory)
+    newest_path = newest_segment(directory)
     durable = durable_end(directory)
-    cut(newest, chance.randint(durable, newest.stat().st_size))
+    cut(newest_path, chance.randint(durable, newest_path.stat().st_size))
     if chance.random() < 0.8:
-        rest = garbage(newest, chance)
-        with newest.open("ab") as file:
+        rest = garbage(newest_path, chance)
+        with newest_path.open("ab") as file:
             file.write(rest)
 
 
@@ -73,13 +73,13 @@ def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> Non
                 for body in bodies:
                     client.send(QUEUE, body)
             broker.kill()
-            newest = newest_segment(directory)
+            newest_path = newest_segment(directory)
             durable = durable_end(directory)
             # behind the first record, without which there has been no write to this file
             end = chance.randrange(SEGMENT_HEADER_BYTES + 200, durable)
-            cut(newest, end)
-            left = newest.read_bytes()
-            expected = [number for number, body in enumerate(bodies) if _whole(body, left)]
+            cut(newest_path, end)
+            remaining = newest_path.read_bytes()
+            expected = [number for number, body in enumerate(bodies) if _whole(body, remaining)]
             broker.start()
             assert _drained(broker.port("phpmq")) == expected
             log_lines = [json.loads(line) for line in broker.log.read_text().splitlines()]
@@ -90,8 +90,8 @@ def test_lost_records_are_reported_and_the_rest_is_served(tmp_path: Path) -> Non
 
 def _whole(body: bytes, content: bytes) -> bool:
     """Return whether the file has a record that ends with the body and its padding."""
-    place = content.find(body)
-    return place >= 0 and (place + len(body) + 7 & -8) <= len(content)
+    position = content.find(body)
+    return position >= 0 and (position + len(body) + 7 & -8) <= len(content)
 
 
 def _drained(port: int) -> list[int]:

@@ -47,13 +47,13 @@ def resident(broker: LocalBroker) -> int:
 
 
 def nothing_is_held(broker: LocalBroker) -> bool:
-    held = broker.status()["input"]
-    return held["buffered_bytes"] == held["connections"] == held["paused"] == 0
+    buffers = broker.status()["input"]
+    return buffers["buffered_bytes"] == buffers["connections"] == buffers["paused"] == 0
 
 
 @pytest.mark.parametrize("logged_in", [True, False])
 def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: bool) -> None:
-    half = PUBLISH[: len(PUBLISH) // 2]
+    half_frame = PUBLISH[: len(PUBLISH) // 2]
     with LocalBroker(tmp_path, ["vibemq://127.0.0.1:0"]) as broker:
         before = resident(broker)
         for _ in range(HALF_FRAMES // AT_A_TIME):
@@ -64,7 +64,7 @@ def test_half_frames_of_clients_that_leave_are_freed(tmp_path: Path, logged_in: 
                         client.sendall(CONNECT)
                         assert client.recv(1 << 16)
                     with suppress(ConnectionError):
-                        client.sendall(half)
+                        client.sendall(half_frame)
         wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         assert resident(broker) - before < GROWTH
 
@@ -93,22 +93,28 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         ExitStack() as stack,
     ):
         before = resident(broker)
-        unfinished = upload(protocol, UNFINISHED + MIB)[:-MIB]
+        unfinished_upload = upload(protocol, UNFINISHED + MIB)[:-MIB]
         complete = upload(protocol, UPLOAD)
         attackers = [stack.enter_context(connect(broker, protocol)) for _ in range(ATTACKERS)]
-        honest = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
-        failed: list[BaseException] = []
+        honest_clients = [stack.enter_context(connect(broker, protocol)) for _ in range(4)]
+        errors: list[BaseException] = []
 
         def send(client: socket.socket, data: bytes, counts: bool) -> None:
             try:
                 client.sendall(data)
             except OSError as error:
                 if counts:
-                    failed.append(error)
+                    errors.append(error)
 
         threads = [
-            *(threading.Thread(target=send, args=(each, unfinished, False)) for each in attackers),
-            *(threading.Thread(target=send, args=(each, complete, True)) for each in honest),
+            *(
+                threading.Thread(target=send, args=(attacker, unfinished_upload, False))
+                for attacker in attackers
+            ),
+            *(
+                threading.Thread(target=send, args=(attacker, complete, True))
+                for attacker in honest_clients
+            ),
         ]
         peak = before
         for thread in threads:
@@ -116,7 +122,7 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
         while any(thread.is_alive() for thread in threads[len(attackers) :]):
             peak = max(peak, resident(broker))
             time.sleep(0.1)
-        assert not failed
+        assert not errors
         if protocol == "msglite-http":
             wait_until(
                 lambda: broker.status()["protocols"][protocol]["published"] == 8, seconds=SECONDS
@@ -126,7 +132,7 @@ def test_uploads_succeed_beside_unfinished_ones(tmp_path: Path, protocol: str) -
                 BlockingClient(PhpmqClient.connect, path=str(tmp_path / "socket"))
             )
             client.subscribe("uploads", 4)
-            assert [len(client.receive(SECONDS).body) for _ in honest] == [UPLOAD] * 4
+            assert [len(client.receive(SECONDS).body) for _ in honest_clients] == [UPLOAD] * 4
         wait_until(lambda: nothing_is_held(broker), seconds=SECONDS)
         # one body is copied twice when it is complete, and all four may be messages by then
         assert peak - before < BUDGET * MIB + 3 * UPLOAD + 4 * UPLOAD + GROWTH

@@ -93,7 +93,7 @@ def flood_case(seed: int, kind: str, number: int, conversation: Conversation) ->
 def _cut(chance: Random, data: bytes) -> list[bytes]:
     """Most come in one piece, some in a few, small ones now and then byte by byte."""
     if len(data) < 200 and chance.random() < 0.05:
-        return [data[place : place + 1] for place in range(len(data))]
+        return [data[position : position + 1] for position in range(len(data))]
     if chance.random() < 0.7 or len(data) < 2:
         return [data]
     cuts = sorted({0, len(data), *(chance.randrange(len(data)) for _ in range(3))})
@@ -132,18 +132,18 @@ class Campaign:
         """Make a connection of it. Fails if the broker does not close when it has to."""
         connection = self._connect(case)
         connection.settimeout(_SEND_SECONDS)
-        taken = True
+        is_sent = True
         try:
             for piece in case.chunks:
                 connection.sendall(piece)
         except OSError:  # it has been closed, or is not read any more
-            taken = False
+            is_sent = False
         self.connections += 1
         if self.connections % 20 == 0:
             self.look()
         self.sent_bytes += sum(map(len, case.chunks))
         self.sent_frames += case.frames
-        if case.ending is Ending.RESET or not taken:
+        if case.ending is Ending.RESET or not is_sent:
             # without a reset the kernel would go on sending the unread rest
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         if case.ending is Ending.STAY:
@@ -151,7 +151,7 @@ class Campaign:
             if len(self._staying) > _STAYING:
                 self._staying.popleft().close()
             return
-        if case.ending is Ending.HALF_CLOSE and taken and len(case.data) < _TAKEN_AT_ONCE:
+        if case.ending is Ending.HALF_CLOSE and is_sent and len(case.data) < _TAKEN_AT_ONCE:
             self._read_to_the_end(connection, case)
         connection.close()
 
@@ -165,11 +165,11 @@ class Campaign:
         return connection
 
     def _read_to_the_end(self, connection: socket.socket, case: Case) -> None:
-        until = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + PATIENCE
         try:
             connection.shutdown(socket.SHUT_WR)
-            while time.monotonic() < until:
-                connection.settimeout(max(0.001, until - time.monotonic()))
+            while time.monotonic() < deadline:
+                connection.settimeout(max(0.001, deadline - time.monotonic()))
                 if not connection.recv(1 << 16):
                     return
         except TimeoutError:
@@ -198,9 +198,9 @@ class Campaign:
         except (ValueError, KeyError, TypeError):
             self._fail(f"the log has a line that is no entry: {line}")
         if level not in ("debug", "info") or "exception" in entry:
-            culprits = [case for name, case in self._recent if name == peer]
+            cases = [case for name, case in self._recent if name == peer]
             message = line.replace("\\n", "\n")
-            self._fail("\n".join(["the log contains an error:", message, *map(str, culprits)]))
+            self._fail("\n".join(["the log contains an error:", message, *map(str, cases)]))
 
     def finish(self) -> None:
         """Close what stays, and look for the last time. The log is read by `look` up to now."""

@@ -150,8 +150,8 @@ def vibemq(chance: Random) -> Frames:
         elif kind == vibemq_wire.ACK:
             headers = chance.choice(({}, {"messageId": "1"}))
         frames.append(vibemq_wire.Frame(kind, str(number), queue, payload, headers))
-    how = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
-    return [vibemq_wire.compressed(vibemq_wire.encode(frame), how, 0) for frame in frames]
+    compression = chance.choice((Compression.NONE, Compression.GZIP, Compression.BROTLI))
+    return [vibemq_wire.compressed(vibemq_wire.encode(frame), compression, 0) for frame in frames]
 
 
 def http(chance: Random) -> Frames:
@@ -223,13 +223,15 @@ def http_reply(chance: Random) -> Frames:
 
 def any_first_byte(chance: Random) -> Frames:
     """Return input of an `auto` listener: of protocols that are served, and of others."""
-    foreign: tuple[Conversation, ...] = (
+    foreign_conversations: tuple[Conversation, ...] = (
         lambda _: [b"\x1b\xff\xe3\xc2\0\0\0\x48", bytes(64)],
         lambda _: [b"\0\0\0\x10", b'{"type":"Connect"}'],
         lambda _: [b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03", bytes(40)],
         http,
     )
-    return chance.choice((phpmq, msglite, vibemq, jmq.listener, chance.choice(foreign)))(chance)
+    return chance.choice(
+        (phpmq, msglite, vibemq, jmq.listener, chance.choice(foreign_conversations))
+    )(chance)
 
 
 _VIBEMQ_REQUESTS: Final = (

@@ -98,7 +98,7 @@ def broker(chance: Random) -> Frames:
             case 0:
                 frames += _message(chance)
             case 1:
-                more: dict[str, object] = {
+                properties: dict[str, object] = {
                     "JMQConsumerID": Long(chance.randint(0, 9)),
                     "JMQProducerID": Long(chance.randint(0, 9)),
                     "JMQSessionID": Long(1),
@@ -108,7 +108,7 @@ def broker(chance: Random) -> Frames:
                     "JMQReason": "no",
                 }
                 kind = chance.choice(_REPLIES)
-                frames.append(encode_reply(kind, number, chance.choice(list(Status)), more))
+                frames.append(encode_reply(kind, number, chance.choice(list(Status)), properties))
             case 2:
                 resume = {"JMQProducerID": Long(number), "JMQSize": 10}
                 frames.append(encode_packet(PacketType.RESUME_FLOW, properties=resume))
@@ -201,7 +201,7 @@ def _producer(chance: Random) -> Frames:
 
 
 def _consumer(chance: Random) -> Frames:
-    asked: dict[str, object] = {
+    properties: dict[str, object] = {
         **_where(chance),
         "JMQNoLocal": chance.random() < 0.2,
         "JMQShare": chance.random() < 0.2,
@@ -209,20 +209,23 @@ def _consumer(chance: Random) -> Frames:
         "JMQSize": chance.choice((-1, 0, 1, 5, 1000)),
     }
     if chance.random() < 0.5:
-        asked["JMQSelector"] = chance.choice(_SELECTORS)
+        properties["JMQSelector"] = chance.choice(_SELECTORS)
     if chance.random() < 0.3:
-        asked["JMQDurableName"] = "hostile"
+        properties["JMQDurableName"] = "hostile"
     if chance.random() < 0.2:
-        asked["JMQJMSShare"] = True
-        asked["JMQSharedSubscriptionName"] = "hostile"
+        properties["JMQJMSShare"] = True
+        properties["JMQSharedSubscriptionName"] = "hostile"
     frames = [
         _ask(chance, PacketType.SET_CLIENTID, {"JMQClientID": "hostile", "JMQShare": True}),
-        _ask(chance, PacketType.ADD_CONSUMER, asked),
+        _ask(chance, PacketType.ADD_CONSUMER, properties),
         encode_packet(PacketType.START),
     ]
     if chance.random() < 0.5:
-        gone: dict[str, object] = {"JMQConsumerID": Long(chance.randint(0, 9)), "JMQBodyType": 3}
-        frames.append(_ask(chance, PacketType.DELETE_CONSUMER, gone, _sysid(chance)))
+        deletion: dict[str, object] = {
+            "JMQConsumerID": Long(chance.randint(0, 9)),
+            "JMQBodyType": 3,
+        }
+        frames.append(_ask(chance, PacketType.DELETE_CONSUMER, deletion, _sysid(chance)))
     if chance.random() < 0.3:
         frames.append(_ask(chance, PacketType.DELETE_CONSUMER, {"JMQDurableName": "hostile"}))
     return frames
@@ -235,8 +238,8 @@ def _message(chance: Random) -> Frames:
         PacketType.STREAM_MESSAGE: dumps_stream([1, "x", b"y"]),
     }.get(kind, chance.choice((b"", b"x", "é".encode(), bytes(chance.randrange(500)))))
     properties = dict(chance.choice(_PROPERTIES))
-    where = _where(chance)
-    queue = bool(int(str(where["JMQDestType"])) & DestType.QUEUE)
+    destination = _where(chance)
+    queue = bool(int(str(destination["JMQDestType"])) & DestType.QUEUE)
     flags = chance.choice((0, packets.A)) | chance.choice((0, packets.P))
     flags |= packets.Q if queue else 0
     if chance.random() < 0.1:
@@ -244,7 +247,7 @@ def _message(chance: Random) -> Frames:
         body = zlib.compress(body)
         flags |= packets.Z
     header = encode_header(
-        str(where["JMQDestination"]),
+        str(destination["JMQDestination"]),
         chance.choice((None, "c")),
         chance.choice((None, "hostile.b", TEMPORARY)),
         chance.choice((None, "t")),
@@ -278,7 +281,7 @@ def _acknowledge(chance: Random) -> Frames:
     blocks = [(chance.randint(0, 9), _sysid(chance)) for _ in range(chance.choice((0, 1, 2, 20)))]
     header = encode_header(transaction_id=chance.choice((0, 0, 1)))
     kind = chance.choice((PacketType.ACKNOWLEDGE, PacketType.ACKNOWLEDGE, PacketType.REDELIVER))
-    more: dict[str, object] = chance.choice(
+    properties: dict[str, object] = chance.choice(
         (
             {},
             {"JMQBodyType": 2},
@@ -288,16 +291,16 @@ def _acknowledge(chance: Random) -> Frames:
             {"JMQValidate": True},
         )
     )
-    return [_ask(chance, kind, more, encode_blocks(blocks, width), header)]
+    return [_ask(chance, kind, properties, encode_blocks(blocks, width), header)]
 
 
 def _browse(chance: Random) -> Frames:
-    asked: dict[str, object] = {**_where(chance), "JMQMetrics": chance.random() < 0.3}
+    properties: dict[str, object] = {**_where(chance), "JMQMetrics": chance.random() < 0.3}
     if chance.random() < 0.3:
-        asked["JMQSelector"] = chance.choice(_SELECTORS)
+        properties["JMQSelector"] = chance.choice(_SELECTORS)
     ids = b"".join(_sysid(chance) for _ in range(chance.randrange(5)))
     return [
-        _ask(chance, PacketType.BROWSE, asked),
+        _ask(chance, PacketType.BROWSE, properties),
         _ask(chance, PacketType.DELIVER, {"JMQConsumerID": Long(1), "JMQBodyType": 3}, ids),
     ]
 
@@ -316,11 +319,11 @@ def _transaction(chance: Random) -> Frames:
         chance.choice((PacketType.COMMIT_TRANSACTION, PacketType.ROLLBACK_TRANSACTION)),
     ):
         if chance.random() < 0.8:
-            asked: dict[str, object] = dict(local) if chance.random() < 0.2 else {}
-            asked["JMQXAFlags"] = chance.choice(_XA_FLAGS)
+            properties: dict[str, object] = dict(local) if chance.random() < 0.2 else {}
+            properties["JMQXAFlags"] = chance.choice(_XA_FLAGS)
             if chance.random() < 0.1:
-                asked["JMQAutoRollback"] = chance.randint(0, 4)
-            frames.append(_ask(chance, kind, asked, encode_xid(xid)))
+                properties["JMQAutoRollback"] = chance.randint(0, 4)
+            frames.append(_ask(chance, kind, properties, encode_xid(xid)))
     return frames
 
 

@@ -35,11 +35,11 @@ def flip_bits(chance: Random, frames: Frames) -> Frames:
     """One to eight bits of a piece are the other way round."""
 
     def flip(piece: bytes) -> bytes:
-        flipped = bytearray(piece)
+        data = bytearray(piece)
         for _ in range(chance.randint(1, 8)):
-            bit = chance.randrange(8 * len(flipped))
-            flipped[bit >> 3] ^= 1 << (bit & 7)
-        return bytes(flipped)
+            bit = chance.randrange(8 * len(data))
+            data[bit >> 3] ^= 1 << (bit & 7)
+        return bytes(data)
 
     return _in_one(chance, frames, flip)
 
@@ -66,8 +66,8 @@ def insert_noise(chance: Random, frames: Frames) -> Frames:
     """Random bytes stand where nothing was."""
 
     def insert(piece: bytes) -> bytes:
-        place = chance.randint(0, len(piece))
-        return piece[:place] + chance.randbytes(chance.randint(1, 40)) + piece[place:]
+        position = chance.randint(0, len(piece))
+        return piece[:position] + chance.randbytes(chance.randint(1, 40)) + piece[position:]
 
     return _in_one(chance, frames, insert)
 
@@ -76,8 +76,8 @@ def put_special(chance: Random, frames: Frames) -> Frames:
     """A byte is replaced by one that means something somewhere."""
 
     def put(piece: bytes) -> bytes:
-        place = chance.randrange(len(piece))
-        return piece[:place] + chance.choice(_SPECIAL) + piece[place + 1 :]
+        position = chance.randrange(len(piece))
+        return piece[:position] + chance.choice(_SPECIAL) + piece[position + 1 :]
 
     return _in_one(chance, frames, put)
 
@@ -86,10 +86,10 @@ def change_number(chance: Random, frames: Frames) -> Frames:
     """A run of digits is another number, which need not be as long, nor a number."""
 
     def change(piece: bytes) -> bytes:
-        found = list(_DIGITS.finditer(piece))
-        if not found:
+        numbers = list(_DIGITS.finditer(piece))
+        if not numbers:
             return piece
-        run = chance.choice(found)
+        run = chance.choice(numbers)
         number, spelling = chance.choice(_NUMBERS), chance.choice(_SPELLINGS)
         new = spelling % ((number,) * spelling.count(b"%d"))
         return piece[: run.start()] + new + piece[run.end() :]
@@ -101,10 +101,10 @@ def change_digits(chance: Random, frames: Frames) -> Frames:
     """A run of digits is another number of the same width: the frame around it stays whole."""
 
     def change(piece: bytes) -> bytes:
-        found = list(_DIGITS.finditer(piece))
-        if not found:
+        numbers = list(_DIGITS.finditer(piece))
+        if not numbers:
             return piece
-        run = chance.choice(found)
+        run = chance.choice(numbers)
         width = len(run.group())
         number = int(run.group()[-18:]) + chance.choice((-9, -1, 1, 2, 9, 10, 1000))
         if chance.random() < 0.3:
@@ -119,11 +119,11 @@ def change_one_digit(chance: Random, frames: Frames) -> Frames:
     """A single digit is another one: of a type, a version, a count, a length."""
 
     def change(piece: bytes) -> bytes:
-        places = [place for place, byte in enumerate(piece) if byte in b"0123456789"]
-        if not places:
+        positions = [position for position, byte in enumerate(piece) if byte in b"0123456789"]
+        if not positions:
             return piece
-        place = chance.choice(places)
-        return piece[:place] + b"%d" % chance.randrange(10) + piece[place + 1 :]
+        position = chance.choice(positions)
+        return piece[:position] + b"%d" % chance.randrange(10) + piece[position + 1 :]
 
     return _in_one(chance, frames, change)
 
@@ -133,11 +133,13 @@ def put_integer(chance: Random, frames: Frames) -> Frames:
 
     def put(piece: bytes) -> bytes:
         form = chance.choice(_FORMS)
-        place = chance.randint(0, max(0, len(piece) - form.size))
-        old = int.from_bytes(piece[place : place + form.size], "big")
-        number = chance.choice((*_NUMBERS, old - 1, old + 1, old + 4, 2 * old, -old))
+        position = chance.randint(0, max(0, len(piece) - form.size))
+        old_number = int.from_bytes(piece[position : position + form.size], "big")
+        number = chance.choice(
+            (*_NUMBERS, old_number - 1, old_number + 1, old_number + 4, 2 * old_number, -old_number)
+        )
         new = form.pack(number & ((1 << 8 * form.size) - 1))
-        return piece[:place] + new + piece[place + form.size :]
+        return piece[:position] + new + piece[position + form.size :]
 
     return _in_one(chance, frames, put)
 
@@ -146,8 +148,8 @@ def repeat(chance: Random, frames: Frames) -> Frames:
     """A piece comes several times."""
     if not frames:
         return frames
-    place = chance.randrange(len(frames))
-    return frames[:place] + frames[place : place + 1] * chance.randint(2, 9) + frames[place + 1 :]
+    index = chance.randrange(len(frames))
+    return frames[:index] + frames[index : index + 1] * chance.randint(2, 9) + frames[index + 1 :]
 
 
 def reorder(chance: Random, frames: Frames) -> Frames:
@@ -161,8 +163,8 @@ def leave_out(chance: Random, frames: Frames) -> Frames:
     """A piece does not come."""
     if not frames:
         return frames
-    place = chance.randrange(len(frames))
-    return frames[:place] + frames[place + 1 :]
+    index = chance.randrange(len(frames))
+    return frames[:index] + frames[index + 1 :]
 
 
 def splice(chance: Random, frames: Frames) -> Frames:
@@ -170,9 +172,9 @@ def splice(chance: Random, frames: Frames) -> Frames:
     if not frames:
         return frames
     head, tail = chance.choice(frames), chance.choice(frames)
-    joined = head[: chance.randint(0, len(head))] + tail[chance.randint(0, len(tail)) :]
-    place = chance.randint(0, len(frames))
-    return [*frames[:place], joined, *frames[place:]]
+    joined_frame = head[: chance.randint(0, len(head))] + tail[chance.randint(0, len(tail)) :]
+    index = chance.randint(0, len(frames))
+    return [*frames[:index], joined_frame, *frames[index:]]
 
 
 MUTATORS: Final[tuple[Mutator, ...]] = (
@@ -192,8 +194,8 @@ def mutate(chance: Random, frames: Frames) -> Frames:
 
 def _in_one(chance: Random, frames: Frames, change: Callable[[bytes], bytes]) -> Frames:
     """Change one piece that is not empty."""
-    places = [place for place, piece in enumerate(frames) if piece]
-    if not places:
+    indexes = [index for index, piece in enumerate(frames) if piece]
+    if not indexes:
         return frames
-    place = chance.choice(places)
-    return [*frames[:place], change(frames[place]), *frames[place + 1 :]]
+    index = chance.choice(indexes)
+    return [*frames[:index], change(frames[index]), *frames[index + 1 :]]

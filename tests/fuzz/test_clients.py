@@ -41,7 +41,7 @@ def directory() -> Iterator[Path]:
 
 def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]]) -> None:
     """Let `user` talk to a broker that says that and closes. Nothing may be left to the loop."""
-    unexpected: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
 
     async def say(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(data)
@@ -49,14 +49,14 @@ def converse(directory: Path, data: bytes, user: Callable[[str], Awaitable[None]
 
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        loop.set_exception_handler(lambda _, context: unexpected.append(context))
+        loop.set_exception_handler(lambda _, context: errors.append(context))
         path = str(directory / "socket")
         server = await asyncio.start_unix_server(say, path)
         async with server, asyncio.timeout(TIMEOUT):
             await user(path)
 
     asyncio.run(main())
-    assert unexpected == []
+    assert errors == []
 
 
 @MANY

@@ -70,8 +70,8 @@ def jmq(chunks: list[bytes]) -> Result:
         for packet in decoder.feed(piece):
             if isinstance(packet, jmq_wire.Oversized):
                 assert packet.size > 1000
-                announced = (packet.type, packet.flags, packet.consumer_id, packet.size)
-                frames.append((*announced, packet.header))
+                header_fields = (packet.type, packet.flags, packet.consumer_id, packet.size)
+                frames.append((*header_fields, packet.header))
                 continue
             assert len(packet.head) + len(packet.body) <= 4000
             assert len(packet.sysid) == 32
@@ -147,19 +147,19 @@ def test_what_is_valid_is_taken(name: str, chance: Random) -> None:
 def test_damage_is_read_the_same_way_however_it_is_cut(name: str, chance: Random) -> None:
     conversation, decode = DECODERS[name]
     data = b"".join(mutate(chance, conversation(chance)))
-    whole = decode([data])
+    expected = decode([data])
     cuts = sorted(
         {0, len(data), *(chance.randint(0, len(data)) for _ in range(chance.randint(0, 9)))}
     )
-    assert decode([data[a:b] for a, b in pairwise(cuts)]) == whole
-    assert decode([data[place : place + 1] for place in range(len(data))]) == whole
+    assert decode([data[a:b] for a, b in pairwise(cuts)]) == expected
+    assert decode([data[position : position + 1] for position in range(len(data))]) == expected
 
 
 @pytest.mark.parametrize("name", DECODERS)
 @given(data=st.binary(max_size=200), step=st.integers(1, 50))
 def test_noise_is_read_the_same_way_however_it_is_cut(name: str, data: bytes, step: int) -> None:
     _, decode = DECODERS[name]
-    chunks = [data[place : place + step] for place in range(0, len(data), step)]
+    chunks = [data[position : position + step] for position in range(0, len(data), step)]
     assert decode(chunks) == decode([data])
 
 
@@ -169,8 +169,8 @@ def test_a_protocol_that_is_recognised_stays_so(
     detect: Callable[[bytes], str | None], data: bytes
 ) -> None:
     answers = [detect(data[:length]) for length in range(len(data) + 1)]
-    known = [answer for answer in answers if answer is not None]
-    assert len(set(known)) <= 1
+    known_answers = [answer for answer in answers if answer is not None]
+    assert len(set(known_answers)) <= 1
     method = any(name.startswith(data[:2]) for name in HTTP_METHODS)
     assert detect(data[:2]) is not None or len(data) < 2 or method
 

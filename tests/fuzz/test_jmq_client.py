@@ -46,7 +46,7 @@ def answers(chance: Random, packet: Packet) -> list[bytes]:
     if packet.flags & packets.A:
         kind = PacketType.SEND_REPLY if packet.is_message else packet.type + 1
         status = Status.OK if chance.random() < 0.9 else chance.choice(list(Status))
-        given: dict[str, object] = {
+        properties: dict[str, object] = {
             "JMQSessionID": Long(1),
             "JMQProducerID": Long(2),
             "JMQConsumerID": Long(CONSUMER),
@@ -61,11 +61,16 @@ def answers(chance: Random, packet: Packet) -> list[bytes]:
             body = bytes(64)
         elif packet.type == PacketType.GENERATE_UID:
             body = bytes(8)
-        frames.append(encode_reply(kind, packet.consumer_id, status, given, body))
+        frames.append(encode_reply(kind, packet.consumer_id, status, properties, body))
     if packet.type == PacketType.HELLO:
-        asked = {"JMQAuthType": chance.choice(("basic", "digest")), "JMQChallenge": True}
+        challenge_properties = {
+            "JMQAuthType": chance.choice(("basic", "digest")),
+            "JMQChallenge": True,
+        }
         kind = PacketType.AUTHENTICATE_REQUEST
-        frames.append(encode_packet(kind, 0, packet.consumer_id, asked, body=b"nonce"))
+        frames.append(
+            encode_packet(kind, 0, packet.consumer_id, challenge_properties, body=b"nonce")
+        )
     if packet.type in (PacketType.ADD_CONSUMER, PacketType.DELIVER):
         for flag in (0, packets.L):
             frames.append(
@@ -106,12 +111,12 @@ async def use(client: JmqClient) -> None:
 # "True": from one seed. The number of draws depends on the timing of client and broker.
 @given(chance=st.randoms(use_true_random=True), damage=st.sampled_from([0.0, 0.1, 0.3, 1.0]))
 def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> None:
-    unexpected: list[dict[str, Any]] = []
+    errors: list[dict[str, Any]] = []
 
-    serving: list[asyncio.Task[None] | None] = []
+    tasks: list[asyncio.Task[None] | None] = []
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        serving.append(asyncio.current_task())
+        tasks.append(asyncio.current_task())
         decoder = Decoder()
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
@@ -127,9 +132,7 @@ def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> Non
             await writer.wait_closed()
 
     async def main() -> None:
-        asyncio.get_running_loop().set_exception_handler(
-            lambda _, context: unexpected.append(context)
-        )
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: errors.append(context))
         path = str(directory / "socket")
         server = await asyncio.start_unix_server(serve, path)
         async with server, asyncio.timeout(TIMEOUT):
@@ -141,7 +144,7 @@ def test_a_damaged_broker(directory: Path, chance: Random, damage: float) -> Non
                     await use(client)
                 finally:
                     await client.close()
-            await asyncio.gather(*filter(None, serving))
+            await asyncio.gather(*filter(None, tasks))
 
     asyncio.run(main())
-    assert not unexpected, unexpected
+    assert not errors, errors

@@ -121,19 +121,19 @@ def bounded() -> Iterator[None]:
 
 def read_all(directory: Path) -> list[str]:
     """Look at it with everything there is, last with what may change it. Returns complaints."""
-    complaints = []
+    problems = []
 
     def attempt(action: Callable[[], object]) -> None:
         try:
             action()
         except JournalError as error:
-            complaints.append(str(error))
+            problems.append(str(error))
         except ConfigurationError as error:
             if "has a selector" not in str(error):
                 raise
 
     def inspect() -> None:
-        complaints.extend(map(str, check(directory).problems))
+        problems.extend(map(str, check(directory).problems))
 
     def show() -> None:
         for entry in dump(directory):
@@ -155,7 +155,7 @@ def read_all(directory: Path) -> list[str]:
         attempt(show)
         attempt(lambda: Slots(directory).list())
         attempt(start)
-    return complaints
+    return problems
 
 
 @contextmanager
@@ -185,8 +185,10 @@ def test_files_that_are_damaged(written: Path, chance: Random) -> None:
 
 def damage(chance: Random, data: bytes) -> bytes:
     """One change that keeps most of it."""
-    how = chance.choice((flip_bits, flip_bits, change_digits, change_number, cut_out, insert_noise))
-    return how(chance, [data])[0]
+    mutation = chance.choice(
+        (flip_bits, flip_bits, change_digits, change_number, cut_out, insert_noise)
+    )
+    return mutation(chance, [data])[0]
 
 
 @given(chance=seeds)
@@ -195,24 +197,24 @@ def test_records_that_lie_with_a_right_checksum(written: Path, chance: Random) -
         path = chance.choice(segments_of(directory))
         view = MappedSegment(path)
         places = list(record_offsets(view.view, view.size))
-        sealed = view.index is not None
+        is_sealed = view.index is not None
         view.close()
         data = bytearray(path.read_bytes())
         for _ in range(chance.randint(1, 3)):
             offset, size = chance.choice([*places, places[-1]])
             if chance.random() < 0.5:  # a field of the header
-                place = offset + 8 + chance.randrange(HEADER_BYTES - 8)
-                data[place] = chance.choice((0, 1, 2, 9, 127, 128, 255, chance.randrange(256)))
+                position = offset + 8 + chance.randrange(HEADER_BYTES - 8)
+                data[position] = chance.choice((0, 1, 2, 9, 127, 128, 255, chance.randrange(256)))
             else:
                 body = damage(chance, bytes(data[offset + HEADER_BYTES : offset + size]))
                 body = body[: size - HEADER_BYTES].ljust(size - HEADER_BYTES, b" ")
                 data[offset + HEADER_BYTES : offset + size] = body
             data[offset + 4 : offset + 8] = _crc(data[offset + 8 : offset + size])
-        if sealed:
+        if is_sealed:
             trailer = len(data) - TRAILER_BYTES
             if chance.random() < 0.2:
-                place = trailer + 8 + chance.randrange(16)
-                data[place] = chance.randrange(256)
+                position = trailer + 8 + chance.randrange(16)
+                data[position] = chance.randrange(256)
             data[trailer + 24 : trailer + 28] = _crc(data[:trailer])
             data[trailer + 28 :] = _crc(data[trailer : trailer + 28])
         path.write_bytes(data)
@@ -248,8 +250,8 @@ def test_snapshots_that_lie_with_a_right_checksum(written: Path, chance: Random)
 def _changed(chance: Random, value: object) -> object:
     """The same with one leaf that is something else; bytes may hold another document."""
     if isinstance(value, list) and value:
-        place = chance.randrange(len(value))
-        return [*value[:place], _changed(chance, value[place]), *value[place + 1 :]]
+        index = chance.randrange(len(value))
+        return [*value[:index], _changed(chance, value[index]), *value[index + 1 :]]
     if isinstance(value, bytes) and len(value) > 20 and chance.random() < 0.7:
         try:
             return msgspec.msgpack.encode(_changed(chance, msgspec.msgpack.decode(value)))

@@ -115,17 +115,17 @@ def test_malformed_input_of_one_client_does_not_affect_others(kind: str, tmp_pat
         for witness in witnesses:
             witness.finish()
             assert witness.exchanged > 0 or isinstance(witness, GatewayWorker)
-        grown = after.memory - before.memory
+        growth = after.memory - before.memory
         print(
             f"{kind}: {campaign.connections:,} connections, {campaign.sent_bytes:,} bytes, "
-            f"{campaign.sent_frames:,} mutated frames; memory +{grown >> 20} MiB;",
+            f"{campaign.sent_frames:,} mutated frames; memory +{growth >> 20} MiB;",
             ", ".join(
                 f"{type(w).__name__} {w.exchanged:,}, slowest {w.slowest:.3f} s" for w in witnesses
             ),
         )
         assert after.sockets == before.sockets
         assert after.files <= before.files + FILES_GROWTH
-        assert grown < MEMORY_GROWTH
+        assert growth < MEMORY_GROWTH
 
 
 def _attack(campaign: Campaign, kind: str) -> None:
@@ -165,10 +165,10 @@ def _figures(broker: LocalBroker) -> Figures:
         sockets = files = 0
         for entry in Path(f"/proc/{broker.pid}/fd").iterdir():
             try:
-                opened = os.readlink(entry)
+                link_target = os.readlink(entry)
             except FileNotFoundError:  # closed meanwhile
                 continue
-            if opened.startswith("socket:"):
+            if link_target.startswith("socket:"):
                 sockets += 1
             else:
                 files += 1
@@ -177,9 +177,9 @@ def _figures(broker: LocalBroker) -> Figures:
 
 def _figures_at_rest(broker: LocalBroker, before: Figures) -> Figures:
     """Once the connections that have ended are gone; that may take until a linger is over."""
-    until = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + PATIENCE
     figures = _figures(broker)
-    while figures.sockets != before.sockets and time.monotonic() < until:
+    while figures.sockets != before.sockets and time.monotonic() < deadline:
         time.sleep(0.05)
         figures = _figures(broker)
     return figures

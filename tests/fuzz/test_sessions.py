@@ -133,8 +133,8 @@ class Beside(RuleBasedStateMachine):
         if not waits:
             self.worker.put(ready)
         decoder = msglite_wire.Decoder(kinds=msglite_wire.FROM_SERVER)
-        ((kind, timeout, (to, reply), question),) = decoder.feed(self.worker.transport.taken())
-        assert (kind, timeout, to, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
+        ((kind, timeout, (queue, reply), question),) = decoder.feed(self.worker.transport.taken())
+        assert (kind, timeout, queue, question) == (msglite_wire.MESSAGE, 100, b"questions", body)
         self.worker.put(msglite_wire.encode_message(100, reply, body[::-1]))
         answer = msglite_wire.encode_message(100, reply, body[::-1])
         assert self.asker.transport.taken() == answer
@@ -144,9 +144,9 @@ class Beside(RuleBasedStateMachine):
     @rule(which=hostile_peers, chance=st.randoms(use_true_random=False))
     def say_something_wrong(self, which: int, chance: Random) -> None:
         data = b"".join(mutate(chance, self.conversation(chance)))
-        cut = chance.randint(0, len(data))
-        self.say(which, data[:cut])
-        self.say(which, data[cut:])
+        position = chance.randint(0, len(data))
+        self.say(which, data[:position])
+        self.say(which, data[position:])
 
     @rule(which=hostile_peers, data=st.binary(max_size=60))
     def say_nonsense(self, which: int, data: bytes) -> None:

@@ -51,14 +51,14 @@ def test_any_bytes_are_a_name_that_comes_back(raw: bytes) -> None:
 
 def select(text: str) -> None:
     """Compile, and ask about messages with values of all types, whatever comes of it."""
-    refused = None
+    selector_error = None
     try:
         selector = compile_selector(text)
     except SelectorError as error:
-        refused = error
-    if refused:
-        assert 0 <= refused.position <= len(text)
-        assert str(refused)
+        selector_error = error
+    if selector_error:
+        assert 0 <= selector_error.position <= len(text)
+        assert str(selector_error)
         return
     for value in (None, True, -(2**63), 0.0, float("nan"), 10**400, "x'y", b"x"):
         message = Message(Address(Kind.QUEUE, "q"), b"", properties=dict.fromkeys("abcdefg", value))

@@ -32,7 +32,7 @@ class Others:
     def __init__(self, broker: LocalBroker) -> None:
         self._ports = {scheme: broker.port(scheme) for scheme in SCHEMES}
         work = (self._php, self._shell, self._forward, self._dotnet, self._ask, self._publish)
-        self._threads = [threading.Thread(target=_until_the_end, args=(each,)) for each in work]
+        self._threads = [threading.Thread(target=_until_the_end, args=(call,)) for call in work]
 
     def __enter__(self) -> Self:
         for thread in self._threads:

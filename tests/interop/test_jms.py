@@ -56,8 +56,8 @@ def missing() -> str:
     if (javac := program("javac")) is None:
         return "no JDK was found (Debian, Ubuntu: apt install openjdk-17-jdk-headless)"
     version = subprocess.run([javac, "-version"], capture_output=True, text=True, check=True)
-    found = re.search(r"\d+", version.stdout + version.stderr)
-    if found is None or int(found[0]) < LEAST_JAVA:
+    match = re.search(r"\d+", version.stdout + version.stderr)
+    if match is None or int(match[0]) < LEAST_JAVA:
         return f"Java {LEAST_JAVA} or newer is needed (apt install openjdk-17-jdk-headless)"
     return ""
 
@@ -76,17 +76,17 @@ def maven(phase: str, out: Path) -> subprocess.CompletedProcess[str]:
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Compile the cases for each client and return their directory."""
-    if lack := missing():
+    if reason := missing():
         if REQUIRED:
-            pytest.fail(lack)
-        pytest.skip(lack)
-    out = tmp_path_factory.mktemp("jms")
-    fetched = maven("generate-sources", out)
+            pytest.fail(reason)
+        pytest.skip(reason)
+    output_directory = tmp_path_factory.mktemp("jms")
+    fetched = maven("generate-sources", output_directory)
     if fetched.returncode and not REQUIRED:
         pytest.skip(f"Maven cannot fetch the clients: {fetched.stdout.strip()[-300:]}")
-    done = maven("package", out)
+    done = maven("package", output_directory)
     assert done.returncode == 0, done.stdout + done.stderr
-    return out
+    return output_directory
 
 
 @pytest.fixture(scope="module", params=CLIENTS)
@@ -97,45 +97,45 @@ def verdicts(
     directory = tmp_path_factory.mktemp(request.param)
     with ExitStack() as stack:
         # the ports stay the same after a restart
-        port, secure = unused_port(), unused_port()
+        port, tls_port = unused_port(), unused_port()
         authority = Authority(directory)
         pem = authority.pem(authority.issue())
         open_to_all = LocalBroker(
             directory / "open",
             [
                 f"jmq://127.0.0.1:{port}?max_frame_bytes={LARGEST}&producer_flow=50",
-                f"jmq+tls://127.0.0.1:{secure}?certificate={pem}",
+                f"jmq+tls://127.0.0.1:{tls_port}?certificate={pem}",
                 *LISTEN,
             ],
             environment={"SLUICEMQ_JMQ__METRICS_INTERVAL": "1s"},
         )
         stack.enter_context(open_to_all)
-        others = Others(open_to_all)
-        digest, basic = unused_port(), unused_port()
+        other_protocols = Others(open_to_all)
+        digest_port, basic_port = unused_port(), unused_port()
         add_users(directory / "closed")
         stack.enter_context(
             LocalBroker(
                 directory / "closed",
                 [
-                    f"jmq://127.0.0.1:{digest}?authentication=digest",
-                    f"jmq://127.0.0.1:{basic}?authentication=basic",
+                    f"jmq://127.0.0.1:{digest_port}?authentication=digest",
+                    f"jmq://127.0.0.1:{basic_port}?authentication=basic",
                 ],
                 environment={"SLUICEMQ_AUTH__MAX_LOGIN_FAILURES": "100"},
             )
         )
         arguments = [
             f"127.0.0.1:{port}",
-            f"digest=127.0.0.1:{digest}",
-            f"basic=127.0.0.1:{basic}",
-            f"limited=127.0.0.1:{basic}",
+            f"digest=127.0.0.1:{digest_port}",
+            f"basic=127.0.0.1:{basic_port}",
+            f"limited=127.0.0.1:{basic_port}",
             f"limit={LARGEST}",
-            f"tls=127.0.0.1:{secure}",
+            f"tls=127.0.0.1:{tls_port}",
             "metrics",
             "restarts",
             "others",
         ]
         errors = directory / "errors.txt"
-        with others:
+        with other_protocols:
             try:
                 lines = run(compiled / request.param, arguments, open_to_all, errors)
             finally:

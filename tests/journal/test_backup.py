@@ -87,30 +87,30 @@ def test_a_backup_holds_the_durable_records_of_its_moment(tmp_path: Path, seed: 
     expected: list[tuple[Path, dict[int, bytes]]] = []
     previous = None
     for turn in range(200):
-        chosen = chance.random()
-        if chosen < 0.6:
+        draw = chance.random()
+        if draw < 0.6:
             body = chance.randbytes(chance.randrange(400))
             live[put(journal, body)] = body
-        elif chosen < 0.85 and live:
-            gone = chance.sample(sorted(live), min(len(live), chance.randint(1, 8)))
-            take(journal, *gone)
-            for number in gone:
+        elif draw < 0.85 and live:
+            removed_numbers = chance.sample(sorted(live), min(len(live), chance.randint(1, 8)))
+            take(journal, *removed_numbers)
+            for number in removed_numbers:
                 del live[number]
-        elif chosen < 0.9:
+        elif draw < 0.9:
             journal.seal()
-        elif chosen < 0.96:
+        elif draw < 0.96:
             journal.sync()
         else:
             journal.sync()
             before = dict(live)
-            late = put(journal, b"not durable")
+            late_number = put(journal, b"not durable")
             previous = back_up(
                 tmp_path,
                 f"{turn:03d}",
                 previous=previous if chance.random() < 0.5 else None,
                 link=chance.random() < 0.5,
             )
-            take(journal, late)
+            take(journal, late_number)
             expected.append((previous, before))
     journal.close()
     assert expected
@@ -123,10 +123,10 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
     journal = opened(tmp_path / "journal")
     first = fill(journal, 40)
     before = set(segments_of(tmp_path / "journal"))
-    begun, go_on = threading.Event(), threading.Event()
+    writing, go_on = threading.Event(), threading.Event()
 
     def on_progress(progress: CopyProgress) -> None:
-        begun.set()
+        writing.set()
         go_on.wait(60)
 
     failures: list[BaseException] = []
@@ -136,11 +136,11 @@ def test_a_backup_beside_a_journal_that_is_written_and_emptied(tmp_path: Path) -
             back_up(tmp_path, on_progress=on_progress)
         except BaseException as error:
             failures.append(error)
-            begun.set()
+            writing.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    begun.wait(60)
+    writing.wait(60)
     take(journal, *first)
     journal.sync()
     fill(journal, 60)  # snapshots are taken meanwhile, and empty segments are removed
@@ -158,11 +158,11 @@ def test_a_stopped_journal_is_backed_up_to_its_last_whole_unit(tmp_path: Path) -
     """`durable`, which is never synced, may be behind after a loss of power."""
     journal = opened(tmp_path / "journal")
     numbers = fill(journal, 5)
-    behind = (tmp_path / "journal" / DURABLE_NAME).read_bytes()
+    durable_content = (tmp_path / "journal" / DURABLE_NAME).read_bytes()
     numbers += fill(journal, 5)
     end = read_durable(tmp_path / "journal")
     crash(journal)
-    (tmp_path / "journal" / DURABLE_NAME).write_bytes(behind)
+    (tmp_path / "journal" / DURABLE_NAME).write_bytes(durable_content)
     with segments_of(tmp_path / "journal")[-1].open("ab") as file:
         file.write(b"torn off")
     backup = back_up(tmp_path)
@@ -242,8 +242,10 @@ def test_an_incremental_backup_shares_segments_and_is_whole(
     manifest = read_manifest(second)
     assert manifest.copied_bytes < manifest.bytes / 2
     assert manifest.incremental_from == str(first)
-    shared = [file.path for file in manifest.files if (first / file.path).exists()]
-    inodes = [(first / path).stat().st_ino == (second / path).stat().st_ino for path in shared]
+    shared_paths = [file.path for file in manifest.files if (first / file.path).exists()]
+    inodes = [
+        (first / path).stat().st_ino == (second / path).stat().st_ino for path in shared_paths
+    ]
     assert inodes.count(True) > 3
     for path in sorted(first.rglob("*"), reverse=True):
         path.rmdir() if path.is_dir() else path.unlink()
@@ -268,12 +270,12 @@ def test_files_that_differ_from_the_earlier_backup_are_copied(
 def test_an_earlier_backup_of_another_journal_is_refused(
     tmp_path: Path, journal: FileJournal
 ) -> None:
-    other = opened(tmp_path / "other" / "journal")
+    other_journal = opened(tmp_path / "other" / "journal")
     backup = back_up(tmp_path / "other")
     with pytest.raises(JournalError, match="of another journal"):
         back_up(tmp_path, previous=backup)
     assert not (tmp_path / BACKUP).exists()
-    other.close()
+    other_journal.close()
     journal.close()
 
 
@@ -327,19 +329,19 @@ def test_the_slot_of_a_killed_backup_ends_with_its_lease(
     name = f"{SLOT_PREFIX}killed"
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
     first = fill(journal)
-    kept = segments_of(tmp_path / "journal")[0]
+    segment = segments_of(tmp_path / "journal")[0]
     take(journal, *first)
     fill(journal)
-    assert kept.exists()
+    assert segment.exists()
     moment[0] += LEASE_MS - 1
     slots.renew(name, LEASE_MS)
     moment[0] += LEASE_MS - 1
     fill(journal)
-    assert kept.exists()
+    assert segment.exists()
     assert list(slots.list()) == [name]
     moment[0] += 1
     fill(journal)
-    assert not kept.exists()
+    assert not segment.exists()
     assert not slots.list()
     journal.close()
     slots.create(name, 0, NO_LIMIT, LEASE_MS)
@@ -373,9 +375,9 @@ def test_further_files_are_kept_and_readable_by_their_owner_only(
 @pytest.fixture
 def backup(tmp_path: Path, journal: FileJournal) -> Path:
     fill(journal)
-    place = back_up(tmp_path, extras={"users.json": b"{}"})
+    directory = back_up(tmp_path, extras={"users.json": b"{}"})
     journal.close()
-    return place
+    return directory
 
 
 def test_every_file_is_compared(backup: Path) -> None:
@@ -400,8 +402,8 @@ def test_records_are_verified_too(backup: Path) -> None:
     missing = next(file for file in manifest.files if file.sealed)
     (backup / missing.path).unlink()
     files = [file for file in manifest.files if file is not missing]
-    changed = msgspec.structs.replace(manifest, files=files)
-    (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed))
+    changed_manifest = msgspec.structs.replace(manifest, files=files)
+    (backup / MANIFEST_NAME).write_bytes(msgspec.json.encode(changed_manifest))
     assert not verify(backup, records=False).problems
     assert verify(backup).problems
 
@@ -409,8 +411,8 @@ def test_records_are_verified_too(backup: Path) -> None:
 @pytest.mark.parametrize("path", ["../elsewhere", "/etc/passwd", "journal/../../elsewhere", ""])
 def test_a_manifest_cannot_name_files_elsewhere(backup: Path, path: str) -> None:
     manifest = read_manifest(backup)
-    changed = [msgspec.structs.replace(manifest.files[0], path=path)]
-    data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed))
+    changed_files = [msgspec.structs.replace(manifest.files[0], path=path)]
+    data = msgspec.json.encode(msgspec.structs.replace(manifest, files=changed_files))
     (backup / MANIFEST_NAME).write_bytes(data)
     with pytest.raises(JournalError, match="not in the backup"):
         read_manifest(backup)
@@ -488,11 +490,11 @@ def test_a_damaged_backup_is_not_restored(tmp_path: Path, backup: Path) -> None:
 
 
 def test_sequences_are_not_reused_and_the_identity_is_new(tmp_path: Path, backup: Path) -> None:
-    old = bytes.fromhex(read_manifest(backup).identity)[:8]
+    old_identity = bytes.fromhex(read_manifest(backup).identity)[:8]
     for name, keep in (("same", True), ("new", False)):
         result = restore(backup, tmp_path / name, keep_broker_id=keep)
         journal = FileJournal.open(tmp_path / name / "journal", JournalOptions())
-        assert (journal.identity == old) == keep
+        assert (journal.identity == old_identity) == keep
         assert result.identity[:16] == journal.identity.hex()
         assert put(journal) > read_manifest(backup).last_sequence + LEAP
         journal.close()
@@ -502,13 +504,13 @@ def test_files_that_name_the_journal_name_the_restored_one(
     tmp_path: Path, journal: FileJournal
 ) -> None:
     """Messages that `sluicemq migrate` has transferred are not transferred again."""
-    old = journal.identity.hex()
-    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old.encode()})
+    old_identity = journal.identity.hex()
+    backup = back_up(tmp_path, extras={"log": b'{"journal": "%s"}' % old_identity.encode()})
     journal.close()
     result = restore(backup, tmp_path / "new")
     log = (tmp_path / "new" / "log").read_bytes()
     assert log == b'{"journal": "%s"}' % result.identity[:16].encode()
-    assert result.identity[:16] != old
+    assert result.identity[:16] != old_identity
 
 
 def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
@@ -527,7 +529,7 @@ def test_a_body_that_looks_like_the_end_of_a_segment(tmp_path: Path) -> None:
 def test_a_restored_journal_is_backed_up_and_restored(tmp_path: Path, backup: Path) -> None:
     target = tmp_path / "a" / "b"
     restore(backup, target)
-    again = tmp_path / "again"
-    create(target / "journal", again)
-    assert len(restored(again)) == 30
-    assert TINY.segment_bytes < verify(again).bytes
+    second_backup = tmp_path / "again"
+    create(target / "journal", second_backup)
+    assert len(restored(second_backup)) == 30
+    assert TINY.segment_bytes < verify(second_backup).bytes

@@ -28,8 +28,8 @@ class FailingDisk:
         self.failures = 0
 
     def __getattr__(self, name: str) -> object:
-        real = getattr(os, name)
-        return self._failing(real) if name == self._call else real
+        function = getattr(os, name)
+        return self._failing(function) if name == self._call else function
 
     def _failing(self, real: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
@@ -55,8 +55,8 @@ def test_a_failed_write_is_final(
     first = put(journal, b"kept")
     journal.sync()
     durable = journal.durable
-    seen: list[int] = []
-    journal.observe(on_durable=seen.append)
+    reports: list[int] = []
+    journal.observe(on_durable=reports.append)
 
     disk = FailingDisk(call, 0, short if call == "pwrite" else 0)
     replace_os(monkeypatch, disk)
@@ -71,7 +71,7 @@ def test_a_failed_write_is_final(
     assert disk.failures == (2 if short and call == "pwrite" else 1)  # never tried again
     assert len(failures) == 1
     assert str(tmp_path) in str(failures[0])
-    assert (journal.durable, seen) == (durable, [])
+    assert (journal.durable, reports) == (durable, [])
     assert journal.fetch(first).body == b"kept"
     journal.close()
 
@@ -154,43 +154,43 @@ def test_records_appended_during_a_write_go_into_the_next_group(
             os.fdatasync(fd)
 
     replace_os(monkeypatch, HeldDisk())
-    one = put(journal, b"one")
+    first = put(journal, b"one")
     journal.commit()
     assert entered.wait(60)
-    two = put(journal, b"two")
+    second = put(journal, b"two")
     journal.commit()
-    three = put(journal, b"three")
-    assert journal.durable < one
-    assert journal.fetch(one).body == b"one"  # being written
-    assert journal.fetch(three).body == b"three"  # not handed over
+    third = put(journal, b"three")
+    assert journal.durable < first
+    assert journal.fetch(first).body == b"one"  # being written
+    assert journal.fetch(third).body == b"three"  # not handed over
     proceed.set()
     journal.sync()
-    assert groups == [one, three]
-    assert one < two < three
-    records = {r.sequence: r.flags for r in read_from(journal, one)}
-    assert [records[s] & 2 for s in (one, two, three)] == [2, 2, 0]  # GROUP_START
+    assert groups == [first, third]
+    assert first < second < third
+    records = {r.sequence: r.flags for r in read_from(journal, first)}
+    assert [records[s] & 2 for s in (first, second, third)] == [2, 2, 0]  # GROUP_START
     journal.close()
 
 
 def test_completions_are_announced_from_the_writers_thread(tmp_path: Path) -> None:
-    announced: list[Callable[[], None]] = []
+    calls: list[Callable[[], None]] = []
     threads: set[int] = set()
     semaphore = threading.Semaphore(0)
 
     def notify(call: Callable[[], None]) -> None:
         threads.add(threading.get_ident())
-        announced.append(call)
+        calls.append(call)
         semaphore.release()
 
     journal = FileJournal.open(tmp_path, TINY, notify)
     while semaphore.acquire(blocking=False):
-        announced.clear()
+        calls.clear()
     sequence = put(journal)
     journal.commit()
     while journal.durable < sequence:  # the start, too, may still have something to announce
         assert semaphore.acquire(timeout=60)
         assert journal.durable < sequence  # nothing happens on the owner's thread by itself
-        announced[-1]()
+        calls[-1]()
     assert journal.durable == sequence
     assert threading.get_ident() not in threads
     journal.close()

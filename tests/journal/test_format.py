@@ -149,15 +149,15 @@ def test_messages_come_back_with_every_field(
         77, 1, arrival * 1000, 6, 0, 3, 1, 9, message.origin, message.kind, message.durability, 1,
         encode_meta(message), b"body",
     )  # fmt: skip
-    back = decode_message(record, ORDERS)
+    decoded = decode_message(record, ORDERS)
     # read off the class and not off `__slots__`, which the compiled build does not have
     fields = [name for name, kind in vars(Message).items() if isdatadescriptor(kind)]
     assert len(fields) == 21
     for name in fields:
         if name not in ("sequence", "properties"):
-            assert getattr(back, name) == getattr(message, name), name
-    assert back.sequence == 77
-    assert (back.properties or None) == (message.properties or None)
+            assert getattr(decoded, name) == getattr(message, name), name
+    assert decoded.sequence == 77
+    assert (decoded.properties or None) == (message.properties or None)
 
 
 def test_a_plain_message_has_no_meta() -> None:
@@ -219,14 +219,14 @@ def test_a_destination_of_no_kind_is_damage(body: bytes) -> None:
 
 def test_the_bytes_of_deliveries_and_gauges() -> None:
     """Readers of other processes map them as they are."""
-    one = encode_completed(7, [0x0102030405060708])
-    assert one.hex() == "07000000" + "01000000" + "0807060504030201"
+    single = encode_completed(7, [0x0102030405060708])
+    assert single.hex() == "07000000" + "01000000" + "0807060504030201"
     zeros = 14 * "0"
-    two = "07000000" + "02000000" + "01" + zeros + "02" + zeros
-    assert encode_completed(7, [1, 2]).hex() == two
+    pair = "07000000" + "02000000" + "01" + zeros + "02" + zeros
+    assert encode_completed(7, [1, 2]).hex() == pair
     assert encode_completed(7, []).hex() == "07000000" + "00000000"
-    again = encode_redelivered(7, [1, 2], [3, 4])
-    assert again == encode_completed(7, [1, 2]) + bytes.fromhex("03000000" + "04000000")
+    redelivered = encode_redelivered(7, [1, 2], [3, 4])
+    assert redelivered == encode_completed(7, [1, 2]) + bytes.fromhex("03000000" + "04000000")
     assert DEPTH.pack(1, 2, 3, 0).hex() == "01" + zeros + "02" + zeros + "03" + zeros
 
 

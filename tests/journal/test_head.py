@@ -54,11 +54,11 @@ def sent(
 def test_a_head_omits_only_a_long_body(sent: tuple[FileJournal, dict[str, int]]) -> None:
     journal, numbers = sent
     for name, body in (("short", b"short"), ("long", b""), ("wordy", b"")):
-        found, whole = journal.head(numbers[name]), journal.fetch(numbers[name])
-        assert found.body == body
+        head, message = journal.head(numbers[name]), journal.fetch(numbers[name])
+        assert head.body == body
         for field in ("sequence", "correlation_id", "properties", "priority", "expiration", "kind"):
-            assert getattr(found, field) == getattr(whole, field), field
-        assert found.sequence == numbers[name]
+            assert getattr(head, field) == getattr(message, field), field
+        assert head.sequence == numbers[name]
 
 
 def test_unwritten_messages_have_their_body(tmp_path: Path) -> None:
@@ -85,9 +85,9 @@ def test_a_damaged_head_is_reported_and_the_body_is_not_checked(tmp_path: Path) 
     journal.sync()
     path = segments_of(tmp_path)[-1]
     data = path.read_bytes()
-    place = data.index(LONG, data.index(LONG) + len(LONG))
+    position = data.index(LONG, data.index(LONG) + len(LONG))
     with path.open("r+b") as file:
-        file.seek(place + FIRST_BYTES)
+        file.seek(position + FIRST_BYTES)
         file.write(b"damage")
         file.seek(data.index(LONG) - 56 + 8)
         file.write(bytes(8))

@@ -29,19 +29,19 @@ def read_columns(data: bytes) -> tuple[dict[str, object], dict[str, array[int]]]
     magic, index, records, crc, _ = struct.unpack("<8sQQII", data[-32:])
     assert magic == b"SLUICEND"
     assert zlib.crc32(data[:-32]) == crc
-    place = index + 56
-    (length,) = struct.unpack_from("<I", data, place)
-    summary = json.loads(data[place + 4 : place + 4 + length])
-    place += 4 + length + (-(4 + length) & 7)
+    position = index + 56
+    (length,) = struct.unpack_from("<I", data, position)
+    summary = json.loads(data[position + 4 : position + 4 + length])
+    position += 4 + length + (-(4 + length) & 7)
     columns = {}
     for name, code in LAYOUT:
-        assert place % 8 == 0
+        assert position % 8 == 0
         column = array(code)
         size = column.itemsize * records
-        column.frombytes(data[place : place + size])
+        column.frombytes(data[position : position + size])
         columns[name] = column
-        place += size + (-size & 7)
-    assert place + 32 == len(data)
+        position += size + (-size & 7)
+    assert position + 32 == len(data)
     return summary, columns
 
 
@@ -85,8 +85,8 @@ def test_rows_are_found_by_sequence_number(gaps: list[int], requested: int) -> N
     for gap in gaps:
         last += gap
         sequences.append(last)
-    heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
-    index = SegmentIndex(memoryview(build_index(heads, 64, {})))
+    record_heads = b"".join(encode_record(1, s, 0, b"")[0] for s in sequences)
+    index = SegmentIndex(memoryview(build_index(record_heads, 64, {})))
     expected = next((i for i, s in enumerate(sequences) if s >= requested), len(sequences))
     assert index.row(requested) == expected
 
@@ -121,9 +121,9 @@ def test_a_sealed_segment_is_recognised_and_others_are_not(tmp_path: Path) -> No
     put(journal)
     journal.seal()
     journal.sync()
-    sealed, growing = (MappedSegment(path) for path in segments_of(tmp_path))
-    assert sealed.index is not None
-    assert growing.index is None
-    sealed.close()
-    growing.close()
+    sealed_segment, growing_segment = (MappedSegment(path) for path in segments_of(tmp_path))
+    assert sealed_segment.index is not None
+    assert growing_segment.index is None
+    sealed_segment.close()
+    growing_segment.close()
     journal.close()

@@ -15,11 +15,11 @@ from tests.journal.support import ORDERS, T0, TINY, crash, make_message, put, se
 
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
-    made = FileJournal.open(tmp_path, TINY)
-    made.recovery.done()
-    made.snapshot_from(lambda: b"state")
-    made.slots.create("keeps_everything")
-    return made
+    file_journal = FileJournal.open(tmp_path, TINY)
+    file_journal.recovery.done()
+    file_journal.snapshot_from(lambda: b"state")
+    file_journal.slots.create("keeps_everything")
+    return file_journal
 
 
 def fill(journal: FileJournal) -> tuple[int, int]:
@@ -27,16 +27,16 @@ def fill(journal: FileJournal) -> tuple[int, int]:
 
     Returns an ended message and a live one.
     """
-    ended = put(journal, b"ended")
+    ended_sequence = put(journal, b"ended")
     journal.seal()
     journal.sync()
     live = put(journal, b"live")
-    journal.append_completed(1, journal.destination(ORDERS), Cause.EXPIRED, [ended], T0)
+    journal.append_completed(1, journal.destination(ORDERS), Cause.EXPIRED, [ended_sequence], T0)
     journal.seal()
     journal.sync()
     put(journal, b"last")
     journal.sync()
-    return ended, live
+    return ended_sequence, live
 
 
 def test_a_sound_journal_beside_its_writer(journal: FileJournal, tmp_path: Path) -> None:
@@ -57,16 +57,16 @@ def test_every_kind_of_damage_is_listed_with_its_place(
     crash(journal)
     for path in segments_of(tmp_path):
         data = path.read_bytes()
-        for place in range(0, len(data), 5):
-            flipped = bytearray(data)
-            flipped[place] ^= 1 << place % 8
-            path.write_bytes(flipped)
-            if place in range(8, 12):
+        for position in range(0, len(data), 5):
+            damaged_data = bytearray(data)
+            damaged_data[position] ^= 1 << position % 8
+            path.write_bytes(damaged_data)
+            if position in range(8, 12):
                 with pytest.raises(JournalError, match="version"):
                     check(tmp_path)
                 continue
             report = check(tmp_path)
-            assert report.problems, (path, place)
+            assert report.problems, (path, position)
             assert path.name in str(report.problems[0])
         path.write_bytes(data)
     assert check(tmp_path).problems == []
@@ -100,7 +100,7 @@ def test_a_file_that_ends_too_early(journal: FileJournal, tmp_path: Path) -> Non
 
 
 def test_dump_shows_records_with_their_destination(journal: FileJournal, tmp_path: Path) -> None:
-    ended, live = fill(journal)
+    ended_sequence, live = fill(journal)
     topic = Address(Kind.TOPIC, "news")
     journal.append_message(make_message(b"t", address=topic), journal.destination(topic))
     journal.forget_destination(topic)
@@ -112,8 +112,8 @@ def test_dump_shows_records_with_their_destination(journal: FileJournal, tmp_pat
     (entry,) = dump(tmp_path, address=topic, types=[RecordType.MESSAGE])
     assert entry.message is not None
     assert (entry.address, entry.message.body) == (topic, b"t")
-    about = [e.record.type for e in dump(tmp_path, reference=ended)]
-    assert about == [RecordType.MESSAGE, RecordType.COMPLETED]
+    types = [e.record.type for e in dump(tmp_path, reference=ended_sequence)]
+    assert types == [RecordType.MESSAGE, RecordType.COMPLETED]
     assert next(dump(tmp_path, sequence=live)).record.sequence == live
     assert [e.record.sequence for e in dump(tmp_path)] == sorted(
         e.record.sequence for e in dump(tmp_path)
@@ -136,7 +136,7 @@ def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=3000, preallocate_bytes=0))
     journal.recovery.done()
     journal.snapshot_from(bytes)
-    pinned = put(journal, b"pinned")
+    pinned_sequence = put(journal, b"pinned")
     for _ in range(40):
         sequences = [put(journal, b"x" * 200) for _ in range(8)]
         journal.append_completed(1, 1, 1, sequences, T0)
@@ -144,5 +144,5 @@ def test_checking_while_segments_come_and_go(tmp_path: Path) -> None:
         journal._writer.collect()
         assert check(tmp_path).problems == []
     journal.sync()
-    assert journal.fetch(pinned).body == b"pinned"
+    assert journal.fetch(pinned_sequence).body == b"pinned"
     journal.close()

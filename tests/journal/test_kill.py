@@ -78,12 +78,12 @@ def test_kill_at_any_moment(tmp_path: Path, seals: str) -> None:
         journal = FileJournal.open(tmp_path, JournalOptions(segment_bytes=20_000))
         rows = [row.sequence for row in journal.recovery.rows()]
         assert len(set(rows)) == len(rows)
-        found = set(rows)
-        for sequence in found:
+        recovered = set(rows)
+        for sequence in recovered:
             assert journal.fetch(sequence).body == b"%020d" % sequence
         # At most one group more than was reported: two messages more, or forty settled.
-        assert len(found - live) in (0, 2)
-        assert len(live - found) in (0, 40)
-        assert len(found) % 2 == 0
-        live = found
+        assert len(recovered - live) in (0, 2)
+        assert len(live - recovered) in (0, 40)
+        assert len(recovered) % 2 == 0
+        live = recovered
         journal.close()

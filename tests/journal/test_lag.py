@@ -19,11 +19,11 @@ def sequences(journal: FileJournal) -> list[int]:
 
 def check(journal: FileJournal) -> None:
     """Compare the lag at every interesting position with the records that are there."""
-    found = sequences(journal)
+    existing = sequences(journal)
     segments = list(journal.segments)
-    positions = {0, *found, *(each - 1 for each in found), found[-1] + 1}
+    positions = {0, *existing, *(sequence - 1 for sequence in existing), existing[-1] + 1}
     for position in positions:
-        expected = sum(1 for each in found if each > position)
+        expected = sum(1 for sequence in existing if sequence > position)
         assert records_after(journal.directory, segments, position) == expected
 
 

@@ -77,7 +77,7 @@ class Crashed(NamedTuple):
 
 @pytest.fixture
 def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
-    held = HeldSeals(monkeypatch)
+    held_seals = HeldSeals(monkeypatch)
     journal = reopen(tmp_path / "finished")
     for body in BODIES[:2]:
         sequence = put(journal, body)
@@ -85,15 +85,15 @@ def history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Crashed:
         flush(journal, sequence)
     flush(journal, put(journal, BODIES[2]))
     shutil.copytree(tmp_path / "finished", tmp_path / "crashed")
-    held.proceed.set()
+    held_seals.proceed.set()
     journal.close()
     monkeypatch.undo()
     firsts = [int(path.stem) for path in segments_of(tmp_path / "crashed")]
     assert len(firsts) == 3
-    ends = [
+    end_positions = [
         records_end(tmp_path / "crashed", first, following) for first, following in pairwise(firsts)
     ]
-    return Crashed(tmp_path / "crashed", tmp_path / "finished", ends)
+    return Crashed(tmp_path / "crashed", tmp_path / "finished", end_positions)
 
 
 # --- files after a crash -------------------------------------------------------------------------
@@ -125,16 +125,16 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
     assert recovery.report["live"] == 3
     recovery.done()
     paths = segments_of(history.crashed)
-    for path, other in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
-        mended, sealed = MappedSegment(path), MappedSegment(other)
-        mended.verify()
-        assert mended.index is not None
-        assert sealed.index is not None
-        assert mended.index.summary == sealed.index.summary
-        for name, column in sealed.index.columns.items():
-            assert mended.index.columns[name] == column
-        mended.close()
-        sealed.close()
+    for path, original_path in zip(paths[:2], segments_of(history.finished)[:2], strict=True):
+        repaired_segment, original = MappedSegment(path), MappedSegment(original_path)
+        repaired_segment.verify()
+        assert repaired_segment.index is not None
+        assert original.index is not None
+        assert repaired_segment.index.summary == original.index.summary
+        for name, column in original.index.columns.items():
+            assert repaired_segment.index.columns[name] == column
+        repaired_segment.close()
+        original.close()
     journal = reopen(history.crashed)
     assert list(live_of(journal).values()) == BODIES
     journal.close()
@@ -145,28 +145,28 @@ def test_a_start_seals_segments_left_unsealed_by_a_crash(
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_seal_torn_anywhere_is_done_again(history: Crashed, number: int, lost: str) -> None:
     path = segments_of(history.crashed)[number]
-    whole = segments_of(history.finished)[number].read_bytes()
+    complete_bytes = segments_of(history.finished)[number].read_bytes()
     end = history.ends[number]
-    assert len(whole) > end + 400
+    assert len(complete_bytes) > end + 400
     before = contents(history.crashed)
-    for cut in range(end, len(whole) + 1):
+    for length in range(end, len(complete_bytes) + 1):
         for name, data in before.items():
             (history.crashed / name).write_bytes(data)
         if lost == "the rest":
-            torn = whole[:cut]
+            torn_bytes = complete_bytes[:length]
         elif lost == "pages of the rest":
-            torn = whole[:cut] + bytes(len(whole) - cut)
+            torn_bytes = complete_bytes[:length] + bytes(len(complete_bytes) - length)
         else:
-            torn = whole[:end] + bytes(cut - end) + whole[cut:]
-        path.write_bytes(torn)
-        if cut % 7 == 0:  # another process reads it as it is
+            torn_bytes = complete_bytes[:end] + bytes(length - end) + complete_bytes[length:]
+        path.write_bytes(torn_bytes)
+        if length % 7 == 0:  # another process reads it as it is
             assert check(history.crashed).problems == []
             assert bodies(history.crashed) == BODIES
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
         recovery.done()
         view = MappedSegment(path)
-        assert view.index is not None, cut
+        assert view.index is not None, length
         assert view.index_offset == end
         view.verify()
         view.close()
@@ -176,9 +176,9 @@ def test_a_crash_while_a_start_seals_costs_nothing(history: Crashed) -> None:
     path = segments_of(history.crashed)[0]
     end = history.ends[0]
     recover(history.crashed).done()
-    sealed = contents(history.crashed)
-    for cut in range(end, len(sealed[path.name]) + 1, 7):
-        path.write_bytes(sealed[path.name][:cut])  # the others are sealed already
+    sealed_contents = contents(history.crashed)
+    for length in range(end, len(sealed_contents[path.name]) + 1, 7):
+        path.write_bytes(sealed_contents[path.name][:length])  # the others are sealed already
         recovery = recover(history.crashed)
         assert recovery.report["live"] == 3
         recovery.done()
@@ -191,10 +191,10 @@ def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
     path = segments_of(history.crashed)[number]
     data = path.read_bytes()
     (history.crashed / "durable").unlink()  # only the next segment records what was on disk
-    for place in range(history.ends[number]):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
+    for position in range(history.ends[number]):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1 << position % 8
+        path.write_bytes(damaged_data)
         before = contents(history.crashed)
         with pytest.raises(JournalError, match=path.name):
             recover(history.crashed)
@@ -206,10 +206,10 @@ def test_a_bit_flipped_before_the_end_of_an_unsealed_segment_stops_the_start(
 def test_checking_finds_a_bit_flipped_in_an_unsealed_segment(history: Crashed) -> None:
     path = segments_of(history.crashed)[0]
     data = path.read_bytes()
-    for place in range(64, history.ends[0], 3):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
+    for position in range(64, history.ends[0], 3):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1 << position % 8
+        path.write_bytes(damaged_data)
         assert path.name in str(check(history.crashed).problems[0])
         with pytest.raises(JournalDamaged, match=path.name):
             bodies(history.crashed)
@@ -221,8 +221,8 @@ def test_a_byte_missing_before_the_end_of_an_unsealed_segment_stops_the_start(
 ) -> None:
     path = segments_of(history.crashed)[number]
     data = path.read_bytes()
-    for cut in range(history.ends[number]):
-        path.write_bytes(data[:cut])
+    for length in range(history.ends[number]):
+        path.write_bytes(data[:length])
         with pytest.raises(JournalDamaged, match=path.name):
             recover(history.crashed)
     assert "ends here" in str(check(history.crashed).problems[0])
@@ -250,8 +250,8 @@ def test_the_header_says_where_the_records_before_it_end(history: Crashed) -> No
     first, second, _ = (MappedSegment(path) for path in segments_of(history.finished))
     assert second.header.previous_end == first.index_offset == history.ends[0]
     assert first.header.previous_end == 0
-    raw = bytes(second.view[56:60])
-    assert int.from_bytes(raw, "little") * 8 == first.index_offset
+    field_bytes = bytes(second.view[56:60])
+    assert int.from_bytes(field_bytes, "little") * 8 == first.index_offset
 
 
 def test_a_segment_replaced_by_a_shorter_one_of_the_same_name_is_noticed(
@@ -317,20 +317,20 @@ def test_only_groups_and_the_switch_come_before_a_group_is_durable(
     journal.sync()  # full; the snapshot's mark is the next segment's first group
     put(journal)
     journal.sync()
-    full, growing = (path.name for path in segments_of(tmp_path))
-    unnamed = growing.replace(".segment", ".tmp")
+    full_name, growing_name = (path.name for path in segments_of(tmp_path))
+    unnamed = growing_name.replace(".segment", ".tmp")
     assert events.seen == [
-        ("pwrite", full),
-        ("fdatasync", full),
+        ("pwrite", full_name),
+        ("fdatasync", full_name),
         ("pwrite", "durable"),
         ("pwrite", unnamed),  # header
         ("pwrite", unnamed),  # group
         ("fdatasync", unnamed),
-        ("rename", growing),
+        ("rename", growing_name),
         ("fsync", tmp_path.name),
         ("pwrite", "durable"),
-        ("pwrite", growing),
-        ("fdatasync", growing),
+        ("pwrite", growing_name),
+        ("fdatasync", growing_name),
         ("pwrite", "durable"),
     ]
     journal.close()
@@ -341,46 +341,46 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
     journal = reopen(tmp_path / "a")
-    one = put(journal, b"one")
+    first = put(journal, b"one")
     journal.seal()
     journal._snapshot_due = False  # its mark would be the first group
-    flush(journal, one)
-    reached = threading.Event()
+    flush(journal, first)
+    at_call = threading.Event()
     proceed = threading.Event()
 
     class HeldDisk:
         def __getattr__(self, name: str) -> object:
-            real = getattr(os, name)
+            function = getattr(os, name)
             if name != call or threading.current_thread().name != "journal":
-                return real
+                return function
 
             def held(*arguments: object) -> object:
-                reached.set()
+                at_call.set()
                 assert proceed.wait(60)
-                return real(*arguments)
+                return function(*arguments)
 
             return held
 
     replace_os(monkeypatch, HeldDisk())
-    two = put(journal, b"two")
+    second = put(journal, b"two")
     journal.commit()
-    assert reached.wait(60)
+    assert at_call.wait(60)
     journal._writer.collect()
-    assert journal.durable < two
+    assert journal.durable < second
     durable = read_durable(tmp_path / "a")
     assert durable is not None
-    assert durable.sequence == one
+    assert durable.sequence == first
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     proceed.set()
     journal.sync()
-    assert journal.durable >= two
+    assert journal.durable >= second
     journal.close()
     monkeypatch.undo()
 
     journal = reopen(tmp_path / "b")
-    found = live_of(journal)
-    assert found.pop(one) == b"one"
-    assert found == ({} if call == "rename" else {two: b"two"})
+    live = live_of(journal)
+    assert live.pop(first) == b"one"
+    assert live == ({} if call == "rename" else {second: b"two"})
     journal.close()
     assert not list((tmp_path / "b").glob("*.tmp"))
 
@@ -388,14 +388,14 @@ def test_a_group_in_a_new_segment_counts_only_with_its_name(
 def test_a_snapshot_waits_for_the_seals_before_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldSeals(monkeypatch)
+    held_seals = HeldSeals(monkeypatch)
     journal = reopen(tmp_path)
     put(journal)
     journal.seal()
     flush(journal, put(journal))
     assert journal._upkeep.taking
     assert not list(tmp_path.glob("*.snapshot"))
-    held.proceed.set()
+    held_seals.proceed.set()
     journal.sync()
     assert list(tmp_path.glob("*.snapshot"))
     journal.close()
@@ -404,20 +404,20 @@ def test_a_snapshot_waits_for_the_seals_before_it(
 def test_messages_of_a_segment_that_is_being_sealed_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldSeals(monkeypatch)
+    held_seals = HeldSeals(monkeypatch)
     journal = reopen(tmp_path)
-    one = put(journal, b"one")
+    first = put(journal, b"one")
     journal.seal()
-    two = put(journal, b"two")
-    flush(journal, two)
+    second = put(journal, b"two")
+    flush(journal, second)
     for _ in range(2):
-        assert (journal.fetch(one).body, journal.fetch(two).body) == (b"one", b"two")
+        assert (journal.fetch(first).body, journal.fetch(second).body) == (b"one", b"two")
         assert bodies(tmp_path) == [b"one", b"two"]
         assert [e.message.body for e in dump(tmp_path) if e.message] == [b"one", b"two"]
-        assert next(read_from(journal, one)).sequence == one
+        assert next(read_from(journal, first)).sequence == first
         report = check(tmp_path)
         assert (report.problems, report.live, report.segments) == ([], 2, 2)
-        held.proceed.set()
+        held_seals.proceed.set()
         journal.sync()
     journal.close()
 
@@ -434,8 +434,8 @@ def test_a_failure_of_the_second_thread_is_final(
 ) -> None:
     failures: list[JournalError] = []
     journal = FileJournal.open(tmp_path, TINY, on_failure=failures.append)
-    kept = put(journal, b"x" * 1500)
-    flush(journal, kept)
+    first = put(journal, b"x" * 1500)
+    flush(journal, first)
     may_fail = threading.Event()
     may_sync = threading.Event()
 
@@ -457,8 +457,8 @@ def test_a_failure_of_the_second_thread_is_final(
     third = put(journal, b"z" * 1500)
     flush(journal, third)
     assert journal.durable >= third  # nothing waits for that thread ...
-    seen: list[int] = []
-    journal.observe(on_durable=seen.append)
+    reports: list[int] = []
+    journal.observe(on_durable=reports.append)
     replace_os(monkeypatch, HeldDisk())
     fourth = put(journal)
     journal.commit()
@@ -468,7 +468,7 @@ def test_a_failure_of_the_second_thread_is_final(
     may_sync.set()
     with pytest.raises(JournalFailed, match="Input/output error"):
         journal.sync()
-    assert seen == []  # ... but once it has failed, no group counts
+    assert reports == []  # ... but once it has failed, no group counts
     assert journal.durable < fourth
     with pytest.raises(JournalFailed, match="Input/output error"):
         put(journal)
@@ -478,14 +478,14 @@ def test_a_failure_of_the_second_thread_is_final(
 
     monkeypatch.undo()
     journal = reopen(tmp_path)
-    assert set(live_of(journal)) >= {kept, second, third}
+    assert set(live_of(journal)) >= {first, second, third}
     journal.close()
 
 
 def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    held = HeldSeals(monkeypatch)
+    held_seals = HeldSeals(monkeypatch)
     journal = FileJournal.open(tmp_path, TINY, on_failure=lambda error: None)
     put(journal)
     journal.seal()
@@ -504,7 +504,7 @@ def test_the_second_thread_does_nothing_after_a_failure_of_the_first(
     journal.commit()
     while not journal._failed:
         journal._writer.wait()
-    held.proceed.set()
+    held_seals.proceed.set()
     journal.close()
     assert not list(tmp_path.glob("*.snapshot"))
     assert full.exists()

@@ -52,7 +52,7 @@ class Model:
         rows = list(recovery.rows())
         assert [row.sequence for row in rows] == sorted(self.live)
         assert {row.sequence: row.references for row in rows} == {
-            sequence: left for sequence, (_, left) in self.live.items()
+            sequence: references for sequence, (_, references) in self.live.items()
         }
         assert {row.sequence: row.size for row in rows} == {
             sequence: len(body) for sequence, (body, _) in self.live.items()
@@ -68,13 +68,16 @@ class Model:
         self.live[sequence] = (body, references)
 
     def settle(self, seed: int, count: int) -> None:
-        known = sorted(self.live)
-        chosen = [known[(seed + i * 7) % len(known)] for i in range(min(count, len(known)))]
-        self.journal.append_completed(1, 1, 1, chosen, T0)
-        for sequence in chosen:
-            body, left = self.live.get(sequence, (b"", 0))
-            if left > 1:
-                self.live[sequence] = (body, left - 1)
+        live_sequences = sorted(self.live)
+        sequences = [
+            live_sequences[(seed + i * 7) % len(live_sequences)]
+            for i in range(min(count, len(live_sequences)))
+        ]
+        self.journal.append_completed(1, 1, 1, sequences, T0)
+        for sequence in sequences:
+            body, references = self.live.get(sequence, (b"", 0))
+            if references > 1:
+                self.live[sequence] = (body, references - 1)
             else:
                 self.live.pop(sequence, None)
 

@@ -19,11 +19,11 @@ Flush = Callable[[], None]
 
 @pytest.fixture(params=["file", "memory"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Journal]:
-    made: Journal = (
+    new_journal: Journal = (
         FileJournal.open(tmp_path, TINY) if request.param == "file" else RecordingJournal()
     )
-    yield made
-    made.close()
+    yield new_journal
+    new_journal.close()
 
 
 def flush(journal: Journal) -> None:
@@ -50,22 +50,22 @@ def test_a_message_gets_its_sequence_and_is_read_back(journal: Journal) -> None:
     sequence = journal.append_message(message, journal.destination(ORDERS))
     assert message.sequence == sequence
     for _ in range(2):  # once before it is durable, once after
-        back = journal.fetch(sequence)
-        assert (back.sequence, back.body, back.destination) == (sequence, b"body", ORDERS)
-        assert (back.properties, back.correlation_id, back.priority) == ({"a": 1}, "c", 9)
+        fetched = journal.fetch(sequence)
+        assert (fetched.sequence, fetched.body, fetched.destination) == (sequence, b"body", ORDERS)
+        assert (fetched.properties, fetched.correlation_id, fetched.priority) == ({"a": 1}, "c", 9)
         flush(journal)
 
 
 def test_durable_moves_forward_and_is_reported_with_every_group(journal: Journal) -> None:
-    seen: list[int] = []
-    journal.observe(on_durable=seen.append)
+    reports: list[int] = []
+    journal.observe(on_durable=reports.append)
     for _ in range(3):
         sequence = put(journal)
         assert journal.durable < sequence
         flush(journal)
         assert journal.durable >= sequence
-        assert seen[-1] == journal.durable
-    assert seen == sorted(set(seen))
+        assert reports[-1] == journal.durable
+    assert reports == sorted(set(reports))
 
 
 def test_numbers_without_records_become_durable_too(journal: Journal) -> None:
@@ -216,9 +216,9 @@ def test_a_group_holds_the_records_appended_before_its_request(tmp_path: Path) -
     early = put(journal, b"early in a turn")
     while journal.durable < first:
         done.get(timeout=10)()
-    late = put(journal, b"late in the same turn")
+    late_sequence = put(journal, b"late in the same turn")
     journal.commit()
-    while journal.durable < late:
+    while journal.durable < late_sequence:
         assert journal.durable < early
         done.get(timeout=10)()
     journal.close()

@@ -72,8 +72,8 @@ def test_records_appended_meanwhile_are_found(tmp_path: Path) -> None:
     for number in range(100):
         sequences.append(put(journal, body_of(number)))
         journal.sync()
-        for earlier in range(max(0, number - 2), number + 1):
-            assert journal.fetch(sequences[earlier]).body == body_of(earlier)
+        for index in range(max(0, number - 2), number + 1):
+            assert journal.fetch(sequences[index]).body == body_of(index)
     journal.close()
 
 

@@ -21,10 +21,10 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
-    made = FileJournal.open(tmp_path, OPTIONS)
-    made.recovery.done()
-    made.snapshot_from(lambda: b"state")
-    return made
+    file_journal = FileJournal.open(tmp_path, OPTIONS)
+    file_journal.recovery.done()
+    file_journal.snapshot_from(lambda: b"state")
+    return file_journal
 
 
 def turnover(journal: FileJournal, rounds: int) -> None:
@@ -62,18 +62,18 @@ def test_nothing_goes_before_a_snapshot_that_does_not_need_it(
 def test_an_old_message_moves_forward_and_keeps_its_name(
     journal: FileJournal, tmp_path: Path
 ) -> None:
-    old = put(journal, b"old")
+    old_sequence = put(journal, b"old")
     older_entry = journal.append_entry(RecordType.TRANSACTION_PREPARED, b"xid", T0, references=1)
-    twice = put(journal, b"twice", references=2)
+    shared_sequence = put(journal, b"twice", references=2)
     first = segments_of(tmp_path)[0]
     turnover(journal, 12)  # far enough to be moved more than once
     assert not first.exists()
     assert journal.stats().relocated == 3
-    assert journal.fetch(old).body == b"old"
-    assert journal.fetch(old).sequence == old
+    assert journal.fetch(old_sequence).body == b"old"
+    assert journal.fetch(old_sequence).sequence == old_sequence
     assert journal.entry(older_entry).body == b"xid"
-    take(journal, twice)
-    crash_and_live = {old: b"old", twice: b"twice"}
+    take(journal, shared_sequence)
+    crash_and_live = {old_sequence: b"old", shared_sequence: b"twice"}
     journal.sync()
     crash(journal)
 
@@ -83,7 +83,7 @@ def test_an_old_message_moves_forward_and_keeps_its_name(
     assert journal.entry(older_entry).body == b"xid"
     journal.snapshot_from(lambda: b"state")
     journal.recovery.done()
-    take(journal, old, twice)
+    take(journal, old_sequence, shared_sequence)
     journal.append_entry(RecordType.TRANSACTION_RESOLVED, b"", T0, reference=older_entry)
     assert journal.stats().relocated == 0
     turnover(journal, 6)
@@ -161,7 +161,7 @@ def test_an_idle_journal_comes_to_rest(tmp_path: Path) -> None:
 def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     journal: FileJournal, tmp_path: Path
 ) -> None:
-    big = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
+    large_sequence = put(journal, b"x" * 3500)  # one record of eight, but most of the segment
     take(journal, *[put(journal, b"") for _ in range(6)])
     journal.seal()
     journal.sync()
@@ -169,7 +169,7 @@ def test_a_large_body_is_not_moved_for_the_few_bytes_beside_it(
     turnover(journal, 8)
     assert journal.stats().relocated == 0
     assert first.exists()
-    assert journal.fetch(big).body == b"x" * 3500
+    assert journal.fetch(large_sequence).body == b"x" * 3500
     journal.close()
 
 
@@ -178,8 +178,8 @@ def test_a_slot_holds_segments_until_it_is_advanced(journal: FileJournal, tmp_pa
     first = put(journal, b"0")
     take(journal, first)
     turnover(journal, 5)
-    held = len(segments_of(tmp_path))
-    assert held > 5
+    count = len(segments_of(tmp_path))
+    assert count > 5
     bodies = [r.body for r in read_from(journal, 1) if r.type == RecordType.MESSAGE]
     assert len(bodies) == 51
     journal.slots.advance("reader", journal.durable)
@@ -210,14 +210,14 @@ def test_segments_that_a_slot_held_at_a_restart_go_afterwards(
 
 
 def test_an_old_message_moves_forward_after_a_restart(journal: FileJournal, tmp_path: Path) -> None:
-    old = put(journal, b"old")
+    old_sequence = put(journal, b"old")
     first = segments_of(tmp_path)[0]
     turnover(journal, 1)
     journal = restarted(journal, tmp_path)
     assert first.exists()
     turnover(journal, 10)
     assert not first.exists()
-    assert journal.fetch(old).body == b"old"
+    assert journal.fetch(old_sequence).body == b"old"
     journal.close()
 
 
@@ -270,9 +270,9 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     journal = FileJournal.open(tmp_path, options)
     journal.recovery.done()
     journal.snapshot_from(lambda: b"state")
-    kept = {}
+    kept_bodies = {}
     for n in range(10):
-        kept[put(journal, b"kept %d" % n)] = b"kept %d" % n
+        kept_bodies[put(journal, b"kept %d" % n)] = b"kept %d" % n
         turnover(journal, 1)
     journal.close()
     size = sum(path.stat().st_size for path in segments_of(tmp_path))
@@ -280,7 +280,7 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
     assert before.live == after.live == 10
     assert sum(path.stat().st_size for path in segments_of(tmp_path)) < size / 3
     journal = FileJournal.open(tmp_path, options)
-    assert live_of(journal) == kept
+    assert live_of(journal) == kept_bodies
     assert journal.recovery.state == b"state"
     journal.close()
     assert check(tmp_path).problems == []
@@ -289,8 +289,8 @@ def test_compacting_leaves_only_live_records(tmp_path: Path) -> None:
 def _age(journal: FileJournal, directory: Path, milliseconds: int) -> None:
     """Make the slots and the segments appear older."""
     for path in segments_of(directory):
-        past = path.stat().st_mtime - milliseconds / 1000
-        os.utime(path, (past, past))
+        mtime = path.stat().st_mtime - milliseconds / 1000
+        os.utime(path, (mtime, mtime))
     for path in (directory / "slots").glob("*.json"):
         slot = json.loads(path.read_text())
         for name in ("created", "moved"):
@@ -311,12 +311,12 @@ def warnings() -> list[str]:
 def aging(tmp_path: Path, warnings: list[str]) -> FileJournal:
     """A journal with an idle limit of two hours, unneeded segments, and a slot."""
     options = JournalOptions(segment_bytes=4000, slot_idle_timeout=2 * HOUR)
-    made = FileJournal.open(tmp_path, options, on_warning=warnings.append)
-    made.recovery.done()
-    made.snapshot_from(lambda: b"state")
-    made.slots.create("reader", 0)
-    turnover(made, 5)
-    return made
+    file_journal = FileJournal.open(tmp_path, options, on_warning=warnings.append)
+    file_journal.recovery.done()
+    file_journal.snapshot_from(lambda: b"state")
+    file_journal.slots.create("reader", 0)
+    turnover(file_journal, 5)
+    return file_journal
 
 
 def test_a_slot_without_a_reader_is_lost_after_a_warning(

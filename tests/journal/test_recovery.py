@@ -41,16 +41,18 @@ from tests.journal.support import (
 
 def bodies(recovery: Recovery) -> list[bytes]:
     """Return the bodies of the live messages, read from the files."""
-    found = []
+    contents = []
     live = {row.sequence for row in recovery.rows()}
     for part in recovery.parts:
         for row, sequence in enumerate(part.table.sequences):
             if sequence in live:
                 start = part.table.columns["offset"][row]
                 body = start + part.table.columns["body"][row]
-                found.append(bytes(part.view.view[body : start + part.table.columns["size"][row]]))
+                contents.append(
+                    bytes(part.view.view[body : start + part.table.columns["size"][row]])
+                )
     recovery.done()
-    return found
+    return contents
 
 
 @pytest.fixture
@@ -74,29 +76,33 @@ def test_a_tail_torn_anywhere_is_cut_at_the_last_whole_unit(written: Path, tmp_p
     path = segments_of(written)[0]
     data = path.read_bytes()
     view = MappedSegment(path)
-    ends = [offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)]
+    end_positions = [
+        offset + (size + 7 & -8) for offset, size in record_offsets(view.view, view.size)
+    ]
     view.close()
-    assert ends[-1] == len(data)
+    assert end_positions[-1] == len(data)
     # STARTED, DESTINATION, a, b, c, d, e, f: the end of each unit, and the live messages then
     units = [
         (64, b""),
-        (ends[2], b"a"),
-        (ends[4], b"abc"),
-        (ends[5], b"abcd"),
-        (ends[7], b"abcdef"),
+        (end_positions[2], b"a"),
+        (end_positions[4], b"abc"),
+        (end_positions[5], b"abcd"),
+        (end_positions[7], b"abcdef"),
     ]
-    for cut in range(len(data) + 1):
-        directory = tmp_path / str(cut)
+    for length in range(len(data) + 1):
+        directory = tmp_path / str(length)
         shutil.copytree(written, directory)
         (directory / "durable").unlink()
-        (directory / path.name).write_bytes(data[:cut])
+        (directory / path.name).write_bytes(data[:length])
         recovery = recover(directory)
-        expected = max((unit for unit in units if unit[0] <= cut), default=(0, b""))
-        assert b"".join(bodies(recovery)) == expected[1], cut
-        whole = max([64, *(e for i, e in enumerate(ends) if e <= cut and i not in (3, 6))])
+        expected = max((unit for unit in units if unit[0] <= length), default=(0, b""))
+        assert b"".join(bodies(recovery)) == expected[1], length
+        valid_end = max(
+            [64, *(e for i, e in enumerate(end_positions) if e <= length and i not in (3, 6))]
+        )
         assert recovery.report["torn_bytes"] == (
-            len(data[whole:cut].rstrip(b"\0")) if cut >= 64 else cut
-        ), cut
+            len(data[valid_end:length].rstrip(b"\0")) if length >= 64 else length
+        ), length
         shutil.rmtree(directory)
 
 
@@ -128,8 +134,8 @@ def test_an_emptied_newest_segment_is_lost_data(written: Path, size: int) -> Non
     assert bodies(recovery) == []
     assert recovery.report["confirmed"] == "lost"
     assert recovery.report["emptied"] == path.name
-    whole = 64 if size >= 64 else 0
-    assert recovery.report["lost_bytes"] == durable.offset - whole
+    header_end = 64 if size >= 64 else 0
+    assert recovery.report["lost_bytes"] == durable.offset - header_end
     assert recovery.next_sequence > durable.sequence
 
 
@@ -202,10 +208,10 @@ def test_garbage_behind_the_last_record_is_cut(written: Path) -> None:
 def test_a_bit_flipped_in_durable_data_fails_the_start(written: Path) -> None:
     path = segments_of(written)[0]
     data = path.read_bytes()
-    for place in range(len(data)):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
+    for position in range(len(data)):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1 << position % 8
+        path.write_bytes(damaged_data)
         with pytest.raises(JournalError, match=path.name):
             recover(written)
     path.write_bytes(data)
@@ -216,10 +222,10 @@ def test_without_the_durable_file_later_groups_reveal_damage(written: Path) -> N
     path = segments_of(written)[0]
     (written / "durable").unlink()
     data = path.read_bytes()
-    for place in range(64, len(data) - 128):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
+    for position in range(64, len(data) - 128):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1 << position % 8
+        path.write_bytes(damaged_data)
         with pytest.raises(JournalDamaged, match="sluicemq journal check"):
             recover(written)
 
@@ -266,16 +272,16 @@ def test_an_index_whose_sequence_numbers_do_not_ascend_is_damage(tmp_path: Path)
     numbers, index_offset = view.index.sequences.tolist(), view.index_offset
     view.close()
     data = bytearray(path.read_bytes())
-    swapped = [numbers[0], numbers[2], numbers[1], *numbers[3:]]
-    place = data.index(array("Q", numbers).tobytes())
-    data[place : place + 8 * len(numbers)] = array("Q", swapped).tobytes()
+    swapped_numbers = [numbers[0], numbers[2], numbers[1], *numbers[3:]]
+    position = data.index(array("Q", numbers).tobytes())
+    data[position : position + 8 * len(numbers)] = array("Q", swapped_numbers).tobytes()
     size = int.from_bytes(data[index_offset : index_offset + 4], "little")
-    for place, start, end in (
+    for position, start, end in (
         (index_offset + 4, index_offset + 8, index_offset + size),
         (len(data) - 8, 0, len(data) - 32),
         (len(data) - 4, len(data) - 32, len(data) - 4),
     ):
-        data[place : place + 4] = crc32(data[start:end]).to_bytes(4, "little")
+        data[position : position + 4] = crc32(data[start:end]).to_bytes(4, "little")
     path.write_bytes(data)
     with pytest.raises(JournalDamaged, match="do not ascend"):
         recover(tmp_path)
@@ -290,10 +296,10 @@ def test_a_bit_flipped_in_a_sealed_segment_stops_the_start(tmp_path: Path) -> No
     crash(journal)
     path = segments_of(tmp_path)[0]
     data = path.read_bytes()
-    for place in range(len(data)):
-        flipped = bytearray(data)
-        flipped[place] ^= 1 << place % 8
-        path.write_bytes(flipped)
+    for position in range(len(data)):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1 << position % 8
+        path.write_bytes(damaged_data)
         with pytest.raises(JournalError, match=path.name):
             recover(tmp_path)
 
@@ -314,10 +320,10 @@ def test_a_crash_while_sealing_costs_nothing(tmp_path: Path) -> None:
     (tmp_path / "a" / "durable").write_bytes(durable)
     for _, snapshot in list_snapshots(tmp_path / "a"):
         snapshot.unlink()
-    for cut in range(before, len(data) + 1, 7):
-        directory = tmp_path / str(cut)
+    for length in range(before, len(data) + 1, 7):
+        directory = tmp_path / str(length)
         shutil.copytree(tmp_path / "a", directory)
-        (directory / path.name).write_bytes(data[:cut])
+        (directory / path.name).write_bytes(data[:length])
         assert bodies(recover(directory)) == [b"sealed"]
         view = MappedSegment(directory / path.name)
         assert view.index is not None
@@ -395,10 +401,10 @@ def test_snapshots_are_checked(tmp_path: Path) -> None:
     journal.close()
     ((_, path),) = list_snapshots(tmp_path)
     data = path.read_bytes()
-    for place in range(0, len(data), 3):
-        flipped = bytearray(data)
-        flipped[place] ^= 1
-        path.write_bytes(flipped)
+    for position in range(0, len(data), 3):
+        damaged_data = bytearray(data)
+        damaged_data[position] ^= 1
+        path.write_bytes(damaged_data)
         with pytest.raises(JournalError, match=path.name):
             recover(tmp_path)
     path.write_bytes(data[:10])
@@ -428,14 +434,14 @@ def test_file_of_another_format_version_is_refused(
 
 def test_recovery_reports_deliveries_but_not_depths(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    kept = [put(journal, b"kept" * 100) for _ in range(10)]
-    journal.append_entry(RecordType.DELIVERED, encode_completed(1, kept), T0, destination=1)
+    sequences = [put(journal, b"kept" * 100) for _ in range(10)]
+    journal.append_entry(RecordType.DELIVERED, encode_completed(1, sequences), T0, destination=1)
     journal.append_entry(RecordType.DEPTH, DEPTH.pack(10, 0, 0, 0), T0, destination=1)
-    take(journal, *kept[:-1])
+    take(journal, *sequences[:-1])
     journal.sync()
     crash(journal)
     journal = reopen(tmp_path)
-    assert list(live_of(journal)) == kept[-1:]
+    assert list(live_of(journal)) == sequences[-1:]
     events = {record.type for record in journal.recovery.events()}
     assert RecordType.DELIVERED in events
     assert RecordType.DEPTH not in events
@@ -512,14 +518,14 @@ def test_rows_have_the_fields_the_broker_needs(tmp_path: Path) -> None:
     )
     sequence = journal.append_message(message, number, 3)
     journal.append_completed(4, number, 1, [sequence], T0)
-    many = journal.append_message(make_message(b"", address=topic), number, 1000)
-    gone = journal.append_message(make_message(b"", address=topic), number)
-    journal.append_completed(4, number, 1, [gone, many], T0)
+    shared_sequence = journal.append_message(make_message(b"", address=topic), number, 1000)
+    expired_sequence = journal.append_message(make_message(b"", address=topic), number)
+    journal.append_completed(4, number, 1, [expired_sequence, shared_sequence], T0)
     journal.close()
     journal = reopen(tmp_path)
     first, second = rows_of(journal)
     assert first == (sequence, number, 9, T0 + 5, T0, 5, 2, True, False)
-    assert (second.sequence, second.references, second.delayed) == (many, 999, False)
+    assert (second.sequence, second.references, second.delayed) == (shared_sequence, 999, False)
     assert journal.addresses[number] == topic
     assert journal.fetch(sequence).routes == (4, 5, 6)
     journal.close()
@@ -580,13 +586,13 @@ def test_no_snapshot_is_asked_for_before_the_broker_has_recovered(tmp_path: Path
     put(journal)
     journal.close()
     journal = reopen(tmp_path)
-    asked: list[int] = []
-    journal.snapshot_from(lambda: bytes(asked.append(1) or 0))
+    requests: list[int] = []
+    journal.snapshot_from(lambda: bytes(requests.append(1) or 0))
     journal.sync()
-    assert not asked
+    assert not requests
     journal.recovery.done()
     journal.sync()
-    assert asked == [1]
+    assert requests == [1]
     journal.close()
 
 

@@ -84,13 +84,13 @@ def test_several_processes_move_a_slot(tmp_path: Path) -> None:
     """The processes once shared a temporary file and overwrote each other's changes."""
     slots = Slots(tmp_path)
     slots.create("a")
-    movers = [
+    processes = [
         subprocess.Popen(
             [sys.executable, "-c", MOVER, str(tmp_path), start], stderr=subprocess.PIPE, text=True
         )
         for start in ("0", "1")
     ]
-    for mover in movers:
-        _, output = mover.communicate(timeout=120)
-        assert mover.returncode == 0, output
+    for process in processes:
+        _, output = process.communicate(timeout=120)
+        assert process.returncode == 0, output
     assert slots.get("a").position == 999

@@ -33,10 +33,10 @@ OPTIONS = JournalOptions(segment_bytes=4000)
 
 @pytest.fixture
 def journal(tmp_path: Path) -> FileJournal:
-    made = FileJournal.open(tmp_path, OPTIONS)
-    made.recovery.done()
-    made.snapshot_from(lambda: b"state")
-    return made
+    file_journal = FileJournal.open(tmp_path, OPTIONS)
+    file_journal.recovery.done()
+    file_journal.snapshot_from(lambda: b"state")
+    return file_journal
 
 
 def test_a_snapshot_is_never_ahead_of_the_records(
@@ -108,13 +108,13 @@ def test_the_segment_with_the_snapshots_mark_stays(journal: FileJournal, tmp_pat
 def test_a_removed_segment_that_a_crash_brings_back_is_dead(
     journal: FileJournal, tmp_path: Path
 ) -> None:
-    ended = put(journal, b"ended")
+    ended_sequence = put(journal, b"ended")
     journal.seal()
     journal.sync()
     path = segments_of(tmp_path)[0]
     data = path.read_bytes()
     for _ in range(3):
-        take(journal, ended)
+        take(journal, ended_sequence)
         journal.seal()
         journal.sync()
     assert not path.exists()
@@ -130,7 +130,7 @@ def test_a_removed_segment_that_a_crash_brings_back_is_dead(
 
 
 def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_path: Path) -> None:
-    sealed = put(journal, b"sealed")
+    sealed_sequence = put(journal, b"sealed")
     journal.seal()
     put(journal, b"lost")  # in the second segment, before the snapshot's mark
     journal.sync()
@@ -138,7 +138,7 @@ def test_records_lost_below_a_snapshot_are_not_live(journal: FileJournal, tmp_pa
     path = segments_of(tmp_path)[-1]
     path.write_bytes(path.read_bytes()[:80])
     journal = reopen(tmp_path, OPTIONS)
-    assert live_of(journal) == {sealed: b"sealed"}
+    assert live_of(journal) == {sealed_sequence: b"sealed"}
     assert journal.recovery.report["live"] == 1
     assert journal.recovery.report["lost_bytes"] > 0
     journal.close()
@@ -148,7 +148,7 @@ def test_records_cut_within_a_segment_below_a_snapshot_are_not_live(
     journal: FileJournal, tmp_path: Path
 ) -> None:
     journal.seal()
-    kept = put(journal, b"kept")
+    kept_sequence = put(journal, b"kept")
     put(journal, b"lost")
     journal._snapshot_due = True
     journal.sync()
@@ -157,7 +157,7 @@ def test_records_cut_within_a_segment_below_a_snapshot_are_not_live(
     path = segments_of(tmp_path)[-1]
     path.write_bytes(path.read_bytes()[:200])
     journal = reopen(tmp_path, OPTIONS)
-    assert live_of(journal) == {kept: b"kept"}
+    assert live_of(journal) == {kept_sequence: b"kept"}
     assert journal.recovery.report["live"] == 1
     journal.close()
 

@@ -128,11 +128,11 @@ def test_acknowledgements_go_to_the_reserve_of_a_full_disk(machine: Machine) -> 
     sequences = [put(journal, bytes(1000)) for _ in range(3)]
     journal.sync()
     machine.fill()
-    written = [take(journal, sequences[0])]
+    sequences_written = [take(journal, sequences[0])]
     while not journal.space.spending:  # space reserved ahead is used first
-        written.append(take(journal, *range(1, 1000)))
+        sequences_written.append(take(journal, *range(1, 1000)))
         journal.commit()
-        machine.run_until(lambda: journal.durable >= written[-1])
+        machine.run_until(lambda: journal.durable >= sequences_written[-1])
     assert machine.levels[0] == SpaceLevel.LOW
     assert SpaceLevel.EXHAUSTED not in machine.levels
     crash(journal)
@@ -184,9 +184,9 @@ def test_space_of_acked_messages_returns_while_it_is_low(machine: Machine) -> No
     machine.fill()
     machine.check(journal)
     before = machine.filesystem.used
-    ended = take(journal, *sequences)
+    last_sequence = take(journal, *sequences)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= ended)
+    machine.run_until(lambda: journal.durable >= last_sequence)
 
     machine.check_until(journal, lambda: machine.filesystem.used < before - 5 * MIB)
     machine.check_until(journal, lambda: not journal.space.spending)
@@ -202,9 +202,9 @@ def test_start_on_a_full_disk_uses_the_reserve(machine: Machine) -> None:
     journal = machine.open()
     assert machine.levels == [SpaceLevel.LOW]
     assert live_of_reader(journal, sequence) == b"kept"
-    ended = take(journal, sequence)
+    last_sequence = take(journal, sequence)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= ended)
+    machine.run_until(lambda: journal.durable >= last_sequence)
     journal.close()
 
 
@@ -220,9 +220,9 @@ def test_start_without_any_space_waits(machine: Machine) -> None:
     assert live_of_reader(journal, sequence) == b"kept"
     machine.others -= 40 * MIB
     machine.check(journal)
-    ended = take(journal, sequence)
+    last_sequence = take(journal, sequence)
     journal.commit()
-    machine.run_until(lambda: journal.durable >= ended)
+    machine.run_until(lambda: journal.durable >= last_sequence)
     journal.close()
 
 
@@ -241,9 +241,9 @@ def test_start_without_any_space_names_the_directory(machine: Machine) -> None:
     crash(journal)
     (machine.directory / RESERVE_NAME).unlink()
     machine.fill(-MIB)
-    with pytest.raises(JournalError, match="Free space") as caught:
+    with pytest.raises(JournalError, match="Free space") as error:
         machine.open()
-    assert str(machine.directory) in str(caught.value)
+    assert str(machine.directory) in str(error.value)
     machine.others = 0
     journal = machine.open()
     assert live_of_reader(journal, sequence) == b"kept"
@@ -256,9 +256,9 @@ def live_of_reader(journal: FileJournal, sequence: int) -> bytes:
 
 def test_no_space_names_the_path(machine: Machine) -> None:
     machine.fill()
-    with pytest.raises(JournalError, match="Free space") as caught:
+    with pytest.raises(JournalError, match="Free space") as error:
         FileJournal.open(machine.directory, OPTIONS)
-    assert str(machine.directory) in str(caught.value)
+    assert str(machine.directory) in str(error.value)
 
 
 def test_slots_are_named_and_dropped_only_if_so_configured(machine: Machine) -> None:

@@ -97,11 +97,11 @@ def test_durable_records_are_reported_within_the_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     journal = known(tmp_path, Disk(monkeypatch))
-    seen: list[int] = []
-    journal.observe(on_durable=seen.append)
+    reports: list[int] = []
+    journal.observe(on_durable=reports.append)
     sequence = put(journal)
     journal.commit()
-    assert seen == [sequence]
+    assert reports == [sequence]
     assert journal.durable == sequence
     journal.close()
 
@@ -134,25 +134,25 @@ def test_a_failure_of_an_inline_write_is_final(
     disk = Disk(monkeypatch)
     failures: list[JournalError] = []
     journal = known(tmp_path, disk, on_failure=failures.append)
-    kept = set(live_of(journal)) | {put(journal, b"kept")}
+    kept_sequences = set(live_of(journal)) | {put(journal, b"kept")}
     journal.commit()
-    assert journal.durable == max(kept)
+    assert journal.durable == max(kept_sequences)
     disk.error = errno.EIO
     put(journal, b"lost")
     journal.commit()
     assert len(failures) == 1
-    assert journal.durable == max(kept)
+    assert journal.durable == max(kept_sequences)
     disk.error = 0
     with pytest.raises(JournalFailed, match="Input/output error"):
         put(journal)
     journal.seal()
     with pytest.raises(JournalFailed):
         journal.sync()
-    assert journal.durable == max(kept)
+    assert journal.durable == max(kept_sequences)
     journal.close()
     monkeypatch.undo()
     journal = reopen(tmp_path)
-    assert kept <= set(live_of(journal))
+    assert kept_sequences <= set(live_of(journal))
     journal.close()
 
 

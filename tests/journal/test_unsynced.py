@@ -50,20 +50,20 @@ def test_unawaited_groups_are_written_at_once_and_synced_with_the_next(
     before = journal.durable
     published = read_durable(tmp_path)
     syncs = disk.syncs
-    one = put(journal, b"one")
+    first = put(journal, b"one")
     commit(journal, False)
-    assert (journal.written, journal.durable, disk.syncs) == (one, before, syncs)
-    assert reports == [("written", one)]
+    assert (journal.written, journal.durable, disk.syncs) == (first, before, syncs)
+    assert reports == [("written", first)]
     assert read_durable(tmp_path) == published  # other processes may not read it yet
-    assert journal.fetch(one).body == b"one"
+    assert journal.fetch(first).body == b"one"
     commit(journal, False)
     assert disk.syncs == syncs
     commit(journal, True)
-    assert (journal.durable, disk.syncs) == (one, syncs + 1)
-    assert reports == [("written", one), ("durable", one), ("written", one)]
+    assert (journal.durable, disk.syncs) == (first, syncs + 1)
+    assert reports == [("written", first), ("durable", first), ("written", first)]
     end = read_durable(tmp_path)
     assert end is not None
-    assert (end.sequence, end.offset) == (one, segments_of(tmp_path)[0].stat().st_size)
+    assert (end.sequence, end.offset) == (first, segments_of(tmp_path)[0].stat().st_size)
     commit(journal, True)
     assert disk.syncs == syncs + 1  # there was nothing to sync
     journal.close()
@@ -73,11 +73,11 @@ def test_numbers_without_records_do_not_count_as_durable_before_the_records(
     tmp_path: Path,
 ) -> None:
     journal = reopen(tmp_path)
-    one = put(journal)
+    first = put(journal)
     commit(journal, False)
     number = journal.next_sequence()
     commit(journal, False)
-    assert (journal.written, journal.durable) == (number, one - 2)
+    assert (journal.written, journal.durable) == (number, first - 2)
     commit(journal, True)
     commit(journal, True)
     assert journal.durable == number
@@ -86,13 +86,13 @@ def test_numbers_without_records_do_not_count_as_durable_before_the_records(
 
 def test_written_groups_survive_a_killed_process(tmp_path: Path) -> None:
     journal = reopen(tmp_path)
-    kept, gone = put(journal, b"kept"), put(journal, b"gone")
+    unacked, acked = put(journal, b"kept"), put(journal, b"gone")
     journal.sync()
-    take(journal, gone)
+    take(journal, acked)
     commit(journal, False)
     crash(journal)
     journal = reopen(tmp_path)
-    assert live_of(journal) == {kept: b"kept"}
+    assert live_of(journal) == {unacked: b"kept"}
     journal.close()
 
 

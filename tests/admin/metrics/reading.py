@@ -42,15 +42,15 @@ def parse(text: bytes) -> Scrape:
 
 
 def scrape_of(families: Iterable[Metric]) -> Scrape:
-    found = Scrape({}, {})
+    scrape = Scrape({}, {})
     for family in families:
-        assert family.name not in found.families
-        found.families[family.name] = family
+        assert family.name not in scrape.families
+        scrape.families[family.name] = family
         for sample in family.samples:
             key = sample.name, frozenset(sample.labels.items())
-            assert key not in found.samples, key
-            found.samples[key] = sample.value
-    return found
+            assert key not in scrape.samples, key
+            scrape.samples[key] = sample.value
+    return scrape
 
 
 class Figures:
@@ -61,6 +61,6 @@ class Figures:
         self.destinations = DestinationMetrics(fixture.broker, limit)
 
     def scrape(self) -> Scrape:
-        into = Exposition()
-        asyncio.run(self.destinations.collect(into, self.fixture.clock.wall))
-        return parse(into.text())
+        exposition = Exposition()
+        asyncio.run(self.destinations.collect(exposition, self.fixture.clock.wall))
+        return parse(exposition.text())

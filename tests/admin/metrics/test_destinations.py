@@ -67,8 +67,8 @@ def test_topic_exports_its_largest_backlog_and_durable_subscriptions() -> None:
     topic = fixture.topic("t")
     fixture.broker.subscribe(topic, "archive", durable=True)
     fixture.broker.subscribe(topic, "someone")
-    shared = fixture.broker.subscribe(topic, "workers", shared=True)
-    reader = fixture.read(shared, credit=1)
+    subscription = fixture.broker.subscribe(topic, "workers", shared=True)
+    reader = fixture.read(subscription, credit=1)
     fixture.send(topic, "a", "b")
     fixture.clock.advance(2000)
     figures = Figures(fixture)
@@ -207,12 +207,12 @@ def test_a_destination_deleted_during_a_scrape_is_counted_once(
     figures = Figures(fixture, limit=1)
     assert of(figures.scrape(), "messages_published_total", "~others") == 5
     last = fixture.broker.destinations.queue("q1")
-    rests = 0
+    rest_count = 0
 
     async def rest(slices: object) -> None:
-        nonlocal rests
-        rests += 1
-        if rests == when:
+        nonlocal rest_count
+        rest_count += 1
+        if rest_count == when:
             fixture.broker.remove(last)
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
@@ -229,16 +229,16 @@ def test_thousands_of_destinations_are_read_in_slices(monkeypatch: pytest.Monkey
     fixture = BrokerFixture()
     for number in range(50):
         fixture.broker.destinations.queue(f"q{number}")
-    rests = 0
+    rest_count = 0
 
     async def rest(slices: object) -> None:
-        nonlocal rests
-        rests += 1
+        nonlocal rest_count
+        rest_count += 1
 
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.due", True)
     monkeypatch.setattr("sluicemq.admin.time_slices.TimeSlices.rest", rest)
     assert len(Figures(fixture).scrape().names(READY)) == 50
-    assert rests >= 50
+    assert rest_count >= 50
 
 
 def test_a_message_on_disk_is_read_once_for_its_age(
@@ -258,18 +258,18 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     assert head is not None
     assert head.message is None
     reads = 0
-    look = journal.head
+    original_head = journal.head
 
     def counted(sequence: int) -> Message:
         nonlocal reads
         reads += 1
-        return look(sequence)
+        return original_head(sequence)
 
     monkeypatch.setattr(FileJournal, "head", lambda self, sequence: counted(sequence))
     ages = Ages(broker.journal)
-    for later in (5000, 6000):
-        ages.begin(sent + later)
-        assert ages.of(queue.queue) == later / 1000
+    for delay in (5000, 6000):
+        ages.begin(sent + delay)
+        assert ages.of(queue.queue) == delay / 1000
     assert reads == 1
     # another message is the oldest now
     purge(broker, queue)
@@ -280,8 +280,8 @@ def test_a_message_on_disk_is_read_once_for_its_age(
     ages.begin(sent + 7000)
     assert ages.of(queue.queue) == 0.5
     # without time to read the message, its age is not exported
-    fresh = Ages(broker.journal)
-    fresh.begin(sent + 7000)
-    monkeypatch.setattr(fresh, "_left", 0.0, raising=False)
-    assert fresh.of(queue.queue) == 0
+    new_ages = Ages(broker.journal)
+    new_ages.begin(sent + 7000)
+    monkeypatch.setattr(new_ages, "_left", 0.0, raising=False)
+    assert new_ages.of(queue.queue) == 0
     journal.close()

@@ -23,16 +23,16 @@ TAKEN = Family("x_taken_seconds", Shape.SUMMARY, "seconds", (), "How long.")
 
 
 def exposed() -> Exposition:
-    into = Exposition()
-    into.add(SENT, 17, "orders")
-    into.add(DEPTH, 0.25)
-    into.add(BUILD, 1, "1.0")
+    exposition = Exposition()
+    exposition.add(SENT, 17, "orders")
+    exposition.add(DEPTH, 0.25)
+    exposition.add(BUILD, 1, "1.0")
     histogram = Histogram()
     for seconds in (1e-6, 0.001, 0.001, 1000.0):
         histogram.record(seconds)
-    into.add_histogram(TIME, histogram.read(), "/a")
-    into.add_summary(TAKEN, 2, 0.5)
-    return into
+    exposition.add_histogram(TIME, histogram.read(), "/a")
+    exposition.add_summary(TAKEN, 2, 0.5)
+    return exposition
 
 
 def test_a_client_parses_the_exposition() -> None:
@@ -64,9 +64,9 @@ def test_buckets_are_cumulative_and_the_last_counts_everything() -> None:
 
 @given(st.text())
 def test_any_name_is_one_label(name: str) -> None:
-    into = Exposition()
-    into.add(SENT, 1, text_of(name))
-    scrape = parse(into.text())
+    exposition = Exposition()
+    exposition.add(SENT, 1, text_of(name))
+    scrape = parse(exposition.text())
     assert list(scrape.samples) == [
         ("x_sent_bytes_total", frozenset({("destination", text_of(name))}))
     ]
@@ -77,15 +77,15 @@ def test_any_name_is_one_label(name: str) -> None:
     ['a"} 1\nx_fake{destination="b', "a\nb", "a\\", 'a"', "{}", "a\rb\0", "é\u2028漢"],
 )
 def test_hostile_names_change_only_their_label(name: str) -> None:
-    into = Exposition()
-    into.add(SENT, 1, name)
-    scrape = parse(into.text())
+    exposition = Exposition()
+    exposition.add(SENT, 1, name)
+    scrape = parse(exposition.text())
     assert scrape.value("x_sent_bytes_total", destination=name) == 1
     assert len(scrape.samples) == 1
 
 
 def test_invalid_utf8_is_escaped() -> None:
     assert text_of("a\udcff") == "a\\udcff"
-    into = Exposition()
-    into.add(SENT, 1, text_of("a\udcff"))
-    assert parse(into.text()).names("x_sent_bytes_total") == {"a\\udcff"}
+    exposition = Exposition()
+    exposition.add(SENT, 1, text_of("a\udcff"))
+    assert parse(exposition.text()).names("x_sent_bytes_total") == {"a\\udcff"}

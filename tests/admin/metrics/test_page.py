@@ -41,9 +41,9 @@ def ask(port: int, accept: str = "", **headers: str) -> tuple[int, str, bytes]:
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT)
     connection.request("GET", "/metrics", headers={"Accept": accept, **headers})
     answer = connection.getresponse()
-    found = answer.status, answer.getheader("Content-Type", ""), answer.read()
+    result = answer.status, answer.getheader("Content-Type", ""), answer.read()
     connection.close()
-    return found
+    return result
 
 
 def scrape(broker: LocalBroker) -> Scrape:
@@ -64,24 +64,24 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
         client.write([row("topic:news", b"x")], writer="other")
         assert client.ask("PUT", "/journal/slots/reader", b'{"position": 1}').status == 200
         client.ask("DELETE", "/journal/slots/nobodys")
-        found = scrape(broker)
-    assert found.value("sluicemq_journal_slot_sequence", slot="reader") == 1
-    lag = found.value("sluicemq_journal_slot_lag_records", slot="reader")
-    durable = found.value("sluicemq_journal_durable_sequence")
+        page = scrape(broker)
+    assert page.value("sluicemq_journal_slot_sequence", slot="reader") == 1
+    lag = page.value("sluicemq_journal_slot_lag_records", slot="reader")
+    durable = page.value("sluicemq_journal_durable_sequence")
     assert lag is not None
     assert durable is not None
     assert lag == durable - 1
-    assert found.value("sluicemq_journal_slot_lost", slot="reader") == 0
-    size = found.value("sluicemq_journal_size_bytes")
-    assert found.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
+    assert page.value("sluicemq_journal_slot_lost", slot="reader") == 0
+    size = page.value("sluicemq_journal_size_bytes")
+    assert page.value("sluicemq_journal_slot_lag_bytes", slot="reader") == size
     orders = {"destination": "orders", "kind": "queue"}
-    assert found.value("sluicemq_destination_messages_published_total", **orders) == 2
-    assert found.value("sluicemq_protocol_messages_published_total", protocol="http") == 3
-    assert found.value("sluicemq_protocol_connections", protocol="http") == 2
+    assert page.value("sluicemq_destination_messages_published_total", **orders) == 2
+    assert page.value("sluicemq_protocol_messages_published_total", protocol="http") == 3
+    assert page.value("sluicemq_protocol_connections", protocol="http") == 2
     listener = {"listener": f"http://127.0.0.1:{port}", "protocol": "http"}
-    assert found.value("sluicemq_listener_connections", **listener) == 2
+    assert page.value("sluicemq_listener_connections", **listener) == 2
     assert (
-        found.value(
+        page.value(
             "sluicemq_http_requests_total",
             method="PUT",
             route="/api/v1/journal/slots/{name}",
@@ -89,17 +89,17 @@ def test_a_broker_with_all_features_exports_all_families(start: Start) -> None:
         )
         == 1
     )
-    assert found.value("sluicemq_audit_events_total", event="change") == 2
-    assert found.value("sluicemq_journal_fdatasync_duration_seconds_count")
-    resident = found.value("process_resident_memory_bytes")
+    assert page.value("sluicemq_audit_events_total", event="change") == 2
+    assert page.value("sluicemq_journal_fdatasync_duration_seconds_count")
+    resident = page.value("process_resident_memory_bytes")
     assert resident is not None
     assert resident > 1 << 20
-    free = found.value("sluicemq_journal_disk_free_bytes")
-    whole = found.value("sluicemq_journal_disk_size_bytes")
-    assert free is not None
-    assert whole is not None
-    assert 0 < free <= whole
-    exported = set(found.families)
+    free_bytes = page.value("sluicemq_journal_disk_free_bytes")
+    disk_size = page.value("sluicemq_journal_disk_size_bytes")
+    assert free_bytes is not None
+    assert disk_size is not None
+    assert 0 < free_bytes <= disk_size
+    exported = set(page.families)
     # absent: traces (disabled), subscriptions, and connections closed because of a limit
     missing = {family.name for family in ALL} - exported
     assert missing == {
@@ -136,17 +136,17 @@ async def test_concurrent_scrapes_get_the_same_response() -> None:
     for link in links:
         link.session.receive(ASK)
     await fixture.rest()
-    [first], *others = [answers(link) for link in links]
+    [first], *remaining = [answers(link) for link in links]
     assert first[0] == 200
-    assert all(other == [first] for other in others)
+    assert all(other_answers == [first] for other_answers in remaining)
     # a later scrape gets a new response
     scrape_state.made_at -= FRESH_SECONDS
     link = fixture.connect()
     link.session.receive(ASK)
     await fixture.rest()
-    [(_, later)] = answers(link)
+    [(_, second_answer)] = answers(link)
     route = {"method": "GET", "route": "/metrics", "status": "200"}
-    assert parse(later).value("sluicemq_http_requests_total", **route) == 3
+    assert parse(second_answer).value("sluicemq_http_requests_total", **route) == 3
 
 
 @looped
@@ -189,24 +189,24 @@ def test_requests_without_an_endpoint_share_one_label() -> None:
         [(_, body)] = answers(link)
         return parse(body)
 
-    found = asyncio.run(requests())
+    page = asyncio.run(requests())
     name = "sluicemq_http_requests_total"
-    assert found.value(name, method="", route="", status="404") == 3
-    assert found.value(name, method="", route="", status="405") == 1
-    assert found.names(name, "method") == {""}
+    assert page.value(name, method="", route="", status="404") == 3
+    assert page.value(name, method="", route="", status="405") == 1
+    assert page.names(name, "method") == {""}
 
 
 def test_requests_are_counted_and_timed() -> None:
     requests = RequestCounts()
     requests.record("GET", "/a", 200, 0.5)
     requests.record("GET", "/a", 404, 0.25)
-    into = Exposition()
-    requests.add_to(into)
-    found = parse(into.text())
+    exposition = Exposition()
+    requests.add_to(exposition)
+    page = parse(exposition.text())
     route = {"method": "GET", "route": "/a"}
-    assert found.value("sluicemq_http_requests_total", **route, status="404") == 1
-    assert found.value("sluicemq_http_request_duration_seconds_count", **route) == 2
-    assert found.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
+    assert page.value("sluicemq_http_requests_total", **route, status="404") == 1
+    assert page.value("sluicemq_http_request_duration_seconds_count", **route) == 2
+    assert page.value("sluicemq_http_request_duration_seconds_sum", **route) == 0.75
 
 
 def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
@@ -220,7 +220,7 @@ def test_garbage_collection_pauses_are_measured_from_the_first_scrape() -> None:
         assert pauses.seen.read().count == 1
     finally:
         gc.callbacks.pop()
-    assert not any(getattr(each, "__self__", None) is pauses for each in gc.callbacks)
+    assert not any(getattr(callback, "__self__", None) is pauses for callback in gc.callbacks)
 
 
 def test_process_metrics_match_the_operating_system() -> None:

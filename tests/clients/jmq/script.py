@@ -56,28 +56,28 @@ class Script:
             return b""
         if packet.is_message:
             return encode_reply(PacketType.SEND_REPLY, cid, Status.OK)
-        more: dict[str, object] = {}
-        unique = Long(next(self._ids))
+        properties: dict[str, object] = {}
+        new_id = Long(next(self._ids))
         match kind:
             case PacketType.HELLO:
-                more = {"JMQConnectionID": unique, "JMQProtocolLevel": 500}
+                properties = {"JMQConnectionID": new_id, "JMQProtocolLevel": 500}
                 challenge = {"JMQAuthType": "digest", "JMQChallenge": True}
-                return encode_reply(kind + 1, cid, Status.OK, more) + encode_packet(
+                return encode_reply(kind + 1, cid, Status.OK, properties) + encode_packet(
                     PacketType.AUTHENTICATE_REQUEST, 0, cid, challenge, body=NONCE
                 )
             case PacketType.CREATE_SESSION:
-                more = {"JMQSessionID": unique}
+                properties = {"JMQSessionID": new_id}
             case PacketType.ADD_PRODUCER:
-                more = {"JMQProducerID": unique, "JMQSize": -1}
+                properties = {"JMQProducerID": new_id, "JMQSize": -1}
             case PacketType.ADD_CONSUMER:
-                more = {"JMQConsumerID": unique, "JMQSize": packet.properties["JMQSize"]}
+                properties = {"JMQConsumerID": new_id, "JMQSize": packet.properties["JMQSize"]}
             case PacketType.BROWSE:
-                more = {"JMQConsumerID": unique}
+                properties = {"JMQConsumerID": new_id}
             case PacketType.START_TRANSACTION:
-                more = {"JMQTransactionID": unique}
+                properties = {"JMQTransactionID": new_id}
             case PacketType.COMMIT_TRANSACTION if "JMQStartNextTransaction" in packet.properties:
-                more = {"JMQNextTransactionID": unique}
-        return encode_reply(kind + 1, cid, Status.OK, more)
+                properties = {"JMQNextTransactionID": new_id}
+        return encode_reply(kind + 1, cid, Status.OK, properties)
 
     async def hears(self, enough: Callable[[], bool]) -> None:
         """Wait until what has been heard is enough."""
@@ -94,8 +94,10 @@ class Script:
 
     def since(self, kind: PacketType) -> list[tuple[str, dict[str, Any]]]:
         """Names and properties of what was heard from the last packet of that type on."""
-        last = max(at for at, packet in enumerate(self.heard) if packet.type == kind)
-        return [(PacketType(each.type).name, dict(each.properties)) for each in self.heard[last:]]
+        last = max(index for index, packet in enumerate(self.heard) if packet.type == kind)
+        return [
+            (PacketType(packet.type).name, dict(packet.properties)) for packet in self.heard[last:]
+        ]
 
     def say(self, *data: bytes) -> None:
         """Send data to the most recent connection."""
@@ -136,8 +138,8 @@ def refusing(kind: PacketType, status: int, reason: str = "") -> Answer:
         if packet.type != kind:
             return None
         reply = PacketType.SEND_REPLY if packet.is_message else kind + 1
-        more = {"JMQReason": reason} if reason else None
-        return encode_reply(reply, packet.consumer_id, status, more)
+        properties = {"JMQReason": reason} if reason else None
+        return encode_reply(reply, packet.consumer_id, status, properties)
 
     return answer
 

@@ -72,8 +72,8 @@ def test_send_receive_acknowledge(served: Served) -> None:
             assert consumer.receive(60).body == "x"
             first.acknowledge(only=True)
             session.recover()
-            again = consumer.receive(60)
-            assert (again.body, again.redelivered) == ("x", True)
+            redelivered = consumer.receive(60)
+            assert (redelivered.body, redelivered.redelivered) == ("x", True)
             for message in consumer:
                 if message.body == "z":
                     break
@@ -93,19 +93,19 @@ def test_transactions(served: Served) -> None:
             producer.send("b")
             session.commit()
         assert served.bodies("q2") == [b"b"]
-        plain = client.session()
+        plain_session = client.session()
         xid = Xid(1, b"g", b"b")
-        plain.xa.start(xid)
-        plain.producer("q2").send("c")
-        plain.xa.end(xid)
-        plain.xa.prepare(xid)
-        assert plain.xa.recover() == [xid]
-        plain.xa.commit(xid)
-        plain.xa.start(xid._replace(bqual=b"c"))
-        plain.xa.end(xid._replace(bqual=b"c"))
-        plain.xa.rollback(xid._replace(bqual=b"c"))
-        assert [message.body for message in plain.browser("q2")] == ["b", "c"]
-        assert next(iter(plain.browser("q2", "JMSPriority < 5"))).body == "b"
+        plain_session.xa.start(xid)
+        plain_session.producer("q2").send("c")
+        plain_session.xa.end(xid)
+        plain_session.xa.prepare(xid)
+        assert plain_session.xa.recover() == [xid]
+        plain_session.xa.commit(xid)
+        plain_session.xa.start(xid._replace(bqual=b"c"))
+        plain_session.xa.end(xid._replace(bqual=b"c"))
+        plain_session.xa.rollback(xid._replace(bqual=b"c"))
+        assert [message.body for message in plain_session.browser("q2")] == ["b", "c"]
+        assert next(iter(plain_session.browser("q2", "JMSPriority < 5"))).body == "b"
 
 
 def test_subscriptions_and_temporary_destinations(served: Served) -> None:
@@ -150,10 +150,10 @@ def test_the_end(served: Served) -> None:
         except ConnectionLost as error:
             failures.append(error)
 
-    waiting = threading.Thread(target=wait)
-    waiting.start()
+    thread = threading.Thread(target=wait)
+    thread.start()
     client.close()
-    waiting.join(60)
+    thread.join(60)
     assert len(failures) == 1
     client.close()
     with pytest.raises(ConnectionLost, match="closed"):

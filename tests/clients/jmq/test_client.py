@@ -82,23 +82,23 @@ def test_sent_messages_are_received(body: object) -> None:
         producer, consumer = await session.producer("q"), await session.consumer("q")
         for compress in (False, True):
             await producer.send(body, compress=compress)
-            received = (await consumer.receive(5)).body
-            assert received == body
-            assert type(received) is type(body)
+            received_body = (await consumer.receive(5)).body
+            assert received_body == body
+            assert type(received_body) is type(body)
 
     run(scenario)
 
 
 def test_objects_stay_bytes_unless_they_are_of_the_closed_set() -> None:
-    foreign = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
+    foreign_object = bytes.fromhex("aced0005") + b"sr\0\x01X" + bytes(8) + b"\x02\0\0xp"
 
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         producer, consumer = await session.producer("q"), await session.consumer("q")
-        await producer.send(JavaObject(foreign))
+        await producer.send(JavaObject(foreign_object))
         await producer.send(JavaObject.of({"a": 1}))
         first, second = [await consumer.receive(5) for _ in range(2)]
-        assert first.body == JavaObject(foreign)
+        assert first.body == JavaObject(foreign_object)
         assert isinstance(first.body, JavaObject)
         assert isinstance(second.body, JavaObject)
         assert second.body.value == {"a": 1}
@@ -113,23 +113,31 @@ def test_a_message_has_its_headers_and_properties() -> None:
         session = await client.session()
         producer = await session.producer(Queue("q"), priority=7)
         consumer = await session.consumer("q")
-        given = {"i": 1, "l": 1 << 40, "b": True, "f": 0.5, "s": "ü", "t": Long(1)}
+        properties = {"i": 1, "l": 1 << 40, "b": True, "f": 0.5, "s": "ü", "t": Long(1)}
         identity = await producer.send(
-            "x", properties=given, correlation_id="c", reply_to=Topic("back"), type="kind"
+            "x", properties=properties, correlation_id="c", reply_to=Topic("back"), type="kind"
         )
         message = await consumer.receive(5)
         assert message.id == identity
-        assert message.properties == given
+        assert message.properties == properties
         assert (message.correlation_id, message.type, message.priority) == ("c", "kind", 7)
         assert (message.destination, message.reply_to) == (Queue("q"), Topic("back"))
         assert (message.persistent, message.redelivered, message.delivery_count) == (True, False, 1)
         assert (message.expiration, message.delivery_time) == (0, 0)
         # a forwarded message keeps its properties
         await producer.send(message, priority=1)
-        again = await consumer.receive(5)
-        assert (again.body, again.properties, again.priority) == ("x", given, 1)
-        assert (again.correlation_id, again.type, again.reply_to) == ("c", "kind", Topic("back"))
-        assert again.id != identity
+        second_message = await consumer.receive(5)
+        assert (second_message.body, second_message.properties, second_message.priority) == (
+            "x",
+            properties,
+            1,
+        )
+        assert (second_message.correlation_id, second_message.type, second_message.reply_to) == (
+            "c",
+            "kind",
+            Topic("back"),
+        )
+        assert second_message.id != identity
 
     run(scenario)
 
@@ -158,12 +166,12 @@ def test_a_producer_without_destination_and_many_at_once() -> None:
         assert (harness.bodies("a"), harness.bodies("b")) == ([b"1", b"3"], [b"2"])
         with pytest.raises(ValueError, match="say `to`"):
             await producer.send("4")
-        many = await session.producer("many")
-        assert await many.send_all(map(str, range(1000))) == 1000
+        bulk_producer = await session.producer("many")
+        assert await bulk_producer.send_all(map(str, range(1000))) == 1000
         assert len(harness.bodies("many")) == 1000
-        await many.close()
+        await bulk_producer.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await many.send("x")
+            await bulk_producer.send("x")
 
     run(scenario, outstanding=7)
 
@@ -214,20 +222,20 @@ def test_iteration_and_the_end_of_it() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         await (await session.producer("q")).send_all("abc")
-        seen = []
+        bodies = []
         async with await session.consumer("q") as consumer:
             async for message in consumer:
-                seen.append(message.body)
-                if len(seen) == 3:
+                bodies.append(message.body)
+                if len(bodies) == 3:
                     break
-        assert seen == ["a", "b", "c"]
+        assert bodies == ["a", "b", "c"]
         with pytest.raises(ConnectionLost, match="closed"):
             await consumer.receive()
-        waiting = asyncio.create_task((await session.consumer("q")).receive())
+        task = asyncio.create_task((await session.consumer("q")).receive())
         await asyncio.sleep(0)
         await session.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await waiting
+            await task
 
     harness = run(scenario)
     assert harness.bodies("q") == []
@@ -240,12 +248,12 @@ def test_undelivered_messages_of_a_closed_consumer_are_redelivered_in_order() ->
         consumer = await session.consumer("q")
         first = await consumer.receive(5)
         await consumer.close()
-        other = await session.consumer("q")
-        second = await other.receive(60)
+        other_consumer = await session.consumer("q")
+        second = await other_consumer.receive(60)
         assert (second.body, second.redelivered, second.delivery_count) == ("b", False, 1)
         await first.acknowledge()
         await session.recover()
-        await nothing_but(other, "cd")
+        await nothing_but(other_consumer, "cd")
 
     harness = run(scenario)
     assert harness.bodies("q") == [b"c", b"d"]
@@ -295,10 +303,10 @@ def test_selectors_and_their_errors() -> None:
         for number, color in enumerate(("red", "red", "blue", "red")):
             await producer.send(f"{number}", properties={"color": color, "n": number})
         await nothing_but(consumer, "3")
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             await session.consumer("q", selector="color = ")
-        assert refused.value.status == Status.BAD_REQUEST
-        assert refused.value.reason
+        assert error.value.status == Status.BAD_REQUEST
+        assert error.value.reason
 
     run(scenario)
 
@@ -308,14 +316,14 @@ def test_client_acknowledge_recover() -> None:
         session = await client.session(AckMode.CLIENT)
         await (await session.producer("q")).send_all("abcde")
         consumer = await session.consumer("q", prefetch=2)
-        received = [await consumer.receive(5) for _ in range(3)]
-        await received[1].acknowledge(only=True)
+        received_messages = [await consumer.receive(5) for _ in range(3)]
+        await received_messages[1].acknowledge(only=True)
         await session.recover()
-        again = [await consumer.receive(5) for _ in range(4)]
-        assert [(each.body, each.redelivered, each.delivery_count) for each in again] == [
+        messages = [await consumer.receive(5) for _ in range(4)]
+        assert [(item.body, item.redelivered, item.delivery_count) for item in messages] == [
             ("a", True, 2), ("c", True, 2), ("d", False, 1), ("e", False, 1),
         ]  # fmt: skip
-        await again[0].acknowledge()
+        await messages[0].acknowledge()
 
     harness = run(scenario)
     assert harness.bodies("q") == []
@@ -325,11 +333,11 @@ def test_a_cancelled_recover_does_not_stop_the_session() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session(AckMode.CLIENT)
         consumer, producer = await session.consumer("q"), await session.producer("q")
-        recovering = asyncio.create_task(session.recover())
+        recovery = asyncio.create_task(session.recover())
         await asyncio.sleep(0)  # STOP is sent
-        recovering.cancel()
+        recovery.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await recovering
+            await recovery
         await producer.send("x")
         assert (await consumer.receive(5)).body == "x"
 
@@ -355,12 +363,12 @@ def test_topics_have_subscribers() -> None:
         topic = Topic("t")
         producer = await session.producer(topic)
         await producer.send("without subscribers")
-        one, two = await session.consumer(topic), await session.consumer(topic)
-        deaf = await session.consumer(topic, no_local=True)
+        first, second = await session.consumer(topic), await session.consumer(topic)
+        no_local_consumer = await session.consumer(topic, no_local=True)
         await producer.send("x")
-        await nothing_but(one, "x")
-        await nothing_but(two, "x")
-        await nothing(deaf)
+        await nothing_but(first, "x")
+        await nothing_but(second, "x")
+        await nothing(no_local_consumer)
 
     run(scenario)
 
@@ -371,17 +379,17 @@ def test_durable_subscriptions() -> None:
         topic = Topic("t")
         producer = await session.producer(topic)
         consumer = await session.consumer(topic, name="d", durable=True)
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             await session.consumer(topic, name="d", durable=True)
-        assert refused.value.status == Status.CONFLICT
+        assert error.value.status == Status.CONFLICT
         await consumer.close()
         await producer.send("x")
         async with await session.consumer(topic, name="d", durable=True) as consumer:
             await nothing_but(consumer, "x")
         await session.unsubscribe("d")
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             await session.unsubscribe("d")
-        assert refused.value.status == Status.NOT_FOUND
+        assert error.value.status == Status.NOT_FOUND
 
     run(scenario, client_id="me")
 
@@ -392,8 +400,10 @@ def test_shared_subscriptions() -> None:
         topic = Topic("t")
         members = [await session.consumer(topic, name="s", shared=True) for _ in range(2)]
         await (await session.producer(topic)).send_all(map(str, range(10)))
-        received = [await texts(member, 5) for member in members]
-        assert sorted(map(str, received[0] + received[1])) == [str(n) for n in range(10)]
+        texts_by_member = [await texts(member, 5) for member in members]
+        assert sorted(map(str, texts_by_member[0] + texts_by_member[1])) == [
+            str(n) for n in range(10)
+        ]
 
     run(scenario)
 
@@ -415,8 +425,8 @@ def test_wildcards() -> None:
 
 def test_commit_and_rollback() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
-        plain = await client.session()
-        await (await plain.producer("in")).send_all("abc")
+        plain_session = await client.session()
+        await (await plain_session.producer("in")).send_all("abc")
         session = await client.session(transacted=True)
         consumer = await session.consumer("in", prefetch=2)
         producer = await session.producer("out")
@@ -424,15 +434,18 @@ def test_commit_and_rollback() -> None:
         await consumer.receive(5)
         assert harness.bodies("out") == []
         await session.rollback()
-        again = [await consumer.receive(5) for _ in range(2)]
-        assert [(each.body, each.delivery_count) for each in again] == [("a", 2), ("b", 2)]
-        for message in again:
+        messages = [await consumer.receive(5) for _ in range(2)]
+        assert [(message.body, message.delivery_count) for message in messages] == [
+            ("a", 2),
+            ("b", 2),
+        ]
+        for message in messages:
             await producer.send(message, wait=False)
         await session.commit()
         assert harness.bodies("out") == [b"a", b"b"]
         assert (await consumer.receive(5)).body == "c"
         with pytest.raises(ValueError, match="not transacted"):
-            await plain.commit()
+            await plain_session.commit()
 
     harness = run(scenario)
     # the session was closed with an open transaction
@@ -445,12 +458,12 @@ def test_a_cancelled_rollback_leaves_the_session_transacted() -> None:
         producer = await session.producer("q")
         for iterations in range(12):
             await producer.send("rolled back")
-            rolling_back = asyncio.create_task(session.rollback())
+            rollback = asyncio.create_task(session.rollback())
             for _ in range(iterations):
                 await asyncio.sleep(0)
-            rolling_back.cancel()
+            rollback.cancel()
             with suppress(asyncio.CancelledError):
-                await rolling_back
+                await rollback
             with suppress(StatusError):
                 await producer.send("not committed")
             await client.ping()
@@ -468,38 +481,38 @@ def test_xa() -> None:
         session = await client.session()
         await (await session.producer("in")).send("x")
         consumer, producer = await session.consumer("in"), await session.producer("out")
-        one, two, three = (Xid(7, b"t", bytes([number])) for number in range(3))
-        await session.xa.start(one)
+        first, second, third = (Xid(7, b"t", bytes([number])) for number in range(3))
+        await session.xa.start(first)
         with pytest.raises(ValueError, match="not ended"):
-            await session.xa.start(two)
+            await session.xa.start(second)
         await producer.send((await consumer.receive(5)).body, wait=False)
-        await session.xa.end(one)
-        await session.xa.prepare(one)
+        await session.xa.end(first)
+        await session.xa.prepare(first)
         assert harness.bodies("out") == []
-        other = await client.session()
-        assert await other.xa.recover() == [one]
-        await other.xa.commit(one)
+        other_session = await client.session()
+        assert await other_session.xa.recover() == [first]
+        await other_session.xa.commit(first)
         assert (harness.bodies("out"), harness.bodies("in")) == ([b"x"], [])
-        await session.xa.start(two)
+        await session.xa.start(second)
         await producer.send("y")
-        await session.xa.end(two, XaFlag.SUSPEND)
+        await session.xa.end(second, XaFlag.SUSPEND)
         await producer.send("outside")
-        await session.xa.start(two, XaFlag.RESUME)
-        await session.xa.end(two)
-        await session.xa.commit(two, one_phase=True)
+        await session.xa.start(second, XaFlag.RESUME)
+        await session.xa.end(second)
+        await session.xa.commit(second, one_phase=True)
         assert harness.bodies("out") == [b"x", b"outside", b"y"]
-        await session.xa.start(three)
+        await session.xa.start(third)
         await producer.send("z")
         assert (await (await client.session()).xa.recover()) == []
-        await session.xa.end(three, XaFlag.FAIL)
-        await session.xa.rollback(three)
+        await session.xa.end(third, XaFlag.FAIL)
+        await session.xa.rollback(third)
         assert len(harness.bodies("out")) == 3
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             await session.xa.commit(Xid(7, b"never", b""))
-        assert refused.value.status == Status.NOT_FOUND
+        assert error.value.status == Status.NOT_FOUND
         transacted = await client.session(transacted=True)
         with pytest.raises(ValueError, match="of its own"):
-            await transacted.xa.start(one)
+            await transacted.xa.start(first)
 
     run(scenario)
 
@@ -514,8 +527,8 @@ def test_xa_rollback_gives_back() -> None:
         await consumer.receive(5)
         await session.xa.end(xid)
         await session.xa.rollback(xid)
-        again = await consumer.receive(5)
-        assert (again.body, again.redelivered) == ("x", True)
+        redelivered = await consumer.receive(5)
+        assert (redelivered.body, redelivered.redelivered) == ("x", True)
 
     harness = run(scenario)
     assert harness.bodies("in") == []
@@ -533,17 +546,17 @@ def test_browsing_takes_nothing() -> None:
         await producer.confirm()
         browser = session.browser("q")
         for _ in range(2):
-            seen = [message.body async for message in browser]
-            assert seen == [str(number) for number in range(2500)]
-        few = [message.body async for message in session.browser("q", "n >= 2498")]
-        assert few == ["2498", "2499"]
+            bodies = [message.body async for message in browser]
+            assert bodies == [str(number) for number in range(2500)]
+        matches = [message.body async for message in session.browser("q", "n >= 2498")]
+        assert matches == ["2498", "2499"]
         assert [message async for message in session.browser("empty")] == []
         async for message in browser:
             assert message.body == "0"
             break
-        with pytest.raises(StatusError) as refused:
+        with pytest.raises(StatusError) as error:
             assert [message async for message in session.browser("q", "n >=")]
-        assert refused.value.status == Status.BAD_REQUEST
+        assert error.value.status == Status.BAD_REQUEST
 
     assert len(run(scenario).bodies("q")) == 2500
 
@@ -552,12 +565,12 @@ def test_temporary_destinations() -> None:
     async def scenario(harness: Harness, client: JmqClient) -> None:
         session = await client.session()
         queue, topic = await session.temporary_queue(), await session.temporary_topic()
-        for temporary in (queue, topic):
-            consumer = await session.consumer(temporary)
-            await (await session.producer(temporary)).send("x")
+        for destination in (queue, topic):
+            consumer = await session.consumer(destination)
+            await (await session.producer(destination)).send("x")
             message = await consumer.receive(5)
-            assert message.destination == temporary
-            assert type(message.destination) is type(temporary)
+            assert message.destination == destination
+            assert type(message.destination) is type(destination)
         with pytest.raises(StatusError):
             await session.delete(topic)
         await consumer.close()
@@ -588,21 +601,21 @@ def test_requests_and_replies() -> None:
             await client.request("work", "silence", timeout=0.5)
         working.cancel()
         by_id = asyncio.create_task(client.request("other", "x", persistent=True))
-        other = await worker.consumer("other")
-        request = await other.receive(60)
+        other_consumer = await worker.consumer("other")
+        request = await other_consumer.receive(60)
         assert request.reply_to is not None
-        answering = await worker.producer(request.reply_to)
-        await answering.send("by id", correlation_id=request.id)
+        answer_producer = await worker.producer(request.reply_to)
+        await answer_producer.send("by id", correlation_id=request.id)
         assert (await by_id).body == "by id"
         await (await worker.producer("other")).send("no reply wanted")
-        message = await other.receive(60)
+        message = await other_consumer.receive(60)
         with pytest.raises(ValueError, match="has no reply destination"):
             await worker.reply(message, "x")
-        waiting = asyncio.create_task(client.request("unanswered", "x"))
+        task = asyncio.create_task(client.request("unanswered", "x"))
         await client.ping()
         await client.close()
         with pytest.raises(ConnectionLost):
-            await waiting
+            await task
 
     run(scenario)
 
@@ -627,9 +640,9 @@ def test_ping_and_close() -> None:
 def test_a_client_id_belongs_to_one() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await JmqClient.connect(port=port, direct=True, client_id="me"):
-            with pytest.raises(StatusError) as refused:
+            with pytest.raises(StatusError) as error:
                 await JmqClient.connect(port=port, direct=True, client_id="me")
-            assert refused.value.status == Status.CONFLICT
+            assert error.value.status == Status.CONFLICT
             with pytest.raises(ValueError, match="at least 1"):
                 await JmqClient.connect(port=port, direct=True, outstanding=0)
 

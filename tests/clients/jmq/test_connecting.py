@@ -39,10 +39,10 @@ def test_services() -> None:
         choose(services, "admin")
     with pytest.raises(ConnectionLost, match="paused"):
         choose(services, "paused")
-    assert [len(read_services(ANSWER[:cut])) for cut in (3, 14, 40, 60)] == [0, 0, 0, 1]
-    for strange in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
+    assert [len(read_services(ANSWER[:size])) for size in (3, 14, 40, 60)] == [0, 0, 0, 1]
+    for answer in (b"", b"HTTP/1.1 200 OK\r\n\r\n", b"102 broker 301\n.\n", b"\x1b\xff\xe3\xc2"):
         with pytest.raises(ConnectionLost, match="not one of a port mapper"):
-            read_services(strange)
+            read_services(answer)
 
 
 async def _mapper(
@@ -65,18 +65,18 @@ def test_the_port_mapper_returns_the_port_of_the_service() -> None:
             # it may wait for the client to close
             mapper = await _mapper(b"101 x 301\njms tcp NORMAL %d\n.\n" % port, hang=True)
             async with mapper:
-                mapped = port_of(mapper.sockets[0])
-                async with await JmqClient.open(f"mq://127.0.0.1:{mapped}/jms") as client:
+                mapper_port = port_of(mapper.sockets[0])
+                async with await JmqClient.open(f"mq://127.0.0.1:{mapper_port}/jms") as client:
                     await client.ping()
                 async with await JmqClient.open(f"mqtcp://127.0.0.1:{port}/jms") as client:
                     await client.ping()
                 with pytest.raises(ConnectionLost, match="no service other"):
-                    await JmqClient.connect(port=mapped, service="other")
-            silent = await _mapper(b"101 x 301\n", hang=True)
-            async with silent:
-                where = port_of(silent.sockets[0])
+                    await JmqClient.connect(port=mapper_port, service="other")
+            silent_server = await _mapper(b"101 x 301\n", hang=True)
+            async with silent_server:
+                silent_port = port_of(silent_server.sockets[0])
                 with pytest.raises(RequestTimeout, match="port mapper"):
-                    await JmqClient.connect(port=where, timeout=1)
+                    await JmqClient.connect(port=silent_port, timeout=1)
             # the service instead of its port mapper
             with pytest.raises((ConnectionLost, RequestTimeout)):
                 await JmqClient.connect(port=port, timeout=0.2)
@@ -99,11 +99,11 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
         local, _ = await serve(Harness(), path)
         mapper = await _mapper(b"101 x 301\nssljms tls NORMAL %d\n.\n" % port)
         async with asyncio.timeout(30), tls, local, mapper:
-            mapped = port_of(mapper.sockets[0])
+            mapper_port = port_of(mapper.sockets[0])
             for where in (
                 f"jmq+tls://localhost:{port}?direct=true&ca={ca}",
                 f"jmq+tls://127.0.0.1:{port}?direct=true&insecure=true",
-                f"jmq://localhost:{mapped}?service=ssljms&ca={ca}",
+                f"jmq://localhost:{mapper_port}?service=ssljms&ca={ca}",
                 f"jmq+unix://{path}",
             ):
                 async with await JmqClient.open(where) as client:
@@ -119,7 +119,7 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
             trusted = ssl.create_default_context(cafile=str(ca))
             for connecting in (
                 JmqClient.connect("localhost", port, direct=True, ssl_context=trusted),
-                JmqClient.connect("localhost", mapped, ssl_context=trusted),
+                JmqClient.connect("localhost", mapper_port, ssl_context=trusted),
             ):
                 async with await connecting as client:
                     assert client._connection is not None
@@ -127,12 +127,12 @@ def test_tls_unix_sockets_and_a_service_that_wants_tls(tmp_path: Path) -> None:
                     assert client._connection._transport.get_extra_info("ssl_object")
             with pytest.raises(ConnectionLost, match="certificate"):
                 await JmqClient.open(f"jmq+tls://localhost:{port}?direct=true")
-            plain, plain_port = await serve(Harness())
+            server, plain_port = await serve(Harness())
             answer = b"101 x 301\njms tcp NORMAL %d\n.\n" % plain_port
-            async with plain, await _mapper(answer, ssl_context=context) as mapper:
-                mapped = port_of(mapper.sockets[0])
+            async with server, await _mapper(answer, ssl_context=context) as mapper:
+                mapper_port = port_of(mapper.sockets[0])
                 with pytest.raises(ConnectionLost, match="TLS"):
-                    await JmqClient.open(f"jmq+tls://localhost:{mapped}?service=jms&ca={ca}")
+                    await JmqClient.open(f"jmq+tls://localhost:{mapper_port}?service=jms&ca={ca}")
             with pytest.raises(ConfigurationError, match="ca"):
                 await JmqClient.open("jmq://localhost?ca=/nowhere")
 

@@ -48,14 +48,14 @@ def test_connection_flow_from_the_broker() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         assert broker.all(PacketType.HELLO)[0].properties["JMQRBufferSize"] == 2
         session = await client.session()
-        one, two = await session.consumer("q"), await session.consumer("r")
-        broker.say(deliver(one.id, 1), deliver(two.id, 2, packets.F))
-        await one.receive()
+        first, second = await session.consumer("q"), await session.consumer("r")
+        broker.say(deliver(first.id, 1), deliver(second.id, 2, packets.F))
+        await first.receive()
         resume = await broker.hears_of(PacketType.RESUME_FLOW)
         assert resume.block == b""
         # messages of unknown consumers count, too
         broker.say(deliver(9, 3), deliver(9, 4, packets.F))
-        await two.receive()
+        await second.receive()
         await broker.hears_of(PacketType.RESUME_FLOW, 2)
 
     script(scenario, flow=2)
@@ -90,13 +90,13 @@ def test_client_acknowledges_all_or_one() -> None:
         await messages[1].acknowledge(only=True)
         await messages[0].acknowledge()
         await messages[2].acknowledge()
-        acknowledged = [decode_blocks(each.body) for each in broker.all(PacketType.ACKNOWLEDGE)]
+        acks = [decode_blocks(packet.body) for packet in broker.all(PacketType.ACKNOWLEDGE)]
         cid = consumer.id
-        assert acknowledged == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
+        assert acks == [[(cid, sysid(2))], [(cid, sysid(1)), (cid, sysid(3))]]
 
     broker = script(scenario)
-    closed = broker.all(PacketType.DELETE_CONSUMER)[0]
-    assert (closed.body, closed.properties["JMQBodyType"]) == (sysid(3), 3)
+    deletion = broker.all(PacketType.DELETE_CONSUMER)[0]
+    assert (deletion.body, deletion.properties["JMQBodyType"]) == (sysid(3), 3)
 
 
 def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
@@ -111,7 +111,7 @@ def test_dups_ok_acknowledges_by_tens_and_at_the_end() -> None:
         assert not first.flags & packets.A
 
     broker = script(scenario)
-    assert [len(each.body) // 40 for each in broker.all(PacketType.ACKNOWLEDGE)] == [10, 3]
+    assert [len(packet.body) // 40 for packet in broker.all(PacketType.ACKNOWLEDGE)] == [10, 3]
     assert broker.heard.index(broker.all(PacketType.ACKNOWLEDGE)[1]) < broker.heard.index(
         broker.all(PacketType.DELETE_CONSUMER)[0]
     )
@@ -143,24 +143,24 @@ def test_no_ack_acknowledges_nothing() -> None:
 def test_an_expired_message_is_a_dead_one() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()
-        consumer, dead = await session.consumer("q"), await session.consumer("mq.sys.dmq")
+        consumer, dlq_consumer = await session.consumer("q"), await session.consumer("mq.sys.dmq")
         broker.say(deliver(consumer.id, 1, expiration=1), deliver(consumer.id, 2))
-        broker.say(deliver(dead.id, 3, expiration=1))
+        broker.say(deliver(dlq_consumer.id, 3, expiration=1))
         assert (await consumer.receive()).body == "2"
         acknowledge = broker.all(PacketType.ACKNOWLEDGE)[0]
         assert acknowledge.properties == {"JMQAckType": 2, "JMQDeadReason": 1}
         assert acknowledge.body == encode_blocks([(consumer.id, sysid(1))])
-        assert (await dead.receive()).body == "3"
+        assert (await dlq_consumer.receive()).body == "3"
 
     script(scenario)
 
 
 def test_a_cancelled_receive_loses_no_message() -> None:
-    held: list[Packet] = []
+    held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
-        if packet.type == PacketType.ACKNOWLEDGE and not held:
-            held.append(packet)
+        if packet.type == PacketType.ACKNOWLEDGE and not held_packets:
+            held_packets.append(packet)
             return b""
         return None
 
@@ -181,11 +181,11 @@ def test_a_cancelled_receive_loses_no_message() -> None:
 
 
 def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
-    held: list[Packet] = []
+    held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
         if packet.is_message:
-            held.append(packet)
+            held_packets.append(packet)
             return b""
         return None
 
@@ -195,11 +195,11 @@ def test_a_cancelled_receive_acknowledges_within_the_transaction() -> None:
         broker.say(deliver(consumer.id, 1))
         await producer.send("x", wait=False)  # as many as may be unconfirmed
         receiving = asyncio.create_task(consumer.receive())
-        await broker.hears(lambda: bool(held))
+        await broker.hears(lambda: bool(held_packets))
         receiving.cancel()
         with pytest.raises(asyncio.CancelledError):
             await receiving
-        broker.say(encode_reply(PacketType.SEND_REPLY, held[0].consumer_id, Status.OK))
+        broker.say(encode_reply(PacketType.SEND_REPLY, held_packets[0].consumer_id, Status.OK))
         assert (await consumer.receive(5)).body == "1"
         await session.commit()
         assert broker.all(PacketType.ACKNOWLEDGE)[0].body == encode_blocks(
@@ -260,13 +260,17 @@ def test_recover_is_the_java_clients() -> None:
             ("START", session_id),
             ("RESUME_FLOW", {"JMQConsumerID": consumer.id, "JMQSize": 3}),
         ]
-        unseen, seen = broker.all(PacketType.REDELIVER)
+        unseen_packet, seen_packet = broker.all(PacketType.REDELIVER)
         cid = consumer.id
-        assert decode_blocks(unseen.body) == [(cid, sysid(2)), (cid, sysid(3))]
-        assert decode_blocks(seen.body) == [(cid, sysid(1))]
+        assert decode_blocks(unseen_packet.body) == [(cid, sysid(2)), (cid, sysid(3))]
+        assert decode_blocks(seen_packet.body) == [(cid, sysid(1))]
         broker.say(deliver(cid, 1, packets.R))
-        again = await consumer.receive()
-        assert (again.body, again.redelivered, again.delivery_count) == ("1", True, 1)
+        redelivered = await consumer.receive()
+        assert (redelivered.body, redelivered.redelivered, redelivered.delivery_count) == (
+            "1",
+            True,
+            1,
+        )
 
     broker = script(scenario)
     assert broker.all(PacketType.DELETE_CONSUMER)[0].body == sysid(1)
@@ -351,7 +355,9 @@ def test_global_transactions_are_the_java_clients() -> None:
         await xa.prepare(xid)
         await xa.rollback(xid)
         await xa.rollback(xid)
-        assert [name_and_most(each) for each in broker.heard if each.body == encode_xid(xid)] == [
+        assert [
+            name_and_most(packet) for packet in broker.heard if packet.body == encode_xid(xid)
+        ] == [
             ("START_TRANSACTION", {"JMQXAFlags": 0}),
             ("END_TRANSACTION", {"JMQXAFlags": 0x0200_0000}),
             ("START_TRANSACTION", {"JMQXAFlags": 0x0800_0000}),
@@ -383,21 +389,21 @@ def test_nothing_is_handed_over_while_messages_are_on_their_way_back() -> None:
         consumer = await session.consumer("q")
         broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
         await consumer.receive()
-        stopped: list[Packet] = []
+        stop_packets: list[Packet] = []
 
         def hold(packet: Packet) -> bytes | None:
-            if packet.type == PacketType.STOP and not stopped:
-                stopped.append(packet)
+            if packet.type == PacketType.STOP and not stop_packets:
+                stop_packets.append(packet)
                 return b""
             return None
 
         broker.answer = hold
-        recovering = asyncio.create_task(session.recover())
+        recovery = asyncio.create_task(session.recover())
         await broker.hears_of(PacketType.STOP)
         receiving = asyncio.create_task(consumer.receive())
         # messages that arrive before STOP_REPLY are returned, too
-        broker.say(deliver(consumer.id, 3), encode_reply(23, stopped[0].consumer_id, 200))
-        await recovering
+        broker.say(deliver(consumer.id, 3), encode_reply(23, stop_packets[0].consumer_id, 200))
+        await recovery
         await client.ping()
         assert not receiving.done()
         blocks = decode_blocks(broker.all(PacketType.REDELIVER)[0].body)
@@ -420,10 +426,10 @@ def test_browsing() -> None:
             case PacketType.BROWSE:
                 return encode_reply(27, packet.consumer_id, 200, {"JMQConsumerID": Long(5)}, ids)
             case PacketType.DELIVER if len(packet.body) == 32_000:
-                requested = [packet.body[:32], packet.body[32:64]]
+                requested_ids = [packet.body[:32], packet.body[32:64]]
                 sent = [
-                    encode_packet(1, packets.L if each is requested[-1] else 0, 5, sysid=each)
-                    for each in requested
+                    encode_packet(1, packets.L if sysid is requested_ids[-1] else 0, 5, sysid=sysid)
+                    for sysid in requested_ids
                 ]
                 return encode_reply(43, packet.consumer_id, 200) + b"".join(sent)
             case PacketType.DELIVER:
@@ -432,11 +438,11 @@ def test_browsing() -> None:
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         browser = (await client.session()).browser("q", "a = 1")
-        found = [message.id async for message in browser]
-        assert found == [sysid_text(number.to_bytes(32)) for number in (1, 2)]
-        asked = broker.all(PacketType.DELIVER)
-        assert [len(packet.body) // 32 for packet in asked] == [1000, 201]
-        assert asked[0].properties == {"JMQConsumerID": 5}
+        ids = [message.id async for message in browser]
+        assert ids == [sysid_text(number.to_bytes(32)) for number in (1, 2)]
+        requests = broker.all(PacketType.DELIVER)
+        assert [len(packet.body) // 32 for packet in requests] == [1000, 201]
+        assert requests[0].properties == {"JMQConsumerID": 5}
         properties = {"JMQDestination": "q", "JMQDestType": 1, "JMQSelector": "a = 1"}
         assert broker.all(PacketType.VERIFY_DESTINATION)[0].properties == properties
         assert broker.all(PacketType.BROWSE)[0].properties == properties
@@ -447,8 +453,8 @@ def test_browsing() -> None:
 def test_browsing_a_queue_that_is_not_there() -> None:
     def answer(packet: Packet) -> bytes | None:
         if packet.type == PacketType.VERIFY_DESTINATION:
-            can = packet.properties["JMQDestination"] == "maybe"
-            return encode_reply(41, packet.consumer_id, 404, {"JMQCanCreate": can})
+            can_create = packet.properties["JMQDestination"] == "maybe"
+            return encode_reply(41, packet.consumer_id, 404, {"JMQCanCreate": can_create})
         return None
 
     async def scenario(broker: Script, client: JmqClient) -> None:
@@ -465,17 +471,20 @@ def test_a_shared_subscription_and_unsubscribing() -> None:
         session = await client.session()
         await session.consumer(Topic("t"), name="s", shared=True)
         await session.consumer(Topic("t"), name="d", shared=True, durable=True)
-        one, two = (packet.properties for packet in broker.all(PacketType.ADD_CONSUMER))
-        assert one["JMQJMSShare"] is two["JMQJMSShare"] is True
-        assert (one["JMQSharedSubscriptionName"], two["JMQSharedSubscriptionName"]) == ("s", "d")
-        assert ("JMQDurableName" in one, two["JMQDurableName"]) == (False, "d")
-        assert "JMQShare" not in one
+        first, second = (packet.properties for packet in broker.all(PacketType.ADD_CONSUMER))
+        assert first["JMQJMSShare"] is second["JMQJMSShare"] is True
+        assert (first["JMQSharedSubscriptionName"], second["JMQSharedSubscriptionName"]) == (
+            "s",
+            "d",
+        )
+        assert ("JMQDurableName" in first, second["JMQDurableName"]) == (False, "d")
+        assert "JMQShare" not in first
         await session.unsubscribe("d")
-        unsubscribed = broker.all(PacketType.DELETE_CONSUMER)[0]
-        assert (unsubscribed.properties, unsubscribed.body) == ({"JMQDurableName": "d"}, b"")
-        for wrong in ({"name": "x"}, {"durable": True}, {"shared": True}):
+        deletion = broker.all(PacketType.DELETE_CONSUMER)[0]
+        assert (deletion.properties, deletion.body) == ({"JMQDurableName": "d"}, b"")
+        for arguments in ({"name": "x"}, {"durable": True}, {"shared": True}):
             with pytest.raises(ValueError, match="name"):
-                await session.consumer(Topic("t"), **wrong)  # type: ignore[arg-type]
+                await session.consumer(Topic("t"), **arguments)  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="only a topic"):
             await session.consumer("q", name="x", durable=True)
 
@@ -488,8 +497,8 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
         queue = await session.temporary_queue()
         topic = await session.temporary_topic()
         await session.producer(queue)
-        made = [packet.properties for packet in broker.all(PacketType.CREATE_DESTINATION)]
-        assert made == [
+        creations = [packet.properties for packet in broker.all(PacketType.CREATE_DESTINATION)]
+        assert creations == [
             {"JMQDestination": queue.name, "JMQDestType": 17},
             {"JMQDestination": topic.name, "JMQDestType": 18},
         ]
@@ -497,8 +506,8 @@ def test_a_temporary_queue_of_another_connection_is_not_created() -> None:
             r"temporary_destination://queue/127\.0\.0\.1/\d+/[0-9a-f]{32}", queue.name
         )
         await session.delete(queue)
-        gone = broker.all(PacketType.DESTROY_DESTINATION)[0].properties
-        assert gone == {"JMQDestination": queue.name, "JMQDestType": 17}
+        deletion = broker.all(PacketType.DESTROY_DESTINATION)[0].properties
+        assert deletion == {"JMQDestination": queue.name, "JMQDestType": 17}
 
     script(scenario)
 

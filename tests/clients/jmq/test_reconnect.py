@@ -43,45 +43,45 @@ def test_everything_is_made_again_in_the_order_of_the_java_client() -> None:
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()
-        other = await client.session(transacted=True)
+        other_session = await client.session(transacted=True)
         producer = await session.producer("p")
         consumer = await session.consumer("c")
-        queue = await other.temporary_queue()
-        closed = await other.consumer(queue)
-        await closed.close()
+        queue = await other_session.temporary_queue()
+        closed_consumer = await other_session.consumer(queue)
+        await closed_consumer.close()
         old_session, old_consumer = session.id, consumer.id
-        old = broker.all(PacketType.HELLO)[0]
-        assert old.properties["JMQReconnectable"] is True
-        assert "JMQConnectionID" not in old.properties
+        first_hello = broker.all(PacketType.HELLO)[0]
+        assert first_hello.properties["JMQReconnectable"] is True
+        assert "JMQConnectionID" not in first_hello.properties
         drop(broker)
         await back(broker)
-        heard = broker.since(PacketType.HELLO)
-        assert heard[0][1]["JMQConnectionID"] == 1000
-        assert [name for name, _ in heard] == [
+        heard_packets = broker.since(PacketType.HELLO)
+        assert heard_packets[0][1]["JMQConnectionID"] == 1000
+        assert [name for name, _ in heard_packets] == [
             "HELLO", "AUTHENTICATE", "SET_CLIENTID", "CREATE_SESSION", "CREATE_SESSION",
             "START_TRANSACTION", "CREATE_DESTINATION", "CREATE_DESTINATION", "ADD_CONSUMER",
             "CREATE_DESTINATION", "ADD_PRODUCER", "START",
         ]  # fmt: skip
-        assert heard[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
-        added = heard[8][1]
-        assert added["JMQOldConsumerID"] == old_consumer
-        assert added["JMQSessionID"] != old_session
-        broker.say(deliver(added["JMQOldConsumerID"], 1))  # it has another id now
+        assert heard_packets[6][1] == {"JMQDestination": queue.name, "JMQDestType": 17}
+        consumer_properties = heard_packets[8][1]
+        assert consumer_properties["JMQOldConsumerID"] == old_consumer
+        assert consumer_properties["JMQSessionID"] != old_session
+        broker.say(deliver(consumer_properties["JMQOldConsumerID"], 1))  # it has another id now
         await producer.send("x")
         broker.say(deliver(consumer.id, 2))
         assert (await consumer.receive()).body == "2"
         sent = broker.all(PacketType.TEXT_MESSAGE)[0]
-        assert sent.variable.producer_id > added["JMQSessionID"]
+        assert sent.variable.producer_id > consumer_properties["JMQSessionID"]
 
     script(scenario, reconnect=SOON, client_id="me")
 
 
 def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
-    held: list[Packet] = []
+    held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
-        if packet.is_message and not held:
-            held.append(packet)
+        if packet.is_message and not held_packets:
+            held_packets.append(packet)
             return b""
         return None
 
@@ -91,7 +91,7 @@ def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
         broker.say(deliver(consumer.id, 1), deliver(consumer.id, 2))
         message = await consumer.receive()
         sending = asyncio.create_task(producer.send("x"))
-        await broker.hears(lambda: bool(held))
+        await broker.hears(lambda: bool(held_packets))
         drop(broker)
         with pytest.raises(ConnectionLost):
             await sending
@@ -101,9 +101,9 @@ def test_pending_requests_fail_and_requests_while_disconnected_wait() -> None:
         with pytest.raises(ConnectionLost):
             await message.acknowledge()
         broker.say(deliver(consumer.id, 1, packets.R))
-        again = await consumer.receive()
-        assert again.redelivered
-        await again.acknowledge()
+        redelivered = await consumer.receive()
+        assert redelivered.redelivered
+        await redelivered.acknowledge()
 
     broker = script(scenario, hold, reconnect=SOON)
     assert len(broker.all(PacketType.TEXT_MESSAGE)) == 1
@@ -164,11 +164,11 @@ def test_sends_that_a_lost_transaction_refuses_use_no_credit() -> None:
 
 
 def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
-    held: list[Packet] = []
+    held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
-        if packet.is_message and not held:
-            held.append(packet)
+        if packet.is_message and not held_packets:
+            held_packets.append(packet)
             return b""
         return None
 
@@ -176,7 +176,7 @@ def test_sends_of_a_lost_transaction_do_not_fail_the_next_commit() -> None:
         session = await client.session(transacted=True)
         producer = await session.producer("q")
         await producer.send("x", wait=False)
-        await broker.hears(lambda: bool(held))
+        await broker.hears(lambda: bool(held_packets))
         drop(broker)
         await back(broker)
         with pytest.raises(TransactionLost):
@@ -192,26 +192,26 @@ def test_a_global_transaction_is_named_by_its_xid_from_then_on() -> None:
     async def scenario(broker: Script, client: JmqClient) -> None:
         session = await client.session()
         producer = await session.producer("q")
-        one, two = Xid(1, b"t", b"1"), Xid(1, b"t", b"2")
-        await session.xa.start(one)
-        await session.xa.end(one)
-        await session.xa.prepare(one)
+        first, second = Xid(1, b"t", b"1"), Xid(1, b"t", b"2")
+        await session.xa.start(first)
+        await session.xa.end(first)
+        await session.xa.prepare(first)
         assert broker.all(PacketType.PREPARE_TRANSACTION)[0].properties.keys() == {
             "JMQTransactionID"
         }
-        await session.xa.start(two)
+        await session.xa.start(second)
         await producer.send("x")
         drop(broker)
         await back(broker)
         with pytest.raises(TransactionLost):
             await producer.send("y")
-        await session.xa.end(two)
+        await session.xa.end(second)
         await producer.send("z")  # in no transaction
         assert broker.all(PacketType.TEXT_MESSAGE)[-1].transaction_id == 0
-        await session.xa.commit(one)
+        await session.xa.commit(first)
         committed = broker.all(PacketType.COMMIT_TRANSACTION)[0]
         assert committed.properties == {"JMQXAFlags": 0}
-        assert decode_xid(committed.body) == one
+        assert decode_xid(committed.body) == first
 
     script(scenario, reconnect=SOON)
 

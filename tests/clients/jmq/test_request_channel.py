@@ -48,11 +48,11 @@ def test_the_beginning_and_the_end_are_the_java_clients() -> None:
             (PacketType.DELETE_CONSUMER, "JMQConsumerID"),
         )
     )
-    heard = broker.since(PacketType.HELLO)
-    assert set(heard[0][1]) == {
+    heard_packets = broker.since(PacketType.HELLO)
+    assert set(heard_packets[0][1]) == {
         "JMQProtocolLevel", "JMQVersion", "JMQUserAgent", "JMQRBufferSize", "JMQReconnectable"
     }  # fmt: skip
-    assert heard[1:-1] == [
+    assert heard_packets[1:-1] == [
         ("AUTHENTICATE", {"JMQAuthType": "digest"}),
         ("SET_CLIENTID", {"JMQClientID": "me", "JMQShare": False}),
         ("START", {}),
@@ -88,8 +88,8 @@ def test_the_beginning_and_the_end_are_the_java_clients() -> None:
         ("DELETE_PRODUCER", {"JMQProducerID": producer}),
         ("DESTROY_SESSION", {"JMQSessionID": session}),
     ]
-    assert heard[-1][0] == "GOODBYE"
-    assert heard[-1][1]["JMQBlock"] is True
+    assert heard_packets[-1][0] == "GOODBYE"
+    assert heard_packets[-1][1]["JMQBlock"] is True
     # a Long is no Integer to the other side, whatever its value
     assert broker.all(PacketType.DELETE_PRODUCER)[0].block[-10:-8] == b"\0\x05"
     # section 5.2: guest, guest, and this nonce
@@ -195,12 +195,12 @@ def test_properties_that_cannot_be_read_end_the_connection() -> None:
         if packet.type != PacketType.HELLO:
             return None
         welcome = encode_reply(PacketType.HELLO_REPLY, packet.consumer_id, Status.OK)
-        asked = encode_packet(
+        request = encode_packet(
             PacketType.AUTHENTICATE_REQUEST, 0, packet.consumer_id, {"JMQAuthType": "digest"}
         )
-        version, one = b"\0\0\0\1", b"\0\0\0\1"
-        before, _, behind = asked.rpartition(version + one)
-        return welcome + before + bytes(4) + one + behind
+        version, count_bytes = b"\0\0\0\1", b"\0\0\0\1"
+        before, _, after = request.rpartition(version + count_bytes)
+        return welcome + before + bytes(4) + count_bytes + after
 
     async def main() -> None:
         async with Script(damaged).listen() as port:
@@ -262,12 +262,16 @@ def test_messages_have_types_headers_and_properties() -> None:
             for number, body in enumerate(bodies)
         ]
         await client.ping()
-        heard = [packet for packet in broker.heard if packet.is_message]
-        assert [packet.type for packet in heard] == [1, 2, 3, 4, 5, 6]
-        assert [packet.body for packet in heard[:3]] == ["té".encode(), b"\0", dumps_map({"a": 1})]
-        assert heard[4].body == dumps("x")
-        assert [sysid_text(packet.sysid) for packet in heard] == ids
-        first = heard[0]
+        heard_packets = [packet for packet in broker.heard if packet.is_message]
+        assert [packet.type for packet in heard_packets] == [1, 2, 3, 4, 5, 6]
+        assert [packet.body for packet in heard_packets[:3]] == [
+            "té".encode(),
+            b"\0",
+            dumps_map({"a": 1}),
+        ]
+        assert heard_packets[4].body == dumps("x")
+        assert [sysid_text(packet.sysid) for packet in heard_packets] == ids
+        first = heard_packets[0]
         assert first.properties == {"n": 0, "l": 2, "b": True, "d": 0.5, "s": "ü"}
         header = first.variable
         assert (header.destination, header.correlation_id, header.reply_to, header.type) == (
@@ -275,13 +279,13 @@ def test_messages_have_types_headers_and_properties() -> None:
         )  # fmt: skip
         assert header.destination_class == "com.sun.messaging.BasicTopic"
         assert header.reply_to_class == "com.sun.messaging.BasicQueue"
-        added = broker.all(PacketType.ADD_PRODUCER)
-        assert len(added) == 1
+        producer_packets = broker.all(PacketType.ADD_PRODUCER)
+        assert len(producer_packets) == 1
         assert header.producer_id > 0
         assert (first.flags, first.consumer_id, first.priority) == (0, 0, 9)
         assert first.expiration == first.timestamp + 10_000
         assert header.delivery_time == first.timestamp + 2_000
-        assert len({packet.sysid for packet in heard}) == 6
+        assert len({packet.sysid for packet in heard_packets}) == 6
 
     script(scenario)
 
@@ -308,23 +312,23 @@ def test_values_that_cannot_be_encoded_are_refused() -> None:
 
 
 def test_a_persistent_message_waits_for_its_confirmation() -> None:
-    held: list[Packet] = []
+    held_packets: list[Packet] = []
 
     def hold(packet: Packet) -> bytes | None:
         if packet.is_message:
-            held.append(packet)
+            held_packets.append(packet)
             return b""
         return None
 
     def confirm(broker: Script, status: int = 200) -> None:
-        broker.say(encode_reply(PacketType.SEND_REPLY, held.pop(0).consumer_id, status))
+        broker.say(encode_reply(PacketType.SEND_REPLY, held_packets.pop(0).consumer_id, status))
 
     async def scenario(broker: Script, client: JmqClient) -> None:
         producer = await (await client.session()).producer("q")
         sending = asyncio.create_task(producer.send("x"))
         await broker.hears_of(PacketType.TEXT_MESSAGE)
         flags = packets.Q | packets.P | packets.A
-        assert (held[0].flags, sending.done()) == (flags, False)
+        assert (held_packets[0].flags, sending.done()) == (flags, False)
         confirm(broker)
         assert re.match(r"ID:\d+-127\.0\.0\.1\(([0-9a-f]+:){5}[0-9a-f]+\)-\d+-\d+", await sending)
         # three may be unconfirmed
@@ -360,8 +364,8 @@ def test_a_message_is_compressed_when_asked() -> None:
             "JMS_SUN_COMPRESSED_SIZE": len(sent.body),
         }
         assert sent.flags & packets.Z
-        more = {"body": sent.body, "properties": sent.properties}
-        broker.say(deliver(consumer.id, 1, packets.Z, **more))
+        fields = {"body": sent.body, "properties": sent.properties}
+        broker.say(deliver(consumer.id, 1, packets.Z, **fields))
         broker.say(deliver(consumer.id, 2, packets.Z, body=sent.body))
         assert (await consumer.receive()).body == "ab" * 21
         with pytest.raises(MessageFormatError, match="does not say its size"):
@@ -375,8 +379,8 @@ def test_producer_flow() -> None:
 
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.ADD_PRODUCER:
-            more = {"JMQProducerID": Long(77), "JMQSize": 2}
-            return encode_reply(19, packet.consumer_id, 200, more)
+            properties = {"JMQProducerID": Long(77), "JMQSize": 2}
+            return encode_reply(19, packet.consumer_id, 200, properties)
         return None
 
     async def scenario(broker: Script, client: JmqClient) -> None:
@@ -401,9 +405,9 @@ def test_producer_flow() -> None:
 def test_connection_flow_to_the_broker() -> None:
     def narrow(packet: Packet) -> bytes | None:
         if packet.type == PacketType.HELLO:
-            usual = Script().usual(packet)
+            usual_reply = Script().usual(packet)
             reply = encode_reply(11, packet.consumer_id, 200, {"JMQSize": 1})
-            return reply + usual[usual.index(packets.MAGIC.to_bytes(4), 4) :]
+            return reply + usual_reply[usual_reply.index(packets.MAGIC.to_bytes(4), 4) :]
         return None
 
     async def scenario(broker: Script, client: JmqClient) -> None:

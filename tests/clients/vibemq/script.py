@@ -82,7 +82,7 @@ def saying(kind: int, *answers: Frame) -> Callable[[Frame], list[Frame]]:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type != kind:
             return acknowledge(frame)
-        return [each._replace(id=each.id or frame.id) for each in answers]
+        return [answer._replace(id=answer.id or frame.id) for answer in answers]
 
     return answer
 

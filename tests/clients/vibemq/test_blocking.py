@@ -51,8 +51,8 @@ def test_blocking_publish_receive_acknowledge(harness: Harness, port: int) -> No
             client.subscribe("q")
         subscription.unsubscribe()
         subscription.unsubscribe()
-        again = client.subscribe("q").receive()
-        assert (again.id, again.attempts) == ("mine", 2)
+        redelivered = client.subscribe("q").receive()
+        assert (redelivered.id, redelivered.attempts) == ("mine", 2)
         assert client.ping() >= 0
     assert harness.bodies("q") == [b""]
 
@@ -127,7 +127,7 @@ def test_blocking_compression(harness: Harness, port: int, how: Compression) -> 
 
 
 def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> None:
-    complaint = Frame(wire.ERROR, "foreign", error_code="SERVER_ERROR", error_message="oops")
+    error_frame = Frame(wire.ERROR, "foreign", error_code="SERVER_ERROR", error_message="oops")
 
     def broker() -> None:
         peer, _ = listener.accept()
@@ -135,7 +135,7 @@ def test_blocking_against_a_broker_that_goes_away(listener: socket.socket) -> No
             peer.recv(1 << 16)
             peer.send(wire.encode(HELLO))
             peer.recv(1 << 16)
-            peer.send(wire.encode(complaint))
+            peer.send(wire.encode(error_frame))
 
     thread = threading.Thread(target=broker)
     thread.start()

@@ -72,8 +72,8 @@ def test_unacked_messages_are_redelivered_with_their_delivery_count() -> None:
             async with await client.subscribe("q") as subscription:
                 assert (await subscription.receive()).attempts == 1
             async with await client.subscribe("q") as subscription:
-                again = await subscription.receive()
-                assert (again.id, again.attempts) == (identity, 2)
+                redelivered = await subscription.receive()
+                assert (redelivered.id, redelivered.attempts) == (identity, 2)
 
     run(scenario)
 
@@ -219,25 +219,32 @@ def test_declarations() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port, queues=[Declaration("q")]) as client:
             await client.publish("q", 1)
-            same = QueueOptions(max_queue_size=5, max_retry_attempts=9)
-            other = QueueOptions(Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d")
-            await client.declare(Declaration("q", same), Declaration("q", other, Conflict.IGNORE))
+            equal_options = QueueOptions(max_queue_size=5, max_retry_attempts=9)
+            other_options = QueueOptions(
+                Mode.PRIORITY_BASED, dead_letter=True, dead_letter_queue="d"
+            )
+            await client.declare(
+                Declaration("q", equal_options), Declaration("q", other_options, Conflict.IGNORE)
+            )
             with pytest.raises(ClientError, match="mode is RoundRobin, not PriorityBased"):
-                await client.declare(Declaration("q", other))
+                await client.declare(Declaration("q", other_options))
             assert harness.bodies("q") == [b"1"]
-            await client.declare(Declaration("q", other, Conflict.OVERRIDE))
+            await client.declare(Declaration("q", other_options, Conflict.OVERRIDE))
             info = await client.queue_info("q")
             assert info is not None
-            assert (info.messages, info.options) == (0, other)
+            assert (info.messages, info.options) == (0, other_options)
         with pytest.raises(ClientError, match="q is not as declared"):
             await VibeMQClient.connect(port=port, queues=[Declaration("q")])
-        lasting, short = QueueOptions(message_ttl=10_000), QueueOptions(message_ttl=9_999)
+        long_options, short_options = (
+            QueueOptions(message_ttl=10_000),
+            QueueOptions(message_ttl=9_999),
+        )
         async with await VibeMQClient.connect(port=port) as client:
-            await client.declare(Declaration("t", lasting))
+            await client.declare(Declaration("t", long_options))
             with pytest.raises(ClientError, match=r"for 00:00:10, not 00:00:09\.9990000"):
-                await client.declare(Declaration("t", short))
+                await client.declare(Declaration("t", short_options))
             await client.delete_queue("t")
-            await client.declare(Declaration("t", short), Declaration("t", lasting))
+            await client.declare(Declaration("t", short_options), Declaration("t", long_options))
 
     run(scenario)
 
@@ -285,12 +292,12 @@ def test_large_payload_without_compression_is_refused_here() -> None:
 def test_messages_that_cannot_be_encoded_are_refused() -> None:
     async def scenario(harness: Harness, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
-            deep: list[object] = []
+            nested: list[object] = []
             for _ in range(100):
-                deep = [deep]
+                nested = [nested]
             for payload in (
                 object(),
-                deep,
+                nested,
                 "\ud800",
                 msgspec.Raw(b"[1,]"),
                 random.Random(1).randbytes(1_200_000).hex(),  # too long even compressed
@@ -380,7 +387,7 @@ def test_requests_are_sent_in_order() -> None:
             await client.delete_queue("q")
 
     broker = script(scenario)
-    hello, create, delete, bye = broker.heard
+    hello, create, delete, goodbye = broker.heard
     assert list(hello.headers.items()) == [
         ("authUsername", "me"),
         ("authPassword", "secret"),
@@ -390,7 +397,7 @@ def test_requests_are_sent_in_order() -> None:
     assert (create.type, create.queue) == (wire.CREATE_QUEUE, "q")
     assert json.loads(create.payload)["mode"] == Mode.PRIORITY_BASED
     assert (delete.type, delete.queue) == (wire.DELETE_QUEUE, "q")
-    assert bye.type == wire.DISCONNECT
+    assert goodbye.type == wire.DISCONNECT
     assert len({frame.id for frame in broker.heard}) == len(broker.heard)
 
 
@@ -401,7 +408,7 @@ def test_answers_without_sense(payload: bytes) -> None:
     def answer(frame: Frame) -> list[Frame]:
         if frame.type == wire.CONNECT:
             return [HELLO]
-        return [each._replace(payload=payload) for each in acknowledge(frame)]
+        return [reply._replace(payload=payload) for reply in acknowledge(frame)]
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -430,16 +437,16 @@ def test_the_modes_of_the_protocol_page_are_read_too() -> None:
 
 
 def test_wrong_credentials() -> None:
-    refused = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
+    error_frame = Frame(wire.ERROR, "foreign", error_code="AUTH_FAILED", error_message="Wrong.")
 
     async def scenario(broker: Script, port: int) -> None:
-        with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as caught:
+        with pytest.raises(CommandRefused, match=r"AUTH_FAILED: Wrong\.") as error:
             await VibeMQClient.connect(port=port)
-        assert caught.value.code == "AUTH_FAILED"
+        assert error.value.code == "AUTH_FAILED"
         with pytest.raises(CommandRefused, match="AUTH_FAILED"):
             await asyncio.to_thread(BlockingClient, VibeMQClient.connect, port=port)
 
-    script(scenario, saying(wire.CONNECT, refused))
+    script(scenario, saying(wire.CONNECT, error_frame))
 
 
 def test_an_answer_that_does_not_come() -> None:
@@ -525,8 +532,14 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
     early = Frame(wire.DELIVER, "m", "q", b"1")
 
     def answer(frame: Frame) -> list[Frame]:
-        strangers = [Frame(wire.DELIVER, "n", "r", b"1"), Frame(77, "x"), Frame(wire.PONG, "y")]
-        return acknowledge(frame) + ([*strangers, early] if frame.type == wire.SUBSCRIBE else [])
+        foreign_frames = [
+            Frame(wire.DELIVER, "n", "r", b"1"),
+            Frame(77, "x"),
+            Frame(wire.PONG, "y"),
+        ]
+        return acknowledge(frame) + (
+            [*foreign_frames, early] if frame.type == wire.SUBSCRIBE else []
+        )
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -537,7 +550,7 @@ def test_messages_that_arrive_with_the_answer_or_for_no_subscription() -> None:
 
 
 def test_a_refused_subscription_leaves_nothing() -> None:
-    refused = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
+    error_frame = Frame(wire.ERROR, "", error_code="NOT_AUTHORIZED", error_message="no")
 
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port) as client:
@@ -545,18 +558,18 @@ def test_a_refused_subscription_leaves_nothing() -> None:
                 with pytest.raises(CommandRefused, match="NOT_AUTHORIZED: no"):
                     await client.subscribe("q")
 
-    script(scenario, saying(wire.SUBSCRIBE, refused))
+    script(scenario, saying(wire.SUBSCRIBE, error_frame))
 
 
 def test_the_last_complaint_explains_the_end() -> None:
-    complaint = Frame(
+    error_frame = Frame(
         wire.ERROR, "foreign", error_code="INVALID_MESSAGE", error_message="bad frame"
     )
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=None)
         subscription = await client.subscribe("q")
-        broker.say(complaint)
+        broker.say(error_frame)
         broker.connections[-1].close()
         with pytest.raises(ConnectionLost, match="INVALID_MESSAGE: bad frame"):
             await subscription.receive()
@@ -587,8 +600,8 @@ def test_one_that_takes_nothing_is_sent_nothing() -> None:
                 broker.say(Frame(wire.DELIVER, f"m{number}", "q", payload))
             while transport._transport.is_reading():
                 await asyncio.sleep(0.001)
-            held = len(subscription._inbox.messages)
-            assert 3 <= held < 50
+            count = len(subscription._inbox.messages)
+            assert 3 <= count < 50
             await client.ping()  # answers are read all the same
             ids = [(await subscription.receive()).id for _ in range(200)]
             assert ids == [f"m{number}" for number in range(200)]

@@ -184,9 +184,9 @@ values = st.recursive(
 @given(st.binary(max_size=20) | values.map(msgspec.json.encode))
 def test_malformed_answers_are_reported_as_lost_connections(payload: bytes) -> None:
     answer = Frame(wire.QUEUE_INFO, "i", payload=payload)
-    for read in (
+    for function in (
         commands.read_info,
         commands.read_names,
     ):
         with suppress(ConnectionLost):  # and nothing else
-            read(answer)
+            function(answer)

@@ -29,10 +29,10 @@ def test_after_a_break_everything_is_as_before() -> None:
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=queues)
         subscription = await client.subscribe("q")
-        gone = await client.subscribe("gone")
-        await gone.unsubscribe()
+        ended_subscription = await client.subscribe("gone")
+        await ended_subscription.unsubscribe()
         broker.say(Frame(wire.DELIVER, "m1", "q", b"1"), Frame(wire.DELIVER, "m2", "q", b"2"))
-        old = await subscription.receive()
+        old_message = await subscription.receive()
         broker.heard.clear()
         broker.connections[-1].close()
         await broker.hears(lambda: wire.SUBSCRIBE in broker.types())
@@ -43,12 +43,12 @@ def test_after_a_break_everything_is_as_before() -> None:
             (wire.SUBSCRIBE, "q"),
         ]
         broker.say(Frame(wire.DELIVER, "m1", "q", b"1", {"deliveryAttempts": "2"}))
-        again = await subscription.receive()
-        assert (again.id, again.attempts) == ("m1", 2)
+        redelivered = await subscription.receive()
+        assert (redelivered.id, redelivered.attempts) == ("m1", 2)
         with pytest.raises(ConnectionLost):
-            await old.ack()
-        await again.ack()
-        await again.ack()
+            await old_message.ack()
+        await redelivered.ack()
+        await redelivered.ack()
         await client.publish("q", 1)
         assert broker.types()[-3:] == [wire.SUBSCRIBE, wire.ACK, wire.PUBLISH]
         await client.close()
@@ -66,11 +66,11 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON)
-        lost = asyncio.create_task(client.publish("q", "lost"))
-        many = asyncio.create_task(client.publish_all("q", ["lost", "lost"]))
+        publish_task = asyncio.create_task(client.publish("q", "lost"))
+        batch_task = asyncio.create_task(client.publish_all("q", ["lost", "lost"]))
         await broker.hears(lambda: len(published) == 3)
         broker.say(Frame(wire.DISCONNECT, "bye", headers={"reason": "server_shutdown"}))
-        for call in (lost, many):
+        for call in (publish_task, batch_task):
             with pytest.raises(ConnectionLost, match="server_shutdown"):
                 await call
         await client.publish("q", "waits")
@@ -81,24 +81,24 @@ def test_unanswered_requests_fail_and_requests_while_disconnected_wait() -> None
 
 
 def test_a_subscription_goes_on_after_a_break() -> None:
-    handled = []
+    handled_messages = []
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON)
-        begun = asyncio.Event()
+        started = asyncio.Event()
         broken = asyncio.Event()
 
         async def receive(subscription: Subscription) -> None:
             async for message in subscription:
-                handled.append((message.id, message.attempts))
-                begun.set()
+                handled_messages.append((message.id, message.attempts))
+                started.set()
                 await broken.wait()
                 with suppress(ConnectionLost):
                     await message.ack()
 
         receiving = asyncio.create_task(receive(await client.subscribe("q")))
         broker.say(Frame(wire.DELIVER, "m", "q", b"1", {"deliveryAttempts": "1"}))
-        await begun.wait()
+        await started.wait()
         broker.connections[-1].close()
         await broker.hears(lambda: broker.types().count(wire.SUBSCRIBE) == 2)
         assert wire.ACK not in broker.types()
@@ -110,7 +110,7 @@ def test_a_subscription_goes_on_after_a_break() -> None:
             await receiving
 
     broker = script(scenario)
-    assert handled == [("m", 1), ("m", 2)]
+    assert handled_messages == [("m", 1), ("m", 2)]
     assert [frame.id for frame in broker.heard if frame.type == wire.ACK] == ["m"]
 
 
@@ -208,12 +208,14 @@ def test_messages_of_an_attempt_that_failed_are_forgotten() -> None:
 
 
 def test_a_queue_that_has_changed_does_not_prevent_a_new_connection() -> None:
-    other = b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":1,"maxSize":1}'
-    answers = iter([b"", other])
+    changed_queue = (
+        b'{"name":"q","messageCount":0,"subscriberCount":0,"deliveryMode":1,"maxSize":1}'
+    )
+    answers = iter([b"", changed_queue])
 
     def answer(frame: Frame) -> list[Frame]:
         payload = next(answers) if frame.type == wire.QUEUE_INFO else b""
-        return [each._replace(payload=payload) for each in acknowledge(frame)]
+        return [reply._replace(payload=payload) for reply in acknowledge(frame)]
 
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=SOON, queues=[Declaration("q")])
@@ -230,7 +232,7 @@ def test_no_more_are_outstanding_than_may_be() -> None:
     async def scenario(broker: Script, port: int) -> None:
         async with await VibeMQClient.connect(port=port, outstanding=3) as client:
             publishing = asyncio.create_task(client.publish_all("q", range(5)))
-            one = asyncio.create_task(client.publish("q", 5))
+            publish_task = asyncio.create_task(client.publish("q", 5))
             await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 3)
             await asyncio.sleep(0.02)
             published = [frame.id for frame in broker.heard if frame.type == wire.PUBLISH]
@@ -238,8 +240,8 @@ def test_no_more_are_outstanding_than_may_be() -> None:
             broker.say(Frame(wire.PUBLISH_ACK, published[0]))
             await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 4)
             publishing.cancel()
-            one.cancel()
-            await asyncio.wait([publishing, one])
+            publish_task.cancel()
+            await asyncio.wait([publishing, publish_task])
             assert client._connection is not None
             assert not client._connection.pending
 
@@ -272,11 +274,11 @@ def test_closing_while_it_connects_again() -> None:
     async def scenario(broker: Script, port: int) -> None:
         client = await VibeMQClient.connect(port=port, reconnect=Backoff(60))
         broker.connections[-1].close()
-        waiting = asyncio.create_task(client.publish("q", 1))
+        task = asyncio.create_task(client.publish("q", 1))
         await asyncio.sleep(0.01)
         await client.close()
         with pytest.raises(ConnectionLost, match="closed"):
-            await waiting
+            await task
 
     script(scenario)
 
@@ -292,9 +294,9 @@ def test_closing_reports_posts_that_were_lost_with_the_connection() -> None:
                 client.close()
             client.close()
 
-        using = asyncio.create_task(asyncio.to_thread(user))
+        task = asyncio.create_task(asyncio.to_thread(user))
         await broker.hears(lambda: broker.types().count(wire.PUBLISH) == 2)
         broker.connections[-1].close()
-        await using
+        await task
 
     script(scenario, saying(wire.PUBLISH))

@@ -71,9 +71,9 @@ def test_mistakes(text: str) -> None:
 
 def test_a_mistake_does_not_show_the_password() -> None:
     for text in ("Password=secret;Port=x", "Password=secret;oops", "vibemq://me:secret@h:x"):
-        with pytest.raises(ConfigurationError) as caught:
+        with pytest.raises(ConfigurationError) as error:
             Target.parse(text)
-        assert "secret" not in str(caught.value)
+        assert "secret" not in str(error.value)
 
 
 def test_tls() -> None:
@@ -82,9 +82,9 @@ def test_tls() -> None:
     assert context is not None
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED
-    careless = Target(tls=True, insecure=True).tls_context()
-    assert careless is not None
-    assert careless.verify_mode is ssl.CERT_NONE
+    insecure_context = Target(tls=True, insecure=True).tls_context()
+    assert insecure_context is not None
+    assert insecure_context.verify_mode is ssl.CERT_NONE
     unnamed = Target((), "/x", tls=True).tls_context()
     assert unnamed is not None
     assert not unnamed.check_hostname
