@@ -96,9 +96,9 @@ def test_help_lists_all_commands(terminal: Terminal) -> None:
 
 def test_help_for_one_command(terminal: Terminal) -> None:
     assert "Usage: flush QUEUE" in terminal.enter(b"help flush")
-    unknown = terminal.enter(b"help nonsense")
-    assert "no command nonsense" in unknown
-    assert "flushall" in unknown
+    output = terminal.enter(b"help nonsense")
+    assert "no command nonsense" in output
+    assert "flushall" in output
 
 
 def test_clear_shows_the_title_bar_only(terminal: Terminal) -> None:

@@ -56,10 +56,10 @@ def test_the_matrix(harness: Harness, operation: str, needs: Operation, has: Ope
     holder = harness.connect()
     holder.send(b"q", b"1")
     holder.consume(b"q", 1)
-    (held,) = holder.frames()
+    (frame,) = holder.frames()
     access = RecordedAccess(f"q:{has}")
     peer = harness.connect(access=access)
-    peer.put(frame_for(operation, held[3]))
+    peer.put(frame_for(operation, frame[3]))
     if has is needs:
         assert peer.transport.open
         assert access.refusals == []
