@@ -432,9 +432,9 @@ def fail(
 def wait_of(answer: Any) -> int:
     """The seconds that a refused login is told to wait."""
     assert isinstance(answer, TooManyFailures), answer
-    whose = "for this user from this address"
+    scope = "for this user from this address"
     seconds = answer.retry_after
-    assert str(answer) == f"too many failed logins {whose}; try again in {seconds} s"
+    assert str(answer) == f"too many failed logins {scope}; try again in {seconds} s"
     return seconds
 
 
@@ -491,8 +491,8 @@ def test_right_guess_from_an_address_without_logins_waits_like_a_wrong_one(
     fixture.add("anna", "right")
     assert fixture.login("anna", "right").name == "anna"
     peer = "10.0.0.2:5"
-    started, line = fixture.open(peer)
-    fixture.begin(started, peer, Credentials("anna", "wrong"))
+    access, line = fixture.open(peer)
+    fixture.begin(access, peer, Credentials("anna", "wrong"))
     waiting, guess = fixture.open(peer)
     fixture.begin(waiting, peer, Credentials("anna", "right"))
     assert line.calls == guess.calls == []
@@ -564,11 +564,11 @@ def test_right_digest_from_an_address_without_logins_waits(fixture: Authenticato
         return line
 
     peer = "10.0.0.9:5"
-    wrong = begin(peer, by_digest("anna", "0"))
-    right = begin(peer, by_digest("anna", form))
-    assert wrong.calls == right.calls == []
+    wrong_line = begin(peer, by_digest("anna", "0"))
+    right_line = begin(peer, by_digest("anna", form))
+    assert wrong_line.calls == right_line.calls == []
     fixture.loop.run_one()
-    assert len(right.calls) == 1
+    assert len(right_line.calls) == 1
     assert len(fixture.compared) == 1, "a right digest takes a turn, but no check"
     # proven at this address
     begin(peer, by_digest("anna", "1"))
@@ -591,7 +591,7 @@ def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
         answers.append(fixture.begin(access, peer, Credentials(f"user{number}", "wrong")))
         for call in line.calls:
             call()
-    busy = [answer for found in answers for answer in found]
+    busy = [answer for batch in answers for answer in batch]
     assert len(busy) == 20 - 4 - fixture.settings.max_concurrent_password_checks
     assert all(isinstance(answer, LoginBusy) for answer in busy)
     # the flood makes room for another address
@@ -605,12 +605,12 @@ def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
 def test_login_of_a_closed_connection_leaves_the_queue(tmp_path: Path) -> None:
     fixture = AuthenticatorFixture(tmp_path, max_concurrent_password_checks=1)
     fixture.add("anna", "right")
-    opened = []
+    logins = []
     for user in ("anna", "bert", "clara"):
         access, line = fixture.open()
-        opened.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
-    _, last, _ = opened[2]
-    access, line, answers = opened[1]
+        logins.append((access, line, fixture.begin(access, line.peer, Credentials(user, "wrong"))))
+    _, last, _ = logins[2]
+    access, line, answers = logins[1]
     access.cancel_login()
     line.calls.pop()()
     assert isinstance(answers[0], AuthenticationFailed)
@@ -643,7 +643,7 @@ def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture)
         listener = Listener(url=Url.parse(url))
         return fixture.authenticator.open(line, listener, logs_in=logs_in), line  # type: ignore[arg-type]
 
-    kept = [
+    unaffected = [
         opened("phpmq://", False),
         opened("msglite://", False),
     ]
@@ -651,14 +651,14 @@ def test_first_user_disconnects_anonymous_clients(fixture: AuthenticatorFixture)
     certified = opened("phpmq://", False, "anna")
     local = Line("unix")
     admin = fixture.authenticator.open_local(local)  # type: ignore[arg-type]
-    gone, _ = opened("vibemq://", True)
-    del gone
+    access, _ = opened("vibemq://", True)
+    del access
     fixture.add("anna", "right")
     fixture.authenticator.refresh()
     assert not any(line.dismissed for _, line in closed), "not within the call that notices"
     fixture.loop.run_one()
     assert all("requires a login" in line.dismissed for _, line in [*closed, certified])
-    assert not any(line.dismissed for _, line in kept)
+    assert not any(line.dismissed for _, line in unaffected)
     assert not local.dismissed
     assert admin.guest is not None
     fixture.add("bert", "right")
@@ -695,7 +695,7 @@ def test_a_lost_or_damaged_database_changes_nothing(
     fixture.add("anna", "right")
     assert fixture.login("anna", "right").name == "anna"
     path = fixture.store.path
-    good = path.read_bytes()
+    original = path.read_bytes()
     path.unlink()
     if content is not None:
         path.write_text(content)
@@ -704,7 +704,7 @@ def test_a_lost_or_damaged_database_changes_nothing(
     complaints = [entry for entry in log if entry["event"] == "the users stay as they were"]
     assert len(complaints) == 1
     assert str(path) in complaints[0]["error"]
-    path.write_bytes(good.replace(b"anna", b"bert"))
+    path.write_bytes(original.replace(b"anna", b"bert"))
     assert fixture.login("bert", "right").name == "bert"
 
 
@@ -781,9 +781,9 @@ def test_users_over_a_protocol(fixture: AuthenticatorFixture, log: list[dict[str
     assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
     assert admin.do(ready(records.revoke, "anna", "orders.*", now)) is None
     assert users.database.rights("anna") == ()
-    stored = fixture.store.read().users["anna"].password
+    password_hash = fixture.store.read().users["anna"].password
     assert admin.set_password("anna", "other") is None
-    assert fixture.store.read().users["anna"].password != stored
+    assert fixture.store.read().users["anna"].password != password_hash
     assert isinstance(admin.set_password("unknown", "other"), UserNotFound)
     assert isinstance(admin.do(ready(records.remove_user, "root")), AccessDenied)
     assert admin.do(ready(records.remove_user, "anna")) is None
@@ -850,9 +850,9 @@ def test_refusals_are_written_down_and_can_be_left_out(
     assert entry["operation"].startswith("produce a\\x1b[31mxxx")
     assert len(entry["operation"]) < 400
     fixture.settings = replace(fixture.settings, audit_log=False)
-    silent = fixture.make_authenticator()
+    authenticator = fixture.make_authenticator()
     line: Any = Line("10.0.0.1:5")
-    silent.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
+    authenticator.open(line, Listener(url=Url.parse("vibemq://")), logs_in=True).denied(
         "x", Identity("anna"), "y"
     )
     assert len(log) == 1
