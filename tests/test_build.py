@@ -27,8 +27,8 @@ def named() -> list[str]:
 def test_all_modules_that_setup_names_are_compiled_or_none() -> None:
     modules = named()
     assert "sluicemq.broker.broker" in modules
-    wrong = {".py" if COMPILED else ".so"}
+    excluded = {".py" if COMPILED else ".so"}
     for name in modules:
         file = import_module(name).__file__
         assert file is not None
-        assert Path(file).suffix not in wrong, file
+        assert Path(file).suffix not in excluded, file

@@ -76,15 +76,17 @@ def test_a_violation_is_reported(fixture: Path, module: str, line: str, contract
     finally:
         file.write_text(intact, encoding="utf-8")
     assert result.returncode == 1, result.stdout + result.stderr
-    broken = [each for each in result.stdout.splitlines() if " BROKEN" in each]
-    assert any(contract in each for each in broken), result.stdout
+    violations = [
+        output_line for output_line in result.stdout.splitlines() if " BROKEN" in output_line
+    ]
+    assert any(contract in output_line for output_line in violations), result.stdout
 
 
 def test_the_state_shared_by_the_parts_of_the_engine_is_read_by_them_only() -> None:
     package = ROOT / "src" / "sluicemq"
-    others = [path for path in package.rglob("*.py") if path.parent.name != "broker"]
-    assert others
-    for path in others:
+    other_files = [path for path in package.rglob("*.py") if path.parent.name != "broker"]
+    assert other_files
+    for path in other_files:
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if isinstance(node, ast.Attribute) and node.attr == "core":
                 owner = ast.unparse(node.value)
@@ -111,9 +113,9 @@ def test_clients_of_the_management_api_load_no_engine(modules: list[str], absent
     result = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    loaded = result.stdout.split()
-    assert "sluicemq.management.operation" in loaded
-    assert [name for name in loaded if re.match(absent, name)] == []
+    loaded_modules = result.stdout.split()
+    assert "sluicemq.management.operation" in loaded_modules
+    assert [name for name in loaded_modules if re.match(absent, name)] == []
 
 
 def test_no_module_is_in_an_import_cycle() -> None:
@@ -138,16 +140,16 @@ def _name(path: Path) -> str:
 
 def _imports(name: str, path: Path) -> set[str]:
     """Return the modules that a module imports, also in functions and for type annotations."""
-    found = set()
+    names = set()
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Import):
-            found |= {each.name for each in node.names}
+            names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             assert not node.level, f"{path}: relative import"
             assert node.module
-            for each in node.names:
-                inner = Path(*node.module.split("."), each.name)
+            for alias in node.names:
+                inner = Path(*node.module.split("."), alias.name)
                 source = ROOT / "src" / inner
                 is_module = source.is_dir() or source.with_suffix(".py").exists()
-                found.add(f"{node.module}.{each.name}" if is_module else node.module)
-    return found
+                names.add(f"{node.module}.{alias.name}" if is_module else node.module)
+    return names

@@ -12,9 +12,9 @@ HEAVY = ("pyspark", "pyarrow", "pandas", "numpy", "delta-spark", "matplotlib")
 
 def test_the_broker_installs_without_spark() -> None:
     requirements = requires("sluicemq") or []
-    pipeline = [each for each in requirements if each.startswith(HEAVY)]
-    assert any(each.startswith("pyspark") for each in pipeline)
-    assert all('extra == "pipeline"' in each for each in pipeline), pipeline
+    pipeline = [requirement for requirement in requirements if requirement.startswith(HEAVY)]
+    assert any(requirement.startswith("pyspark") for requirement in pipeline)
+    assert all('extra == "pipeline"' in requirement for requirement in pipeline), pipeline
 
 
 def test_the_program_starts_without_spark() -> None:
@@ -22,7 +22,7 @@ def test_the_program_starts_without_spark() -> None:
         "import sys; import sluicemq.cli.main, sluicemq.server.run; "
         f"print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    ran = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True
     )
-    assert ran.stdout.strip() == "[]"
+    assert result.stdout.strip() == "[]"

@@ -45,7 +45,7 @@ class Snippet:
 
 def snippets(text: str) -> list[Snippet]:
     """Return the snippets of a text, with their expected output."""
-    found: list[Snippet] = []
+    snippets: list[Snippet] = []
     skipped = False
     for match in BLOCK.finditer(text):
         line = text.count("\n", 0, match.start("language")) + 1
@@ -55,10 +55,10 @@ def snippets(text: str) -> list[Snippet]:
             skipped = True
         elif match["language"] != "text":
             skipped = False
-            found.append(Snippet(line, match["language"], match["code"]))
+            snippets.append(Snippet(line, match["language"], match["code"]))
         elif not skipped:
-            found[-1].prints = match["code"]
-    return found
+            snippets[-1].prints = match["code"]
+    return snippets
 
 
 @dataclass
@@ -126,8 +126,8 @@ class Reader:
         """Run one command in this process."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
-            done = main(shlex.split(code)[1:])
-        assert done == 0, f"{code}\n{printed.getvalue()}"
+            status = main(shlex.split(code)[1:])
+        assert status == 0, f"{code}\n{printed.getvalue()}"
         return printed.getvalue()
 
     def shell(self, code: str) -> str:
@@ -153,11 +153,11 @@ class Reader:
     def _bash(self, code: str) -> str:
         if not code.strip():
             return ""
-        where = self._base / "where"
+        path = self._base / "where"
         before = f". {shlex.quote(str(self._environment))}\n" * self._environment.exists()
-        after = f"pwd > {shlex.quote(str(where))}\n"
+        after = f"pwd > {shlex.quote(str(path))}\n"
         after += f"export -p > {shlex.quote(str(self._environment))}"
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", f"{before}{code}\n{after}"],
             cwd=self.directory,
             env={**os.environ, "PATH": f"{self._programs()}:{os.environ['PATH']}"},
@@ -165,10 +165,10 @@ class Reader:
             text=True,
             timeout=SHELL_SECONDS,
         )
-        assert done.returncode == 0, f"{code}\n{done.stdout}\n{done.stderr}"
-        self.directory = Path(where.read_text().strip())
+        assert result.returncode == 0, f"{code}\n{result.stdout}\n{result.stderr}"
+        self.directory = Path(path.read_text().strip())
         os.chdir(self.directory)
-        return done.stdout
+        return result.stdout
 
     def _programs(self) -> Path:
         """Create a directory with a `sluicemq` program that uses this Python."""
