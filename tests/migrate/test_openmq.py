@@ -136,8 +136,8 @@ def test_durable_subscription_receives_its_unacked_messages(
         topic = Topic("prices")
         unfiltered = session.consumer(topic, name="all", durable=True)
         assert bodies(unfiltered, 1) == ["price 5"]
-        dear = session.consumer(topic, name="dear", durable=True, selector="price > 10")
-        assert [(m.body, m.delivery_count) for m in taken(dear, 1)] == [("price 20", 2)]
+        filtered = session.consumer(topic, name="dear", durable=True, selector="price > 10")
+        assert [(m.body, m.delivery_count) for m in taken(filtered, 1)] == [("price 20", 2)]
         common = session.consumer(topic, name="common", durable=True, shared=True)
         assert bodies(common, 1) == ["price 20"]
         # the terms are those of before, or the engine would have begun a new subscription
@@ -308,8 +308,8 @@ def test_records_after_the_checkpoint_are_ignored(
 ) -> None:
     removal = b"\x06\x00" + pack(">H", 6) + b"Q:bank" + sysid(1)
     bank(instance)
-    old = store.log(removal, removal, checkpoint=2)[48:]
-    instance.write("fs370/txnlog", store.log(checkpoint=3)[:48] + old)
+    old_log = store.log(removal, removal, checkpoint=2)[48:]
+    instance.write("fs370/txnlog", store.log(checkpoint=3)[:48] + old_log)
     migrate("openmq", instance.path)
     assert len(journaled(tmp_path / "data")) == 2
 

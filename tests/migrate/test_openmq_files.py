@@ -198,8 +198,8 @@ def test_entry_that_was_being_written_is_damage(
     instance: Instance, migrate: Migrate, run: Run
 ) -> None:
     entry = record(store.destination("orders"))
-    half = record(store.destination("bills"), cookie=-1)
-    instance.write("fs370/destination", store.record_file(entry, half))
+    incomplete_entry = record(store.destination("bills"), cookie=-1)
+    instance.write("fs370/destination", store.record_file(entry, incomplete_entry))
     result = run("migrate", "openmq", str(instance.path), "--to", "data")
     assert result.code == 1
     assert "fs370/destination, byte" in result.err

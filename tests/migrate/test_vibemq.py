@@ -99,8 +99,8 @@ def test_queues_read_back_as_they_were_written(
     store: Store, migrate: Migrate, tmp_path: Path
 ) -> None:
     """Options that mean nothing, and the time of creation, to 100 ns."""
-    odd = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
-    store.queue("odd", **odd, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
+    options = {"mode": 9, "maxQueueSize": -1, "maxRetryAttempts": 0, "overflowStrategy": 7}
+    store.queue("odd", **options, messageTtl="-00:00:00.0010000", enableDeadLetterQueue=False)
     store.queue("tick", messageTtl="00:00:01.2345678", deadLetterQueueName="")
     store.message("a", "orders", "1")
     store.dead({"id": "d", "queueName": "gone", "payload": 1, "timestamp": CREATED}, 0)

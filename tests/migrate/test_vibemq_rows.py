@@ -186,10 +186,10 @@ def test_invalid_row_does_not_stop_the_migration(
     # it is named before anything is done
     result = run("migrate", "vibemq", str(store.path), "--to", "data", "--dry-run")
     assert name in result.out
-    strict = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
-    assert strict.code == 1
-    assert name in strict.err
-    assert "vibemq.db" in strict.err
+    strict_result = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
+    assert strict_result.code == 1
+    assert name in strict_result.err
+    assert "vibemq.db" in strict_result.err
     assert not (tmp_path / "data").exists()
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "orders") == [b"1", b"3"]
@@ -247,8 +247,8 @@ def test_a_queue_keeps_the_options_that_can_be_read(
 ) -> None:
     store.queue("odd", maxQueueSize=7, messageTtl="a while", maxRetryAttempts=4)
     store.messages("odd", 2)
-    strict = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
-    assert (strict.code, "queue odd: messageTtl" in strict.err) == (1, True)
+    strict_result = run("migrate", "vibemq", str(store.path), "--to", "data", "--strict")
+    assert (strict_result.code, "queue odd: messageTtl" in strict_result.err) == (1, True)
     report = migrate("vibemq", store.path)
     assert bodies(tmp_path / "data", "odd") == [b"0", b"1"]
     assert ("queue", "odd") in [(item["what"], item["name"]) for item in report["left"]]

@@ -100,10 +100,10 @@ def test_frames_are_bounded_and_have_their_row_count() -> None:
 
 def test_shorter_and_longer_rows() -> None:
     """Rows of other versions are decoded."""
-    [short] = decode(frame([["q"]])[4:])
-    assert values(short) == raw_name(row("q"))
-    [long] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
-    assert values(long) == raw_name(row("q", b"x"))
+    [short_row] = decode(frame([["q"]])[4:])
+    assert values(short_row) == raw_name(row("q"))
+    [long_row] = decode(frame([[*row("q", b"x"), "more", {}]])[4:])
+    assert values(long_row) == raw_name(row("q", b"x"))
 
 
 @given(st.binary())

@@ -121,5 +121,5 @@ def test_a_lake_in_s3(gateway: Gateway, tmp_path: Path) -> None:
         pipeline(gateway, tmp_path, "report", "--output", "report.html")
         assert "orders" in (tmp_path / "report.html").read_text()
 
-        (replayed,) = pipeline(gateway, tmp_path, "replay", "--url", url, "--to", "again", "--json")
-        assert replayed["written"] == 200
+        (report,) = pipeline(gateway, tmp_path, "replay", "--url", url, "--to", "again", "--json")
+        assert report["written"] == 200

@@ -361,20 +361,20 @@ def by_digest(user: str, form: str, nonce: str = "n") -> Credentials:
 def test_a_digest_admits_whom_it_is_kept_for(
     fixture: AuthenticatorFixture, log: list[dict[str, Any]]
 ) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", "right", digest=form, permissions=(CONSUME,))
-    identity = fixture.show(by_digest("anna", form, "-34b997a1a2d5"))
+    digest = digest_form("anna", "right")
+    fixture.add("anna", "right", digest=digest, permissions=(CONSUME,))
+    identity = fixture.show(by_digest("anna", digest, "-34b997a1a2d5"))
     assert identity.name == "anna"
     assert identity.may(Operation.CONSUME, "orders.new")
     assert {"event": "login", "user": "anna", "method": "digest"}.items() <= log[-1].items()
     assert fixture.compared == []
-    assert form not in str(log)
+    assert digest not in str(log)
 
 
 def test_a_digest_of_32_digits_admits_too(fixture: AuthenticatorFixture) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", "right", digest=form)
-    answer = page_digest_answer(form, "n")
+    digest = digest_form("anna", "right")
+    fixture.add("anna", "right", digest=digest)
+    answer = page_digest_answer(digest, "n")
     assert fixture.show(Credentials("anna", digest=answer, nonce="n")).name == "anna"
 
 
@@ -541,22 +541,22 @@ def test_wrong_digests_take_a_check_and_are_refused(
     fixture: AuthenticatorFixture, user: str
 ) -> None:
     """The same for a user with a digest form, one without, and an unknown user."""
-    form = digest_form("anna", "right")
-    fixture.add("anna", digest=form)
+    digest = digest_form("anna", "right")
+    fixture.add("anna", digest=digest)
     fixture.add("bert", "right")
     for _ in range(10):
         assert "wrong" in str(fixture.show(by_digest(user, "0")))
     assert fixture.compared == [(UNKNOWN, "")] * 10
-    assert wait_of(fixture.show(by_digest(user, form))) == 1
+    assert wait_of(fixture.show(by_digest(user, digest))) == 1
     # passwords and digests of a pair count together
     assert wait_of(fixture.login(user, "right")) == 1
     fixture.now += 1
-    assert fixture.show(by_digest("anna", form)).name == "anna"
+    assert fixture.show(by_digest("anna", digest)).name == "anna"
 
 
 def test_right_digest_from_an_address_without_logins_waits(fixture: AuthenticatorFixture) -> None:
-    form = digest_form("anna", "right")
-    fixture.add("anna", digest=form)
+    digest = digest_form("anna", "right")
+    fixture.add("anna", digest=digest)
 
     def begin(peer: str, credentials: Credentials) -> Line:
         access, line = fixture.open(peer)
@@ -565,14 +565,14 @@ def test_right_digest_from_an_address_without_logins_waits(fixture: Authenticato
 
     peer = "10.0.0.9:5"
     wrong_line = begin(peer, by_digest("anna", "0"))
-    right_line = begin(peer, by_digest("anna", form))
+    right_line = begin(peer, by_digest("anna", digest))
     assert wrong_line.calls == right_line.calls == []
     fixture.loop.run_one()
     assert len(right_line.calls) == 1
     assert len(fixture.compared) == 1, "a right digest takes a turn, but no check"
     # proven at this address
     begin(peer, by_digest("anna", "1"))
-    assert len(begin(peer, by_digest("anna", form, "another")).calls) == 1
+    assert len(begin(peer, by_digest("anna", digest, "another")).calls) == 1
 
 
 def test_too_long_password_takes_the_same_check(fixture: AuthenticatorFixture) -> None:
@@ -591,9 +591,9 @@ def test_login_flood_gets_a_server_busy_error(tmp_path: Path) -> None:
         answers.append(fixture.begin(access, peer, Credentials(f"user{number}", "wrong")))
         for call in line.calls:
             call()
-    busy = [answer for batch in answers for answer in batch]
-    assert len(busy) == 20 - 4 - fixture.settings.max_concurrent_password_checks
-    assert all(isinstance(answer, LoginBusy) for answer in busy)
+    busy_answers = [answer for batch in answers for answer in batch]
+    assert len(busy_answers) == 20 - 4 - fixture.settings.max_concurrent_password_checks
+    assert all(isinstance(answer, LoginBusy) for answer in busy_answers)
     # the flood makes room for another address
     access, line = fixture.open("10.0.0.2:5")
     fixture.begin(access, "10.0.0.2:5", Credentials("anna", "right"))

@@ -56,8 +56,8 @@ def test_every_form_is_the_same_certificate(authority: Authority) -> None:
 
 
 def test_a_pkcs12_file_has_its_chain_put_in_order(authority: Authority) -> None:
-    between = authority.ca.create_child_ca().create_child_ca()
-    leaf = between.issue_cert("localhost")
+    intermediate = authority.ca.create_child_ca().create_child_ca()
+    leaf = intermediate.issue_cert("localhost")
     shuffled = [leaf.cert_chain_pems[0], *reversed(leaf.cert_chain_pems[1:])]
     leaf = trustme.LeafCert(
         leaf.private_key_pem.bytes(),
@@ -135,9 +135,9 @@ def test_a_chain_with_a_stranger_in_it_is_warned_of(authority: Authority) -> Non
     leaf = authority.ca.create_child_ca().issue_cert("localhost")
     content = leaf.private_key_and_cert_chain_pem.bytes()
     assert warnings(authority.file("whole.pem", content), now) == []
-    stranger = authority.ca.create_child_ca().issue_cert("x").cert_chain_pems[1].bytes()
-    torn = leaf.private_key_pem.bytes() + leaf.cert_chain_pems[0].bytes() + stranger
-    (warning,) = warnings(authority.file("torn.pem", torn), now)
+    foreign_certificate = authority.ca.create_child_ca().issue_cert("x").cert_chain_pems[1].bytes()
+    mixed = leaf.private_key_pem.bytes() + leaf.cert_chain_pems[0].bytes() + foreign_certificate
+    (warning,) = warnings(authority.file("torn.pem", mixed), now)
     assert warning.startswith("certificate 2 of the chain is")
 
 

@@ -73,9 +73,9 @@ def test_page_digest_answer_has_32_digits_inside_and_outside() -> None:
         return hashlib.md5(text.encode()).hexdigest()
 
     for user in ("guest", "anna", "bert", "carl"):  # some forms are negative
-        form = digest_form(user, "secret")
+        digest = digest_form(user, "secret")
         expected = md5(f"{md5(f'{user}:secret')}:nonce")
-        assert page_digest_answer(form, "nonce") == expected
+        assert page_digest_answer(digest, "nonce") == expected
         assert len(expected) == 32
 
 

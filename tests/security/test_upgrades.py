@@ -177,15 +177,15 @@ def test_many_users_are_replaced_in_few_changes(users: MigratedUsers, log: list[
         users.move_in(name, name)
     hashes = {name: users.stored(name) for name in names}
     users.authenticator.refresh()
-    changed = 0
+    change_count = 0
     for name, password_hash in hashes.items():
         users.authenticator._upgrades.offer(name, password_hash, name)
     while users.authenticator.user_snapshot.highest_cost:
         before = users.authenticator.user_snapshot
         users.loop.run_one()
-        changed += users.authenticator.user_snapshot is not before
+        change_count += users.authenticator.user_snapshot is not before
     # the first is on its way when the others come
-    assert changed == 3
+    assert change_count == 3
     assert all(verify(users.stored(name), name) for name in names)
 
 

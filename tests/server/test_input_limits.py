@@ -115,8 +115,8 @@ def test_a_login_has_a_deadline_that_pings_do_not_extend(start: Start) -> None:
         assert b"no login within 1 s" in read_to_end(by_protocol["jmq"])
         assert closed(broker) == {"login-timeout": 3}
         # protocols without logins have no such deadline, nor have clients whose protocol is unknown
-        for patient in (by_protocol["phpmq"], idle):
-            patient.sendall(encode_send(b"patient", b"x"))
+        for other in (by_protocol["phpmq"], idle):
+            other.sendall(encode_send(b"patient", b"x"))
         wait_until(lambda: published(broker, "phpmq") == 2)
 
 

@@ -51,20 +51,20 @@ def test_the_port_mapper_leads_to_its_own_port(start: Start) -> None:
 
 def test_a_client_that_says_nothing_is_answered_all_the_same(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=50ms")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as old:
-        assert old.recv(4096).startswith(b"101 sluicemq 301\n")
-        assert old.recv(4096) == b""
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
+        assert client.recv(4096).startswith(b"101 sluicemq 301\n")
+        assert client.recv(4096) == b""
 
 
 def test_who_hesitates_for_longer_can_be_waited_for(start: Start) -> None:
     broker = start(JMQ + "?portmapper_timeout=0")
-    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as slow:
-        slow.settimeout(0.8)
+    with socket.create_connection(("127.0.0.1", broker.port("jmq")), 30) as client:
+        client.settimeout(0.8)
         with pytest.raises(TimeoutError):
-            slow.recv(1)
-        slow.settimeout(30)
-        slow.sendall(b"101\n")
-        assert slow.recv(4096).startswith(b"101 ")
+            client.recv(1)
+        client.settimeout(30)
+        client.sendall(b"101\n")
+        assert client.recv(4096).startswith(b"101 ")
 
 
 def test_the_end_is_the_clients_to_make(start: Start) -> None:
@@ -348,12 +348,12 @@ def test_a_digest_that_was_overheard_is_of_no_use(users_broker: LocalBroker) -> 
 
 def test_a_login_of_another_kind_is_refused(users_broker: LocalBroker) -> None:
     """A digest where the password is wanted, and the form that is kept instead of the password."""
-    form = digest_form("anna", "right")
+    digest = digest_form("anna", "right")
     for scheme, kind, body in (
-        ("jmq", "digest", login_body("anna", digest_answer(form, ""))),
-        ("jmq", "basic", basic("anna", form)),
+        ("jmq", "digest", login_body("anna", digest_answer(digest, ""))),
+        ("jmq", "basic", basic("anna", digest)),
         ("auto", "basic", basic("anna", "right")),
-        ("auto", "digest", login_body("anna", form)),
+        ("auto", "digest", login_body("anna", digest)),
     ):
         with RawJmq(users_broker.port(scheme)) as client:
             client.hello()

@@ -555,8 +555,8 @@ def test_an_operators_limit_on_a_dead_letter_queue(start: Start, tmp_path: Path)
         '[destinations."q.dlq"]\nmax_messages = 1\n'
     )
     # dead letters are read where there is time to acknowledge them
-    patient = "auto://127.0.0.1:0"
-    broker = start(VIBEMQ + "?ack_timeout=50ms", patient, options=("--config", str(file)))
+    other_listener = "auto://127.0.0.1:0"
+    broker = start(VIBEMQ + "?ack_timeout=50ms", other_listener, options=("--config", str(file)))
     with Wire(broker.port("vibemq")) as client, Wire(broker.port("auto")) as dead_letters:
         client.publish("used", "1")
         assert client.info("used")["maxSize"] == 10_000

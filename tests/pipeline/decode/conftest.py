@@ -105,9 +105,9 @@ def jmq(port: int) -> None:
 def segments_of(heard: dict[str, list[Heard]]) -> list[Segment]:
     """Each read of the proxy as one or more packets."""
     segments: list[Segment] = []
-    for protocol, all_heard in heard.items():
+    for protocol, chunks in heard.items():
         talks: dict[int, Talk] = {}
-        for chunk in all_heard:
+        for chunk in chunks:
             talk = talks.get(chunk.connection)
             if talk is None:
                 ends = ("10.0.0.1", 50_000 + chunk.connection), (SERVER[0], PORTS[protocol])

@@ -121,9 +121,9 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
     check(tmp_path, pcap(packets), "[fe80::1]:40000 > [fe80::2]:9100")
     packets = []
     for segment in talk().segments:
-        plain = ip_packet(segment)
-        size = (int.from_bytes(plain[2:4]) + 8).to_bytes(2)
-        longer = b"\x47" + plain[1:2] + size + plain[4:20] + bytes(8) + plain[20:]
+        packet = ip_packet(segment)
+        size = (int.from_bytes(packet[2:4]) + 8).to_bytes(2)
+        longer = b"\x47" + packet[1:2] + size + packet[4:20] + bytes(8) + packet[20:]
         packets.append(Captured(segment.time, framed(longer, ETHERNET)))
     check(tmp_path, pcap(packets))
 
@@ -135,18 +135,18 @@ def test_ipv6_extension_headers_and_ipv4_options(tmp_path: Path) -> None:
 def test_ipv6_fragments_are_counted_and_authenticated_packets_are_not(
     tmp_path: Path, header: int, expected: list[str]
 ) -> None:
-    plain = ip_packet(talk(*V6).segments[3])
-    size = int.from_bytes(plain[4:6]) + 8
-    head = plain[:4] + size.to_bytes(2) + bytes((header,)) + plain[7:40]
-    packet = head + b"\x06" + bytes(7) + plain[40:]
+    original = ip_packet(talk(*V6).segments[3])
+    size = int.from_bytes(original[4:6]) + 8
+    head = original[:4] + size.to_bytes(2) + bytes((header,)) + original[7:40]
+    packet = head + b"\x06" + bytes(7) + original[40:]
     assert errors(tmp_path, pcap([Captured(START, packet)], RAW)) == expected
 
 
 def test_a_length_that_the_network_card_was_to_fill_in(tmp_path: Path) -> None:
     packets = []
     for segment in talk().segments:
-        plain = ip_packet(segment)
-        packets.append(Captured(segment.time, framed(plain[:2] + b"\0\0" + plain[4:], RAW)))
+        packet = ip_packet(segment)
+        packets.append(Captured(segment.time, framed(packet[:2] + b"\0\0" + packet[4:], RAW)))
     check(tmp_path, pcap(packets, RAW))
 
 
@@ -218,9 +218,9 @@ def test_what_cannot_be_decoded_is_counted(tmp_path: Path) -> None:
     ]
     fragment = bytearray(packets[3].data)
     fragment[6] = 0x20
-    short = packets[3].data[:30]
+    short_packet = packets[3].data[:30]
     reasons = errors(
-        tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short)], RAW)
+        tmp_path, pcap([Captured(START, bytes(fragment)), Captured(START, short_packet)], RAW)
     )
     assert sorted(reasons) == [
         "None: 1 packets are fragments of IP, which are not put together",

@@ -349,11 +349,11 @@ def test_waiting_for_a_lost_packet_has_an_end(
 def test_the_time_is_that_of_the_packet_which_completes_the_frame(directory: Path) -> None:
     talk = Talk(mss=100).open().say(0, b"".join(frames(2)))
     data = [segment for segment in talk.segments if segment.payload]
-    late = data[2]._replace(time=data[-1].time + 5_000_000)
+    late_segment = data[2]._replace(time=data[-1].time + 5_000_000)
     rows = decoded_bytes(
-        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late]))
+        directory, pcap(captured([*talk.segments[:3], *data[:2], *data[3:], late_segment]))
     )
-    assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late.time] * 2
+    assert [round(row["time"].timestamp() * 1e6) for row in rows] == [late_segment.time] * 2
 
 
 def test_packets_captured_in_part(directory: Path) -> None:
@@ -374,8 +374,8 @@ def test_packets_captured_in_part(directory: Path) -> None:
 
 def test_packets_of_another_world_are_left_out_and_counted(directory: Path) -> None:
     talk = Talk().open().say(0, b"".join(frames(2)))
-    stray = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
-    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray])))
+    stray_segment = talk.segments[-2]._replace(sequence=1001 + (1 << 31), payload=b"stray")
+    rows = decoded_bytes(directory, pcap(captured([*talk.segments, stray_segment])))
     assert [row["frame"] for row in rows].count("send") == 2
     assert [row["error"] for row in rows if row["error"]] == [
         "1 packets have sequence numbers that do not belong to the connection, and were left out"

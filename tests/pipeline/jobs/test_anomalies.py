@@ -26,8 +26,8 @@ def made(
 ) -> tuple[DataFrame, DataFrame]:
     """Return gold and silver."""
     events = frame(spark, journal.rows)
-    golden = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
-    gold_rows = spark.createDataFrame(pa.concat_tables(golden))
+    gold_tables = [gold(events, "b").toArrow().cast(GOLD), pa.Table.from_pylist(more or [], GOLD)]
+    gold_rows = spark.createDataFrame(pa.concat_tables(gold_tables))
     return gold_rows, spark.createDataFrame(silver(events, "b").toArrow())
 
 
@@ -82,9 +82,9 @@ def test_a_queue_where_nothing_moves(spark: SparkSession, tmp_path: Path) -> Non
         "critical",
     )
     assert (row["minute"], row["detected"]) == (at(600), at(39 * 60))
-    figures = json.loads(row["details"])
-    assert figures.pop("oldest") == waits[:5]
-    assert figures == {
+    details = json.loads(row["details"])
+    assert details.pop("oldest") == waits[:5]
+    assert details == {
         "minutes": 29,
         "ready": 30,
         "ready_at_first": 1,
@@ -161,7 +161,7 @@ def test_an_hour_that_is_slower_than_a_week_ago(spark: SparkSession, tmp_path: P
     (row,) = found_in_lake(spark, tmp_path, journal, minutes)
     assert (row["kind"], row["destination"]) == ("latency-regression", "slow")
     assert (row["minute"], row["severity"]) == (START + timedelta(days=7), "warning")
-    figures = json.loads(row["details"])
-    assert (figures["samples"], figures["samples_before"]) == (1000, 1000)
-    assert figures["distance"] == 0.9
+    details = json.loads(row["details"])
+    assert (details["samples"], details["samples_before"]) == (1000, 1000)
+    assert details["distance"] == 0.9
     assert "a week ago within" in row["evidence"]

@@ -88,9 +88,9 @@ def test_what_is_repeated_or_broken_off_counts_once(
     with pytest.raises(Broken):
         write(LakeWriter(spark, lake, JOURNAL), 50, 90)
     monkeypatch.undo()
-    replayed = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
-    assert set(replayed.seconds) == {"silver"}
-    assert replayed.rows == 40
+    result = write(LakeWriter(spark, lake, JOURNAL), 50, 90)
+    assert set(result.seconds) == {"silver"}
+    assert result.rows == 40
 
     # without a checkpoint, batches are cut otherwise
     writer = LakeWriter(spark, lake, JOURNAL)

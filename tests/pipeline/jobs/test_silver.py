@@ -106,7 +106,7 @@ def test_bodies_are_read_as_their_kind_says(spark: SparkSession) -> None:
 def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSession) -> None:
     journal = Journal()
     properties = {"JMS_SUN_COMPRESSED_SIZE": "9"}
-    lies = {
+    cases = {
         (b"\xfftext", "text"): "the body is not UTF-8",
         (b"\xff{}", "json"): "the body is not UTF-8",
         (b"no map at all", "map"): "the bytes are not a Java serialisation stream",
@@ -117,12 +117,13 @@ def test_a_body_that_is_not_what_it_says_is_kept_with_the_reason(spark: SparkSes
         "Error -3 while decompressing data: incorrect header check",
     }
     numbers = [
-        journal.message(0, body, kind, protocol="jmq", properties=properties) for body, kind in lies
+        journal.message(0, body, kind, protocol="jmq", properties=properties)
+        for body, kind in cases
     ]
     malformed = journal.message(0, b'{"half": ', "json", protocol="vibemq")
     messages = made(spark, journal)
 
-    for number, ((body, kind), error) in zip(numbers, lies.items(), strict=True):
+    for number, ((body, kind), error) in zip(numbers, cases.items(), strict=True):
         row = messages[number]
         assert (row["body"], row["decode_error"], row["body_kind"]) == (body, error, kind)
         assert (row["text"], row["json"], row["map"], row["values"]) == (None,) * 4

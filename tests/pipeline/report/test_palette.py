@@ -122,7 +122,7 @@ def test_more_messages_stand_out_more(theme: str) -> None:
 
 
 def test_paper_is_light() -> None:
-    dark = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
-    assert len(dark) == 2
-    assert COLOURS["card"][0] in dark[0]
-    assert COLOURS["card"][1] in dark[1]
+    parts = render(build(gold())).split("@media screen and (prefers-color-scheme:dark)")
+    assert len(parts) == 2
+    assert COLOURS["card"][0] in parts[0]
+    assert COLOURS["card"][1] in parts[1]

@@ -315,21 +315,21 @@ def test_maps_of_a_slice_are_its_own() -> None:
 
 def test_what_a_jmq_client_had_compressed_becomes_plain() -> None:
     """The mark in the frame, by which a client would know, is not written back."""
-    small = zlib.compress(b"long " * 50)
+    packed = zlib.compress(b"long " * 50)
     compressed = {
         "JMS_SUN_COMPRESS": ("true", "boolean"),
         "JMS_SUN_UNCOMPRESSED_SIZE": ("250", "integer"),
-        "JMS_SUN_COMPRESSED_SIZE": (str(len(small)), "integer"),
+        "JMS_SUN_COMPRESSED_SIZE": (str(len(packed)), "integer"),
         "mine": ("x", "text"),
     }
     properties = {
         "properties": [(name, text) for name, (text, _) in compressed.items()],
         "property_types": [(name, kind) for name, (_, kind) in compressed.items()],
     }
-    row = only({"body": small, **properties})
+    row = only({"body": packed, **properties})
     assert row.body == b"long " * 50
     assert properties_of(row.properties) == {"mine": "x"}
-    lying = b"x" * len(small)
+    lying = b"x" * len(packed)
     row = only({"body": lying, **properties})
     assert row.body == lying
     assert len(properties_of(row.properties) or {}) == 4

@@ -60,12 +60,12 @@ def test_a_damaged_record(
     directory: Path, sealed: bool, part: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     sequences = numbers(read(directory, events="published"))
-    inside = [
+    candidates = [
         number
         for number in sequences
         if (place_of(directory, number)[0] == last_segment(directory)) != sealed
     ]
-    victim = inside[1]
+    victim = candidates[1]
     path, offset = place_of(directory, victim)
     flip(path, offset + {"body": 90, "size": 1, "sequence": 8}[part])
 

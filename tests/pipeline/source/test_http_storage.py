@@ -113,11 +113,11 @@ def test_only_selected_bytes_are_fetched(url: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_credentials_are_printed_nowhere(url: str) -> None:
-    inside = url.replace("//", "//somebody:s3cret@")
+    url_with_credentials = url.replace("//", "//somebody:s3cret@")
     for reader in (
         reader_of(url, user="somebody", password="s3cret"),
         reader_of(url, token="s3cret"),
-        reader_of(inside),
+        reader_of(url_with_credentials),
     ):
         assert "s3cret" not in repr(reader._options) + repr(reader._reading)
 

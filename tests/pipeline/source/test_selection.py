@@ -61,11 +61,11 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Segments that tasks have opened."""
     segments: list[int] = []
-    before = DirectoryStorage.open
+    original = DirectoryStorage.open
 
     def counting(self: DirectoryStorage, first: int, end: int = 0) -> object:
         segments.append(first)
-        return before(self, first, end)
+        return original(self, first, end)
 
     monkeypatch.setattr(DirectoryStorage, "open", counting)
     return segments
@@ -142,8 +142,8 @@ def test_tasks_share_a_journal_that_is_weighed_by_samples(
         assert len(reader.partitions()) > 1 or minimum == 1
         assert rows_of(table_of(reader)) == rows
     # the sample lacks it
-    (rare,) = read(directory, destinations="rare", events="published")
-    assert rare in rows
+    (rare_row,) = read(directory, destinations="rare", events="published")
+    assert rare_row in rows
 
 
 def test_names_of_small_and_large_numbers() -> None:

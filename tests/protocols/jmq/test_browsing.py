@@ -134,9 +134,9 @@ def test_selectors_on_properties_of_dead_messages(
     number, ids = browse(peer, "mq.sys.dmq", JMQSelector=selector)
     bodies = [m.body.decode() for m in fetch(peer, number, ids)] if ids else []
     assert bodies == expected
-    late = harness.connect()
-    late.consume("mq.sys.dmq", late.session_of(), JMQSelector=selector)
-    assert late.texts() == expected[1:]
+    late_consumer = harness.connect()
+    late_consumer.consume("mq.sys.dmq", late_consumer.session_of(), JMQSelector=selector)
+    assert late_consumer.texts() == expected[1:]
 
 
 def test_selectors_on_properties_of_dead_messages_match_no_others(peer: Peer) -> None:
@@ -205,9 +205,9 @@ def test_figures(peer: Peer) -> None:
     peer.send("q", "abc")
     answer = peer.ask(H.BROWSE, {**peer.place("q"), "JMQMetrics": True}, expect=Status.OK)
     assert answer.properties["JMQMetrics"] is True
-    figures = loads_map(answer.body)
-    assert figures["numMsgsIn"] == 1
-    assert figures["totalMsgBytes"] == 3
+    statistics = loads_map(answer.body)
+    assert statistics["numMsgsIn"] == 1
+    assert statistics["totalMsgBytes"] == 3
 
 
 def test_a_message_of_another_protocol(harness: Harness, peer: Peer) -> None:

@@ -77,8 +77,8 @@ def test_an_open_one_has_taken_too_long(harness: Harness, peer: Peer) -> None:
     peer.send("q", "a")
     peer.acknowledge(*peer.delivered(), transaction=transaction)
     peer.send("r", "b", transaction_id=transaction)
-    [open_one] = harness.broker.transactions.open.values()
-    harness.broker.transactions.rollback(open_one)
+    [open_transaction] = harness.broker.transactions.open.values()
+    harness.broker.transactions.rollback(open_transaction)
     harness.turn()
     assert harness.queue("q").unacked == 1  # delivered once more
     peer.delivered()

@@ -230,8 +230,8 @@ def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, p
     other = harness.connect()
     other_consumer = other.consume("q", other.session_of())
     peer.send("q", "a", "b")
-    [at_peer], [at_other] = peer.delivered(), other.delivered()
-    sysid = at_other.sysid
+    [message], [other_message] = peer.delivered(), other.delivered()
+    sysid = other_message.sysid
     forged_blocks = encode_blocks([(consumer, sysid), (consumer, encode_sysid(1, 1))])
     assert peer.refusal(H.ACKNOWLEDGE, None, forged_blocks) == Status.OK
     assert (
@@ -240,9 +240,9 @@ def test_acknowledgements_of_messages_not_held_by_the_client(harness: Harness, p
     )
     assert peer.refusal(H.ACKNOWLEDGE, None, b"x" * 39) == Status.ERROR
     assert harness.queue("q").unacked == 2
-    peer.acknowledge(at_peer)
-    peer.acknowledge(at_peer)
-    other.acknowledge(at_other)
+    peer.acknowledge(message)
+    peer.acknowledge(message)
+    other.acknowledge(other_message)
     assert harness.bodies("q") == []
 
 
@@ -334,8 +334,11 @@ def test_a_message_may_say_what_becomes_of_it(harness: Harness, peer: Peer) -> N
 
 def test_a_message_that_is_dead_again_has_no_properties_of_its_first_time(peer: Peer) -> None:
     peer.consume("q", peer.session_of())
-    old = {"JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED", "JMS_SUN_DMQ_BODY_TRUNCATED": True}
-    peer.send("q", "a", properties=old)
+    old_properties = {
+        "JMS_SUN_DMQ_UNDELIVERED_REASON": "EXPIRED",
+        "JMS_SUN_DMQ_BODY_TRUNCATED": True,
+    }
+    peer.send("q", "a", properties=old_properties)
     peer.say(H.ACKNOWLEDGE, {"JMQAckType": 2}, blocks(*peer.delivered()))
     selector = "JMS_SUN_DMQ_UNDELIVERED_REASON = 'UNDELIVERABLE'"
     peer.consume("mq.sys.dmq", peer.session_of(), JMQSelector=selector)

@@ -369,22 +369,22 @@ def test_a_message_larger_than_the_client_takes_becomes_a_dead_letter(
 
 
 def test_a_message_larger_than_a_client_takes_goes_to_another(harness: Harness, size: int) -> None:
-    small = harness.connect()
-    small.consume("q", small.session_of())
-    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
+    small_consumer = harness.connect()
+    small_consumer.consume("q", small_consumer.session_of())
+    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(size)})
     consumer = harness.connect()
     consumer.consume("q", consumer.session_of())
     sender = harness.connect()
     for number in range(4):
         sender.send("q", f"{number}" * 100)
         harness.turn()
-    assert small.texts() == []
+    assert small_consumer.texts() == []
     assert consumer.texts() == [f"{number}" * 100 for number in range(4)]
-    small.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
+    small_consumer.say(H.RESUME_FLOW, {"JMQMaxMsgBytes": Long(0)})  # any size
     consumer.drop()
     sender.send("q", "x" * 100)
     harness.turn()
-    assert "x" * 100 in small.texts()
+    assert "x" * 100 in small_consumer.texts()
 
 
 def test_a_limit_of_bytes_that_is_no_number_is_refused(harness: Harness) -> None:

@@ -113,9 +113,9 @@ def test_a_branch_that_has_ended_is_known_to_its_user_only(harness: Harness) -> 
 
 @pytest.mark.parametrize("superuser", [False, True])
 def test_the_owner_and_superusers_end_it_after_a_restart(tmp_path: Path, superuser: bool) -> None:
-    before = DiskHarness(tmp_path)
-    prepare(connect(before, "anna", ALL_RIGHTS))
-    harness = before.restart()
+    first_harness = DiskHarness(tmp_path)
+    prepare(connect(first_harness, "anna", ALL_RIGHTS))
+    harness = first_harness.restart()
     mallory = connect(harness, "mallory", ALL_RIGHTS)
     assert recovered(mallory) == b""
     assert step(mallory, H.COMMIT_TRANSACTION) == Status.NOT_FOUND
@@ -338,9 +338,9 @@ def test_a_shared_subscription_is_joined_by_its_user_only(harness: Harness) -> N
 
 def test_unowned_resources_are_claimed_with_the_right_to_consume(tmp_path: Path) -> None:
     harness = DiskHarness(tmp_path)
-    before = connect(harness, client_id="c")
-    assert subscribe(before, "t", "d") == Status.OK
-    assert subscribe(before, "t2", "d2") == Status.OK
+    first_peer = connect(harness, client_id="c")
+    assert subscribe(first_peer, "t", "d") == Status.OK
+    assert subscribe(first_peer, "t2", "d2") == Status.OK
     harness = harness.restart()
     stranger = connect(harness, "stranger", "t: produce browse")
     assert set_client_id(stranger) == Status.CONFLICT

@@ -315,9 +315,9 @@ def test_a_late_acknowledgement_costs_the_same_with_many_sessions(peer: Peer) ->
         session = peer.session_of()
         number = peer.consume("q", session)
         peer.close_consumer(number)
-        late = encode_blocks([(number, bytes(32))] * 3000)
+        late_blocks = encode_blocks([(number, bytes(32))] * 3000)
         with processor_time(elapsed):
-            peer.ask(H.ACKNOWLEDGE, {}, late, expect=Status.OK)
+            peer.ask(H.ACKNOWLEDGE, {}, late_blocks, expect=Status.OK)
         for _ in range(2000):
             peer.session_of()
     assert elapsed[1] < 4 * elapsed[0] + 0.02

@@ -290,14 +290,14 @@ def test_packets_behind_a_login_wait_for_its_outcome() -> None:
         peer.request(H.CREATE_SESSION, {"JMQAckMode": 1}),
     ]
     peer.put(b"".join(data for _, data in requests))
-    late = peer.request(H.PING)
-    peer.put(late[1])
+    late_request = peer.request(H.PING)
+    peer.put(late_request[1])
     assert peer.receive() == []
     assert peer.transport.paused
     users.answer()
     harness.turn()
     answers = peer.receive()
-    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late[0]]
+    assert [p.consumer_id for p in answers] == [requests[0][0], requests[1][0], late_request[0]]
     assert [status(p) for p in answers] == [200, 200, 200]
     assert not peer.transport.paused
 

@@ -666,9 +666,9 @@ def test_requests_about_a_transaction_that_is_being_committed(harness: Harness, 
     transaction = begin_large_commit(harness, peer)
     harness.broker.flush()
     rollback = peer.request(H.ROLLBACK_TRANSACTION, about(transaction))[1]
-    late = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
+    commit_request = peer.request(H.COMMIT_TRANSACTION, about(transaction))[1]
     peer.session.receive(rollback)
-    peer.session.receive(late)
+    peer.session.receive(commit_request)
     answers: list[int] = []
     for _ in range(30):
         harness.turn()

@@ -176,15 +176,15 @@ def test_an_unknown_xid(peer: Peer, kind: PacketType) -> None:
 def test_malformed_xids_are_refused(peer: Peer) -> None:
     for kind in (START, END, PREPARE, COMMIT, ROLLBACK):
         assert peer.refusal(kind, {"JMQXAFlags": 0}, bytes(135)) == Status.BAD_REQUEST
-    lies = bytearray(xid("x"))
-    lies[4:6] = b"\0\x41"
-    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(lies)) == Status.BAD_REQUEST
+    invalid_xid = bytearray(xid("x"))
+    invalid_xid[4:6] = b"\0\x41"
+    assert peer.refusal(START, {"JMQXAFlags": 0}, bytes(invalid_xid)) == Status.BAD_REQUEST
 
 
 def test_the_padding_of_a_xid_is_ignored(peer: Peer) -> None:
     number = number_of(step(peer, START))
-    padded = xid("x")[:-1] + b"!"
-    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded)
+    padded_xid = xid("x")[:-1] + b"!"
+    answer = peer.ask(END, {"JMQXAFlags": XaFlag.SUCCESS}, padded_xid)
     assert number_of(answer) == number
 
 
@@ -442,8 +442,8 @@ def test_a_prepare_is_answered_when_it_is_on_disk(harness: Harness, peer: Peer) 
 def test_so_is_the_answer_to_one_who_asks_twice(harness: Harness, peer: Peer) -> None:
     step(peer, START)
     step(peer, END, flags=XaFlag.SUCCESS)
-    twice = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
-    peer.session.receive(b"".join(twice))
+    requests = [peer.request(PREPARE, {"JMQXAFlags": 0}, xid("x"))[1] for _ in range(2)]
+    peer.session.receive(b"".join(requests))
     assert peer.receive() == []
     harness.turn()
     assert [status(answer) for answer in peer.receive()] == [Status.OK, Status.OK]

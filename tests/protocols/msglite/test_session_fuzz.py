@@ -83,10 +83,10 @@ class Model(RuleBasedStateMachine):
 
     def execute_all(self) -> None:
         while True:
-            busy = [c for c in self.clients if c.commands and c.ready is None]
-            if not busy:
+            busy_clients = [c for c in self.clients if c.commands and c.ready is None]
+            if not busy_clients:
                 return
-            for client in busy:
+            for client in busy_clients:
                 self.execute(client)
 
     def compare(self) -> None:

@@ -108,8 +108,8 @@ def test_a_subscription_of_another_protocol_does_not_count(harness: Harness) -> 
     publisher.publish("f", "2")
     assert other.waiting == 2
     # nor does it get messages that wait for VibeMQ subscribers
-    late = broker.subscribe(harness.destination("f"), "late")
-    assert late.waiting == 0
+    late_subscription = broker.subscribe(harness.destination("f"), "late")
+    assert late_subscription.waiting == 0
     assert harness.connect().subscribe("f") == ["1", "2"]
     assert other.waiting == 2
 

@@ -166,8 +166,8 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
     bomb = packed(b'"%b"' % bytes(40_000_000))
     assert len(bomb) < 10_000
     peers = [harness.connect() for _ in range(20)]
-    full = 2 * wire.MAX_UNPACKED
-    harness.memory.limit = 3 * full // 2
+    full_size = 2 * wire.MAX_UNPACKED
+    harness.memory.limit = 3 * full_size // 2
     for peer in peers:
         peer.session.receive(bomb)
     highest = 0
@@ -176,7 +176,7 @@ def test_bombs_are_unpacked_a_few_at_a_time_and_only_with_memory(harness: Harnes
         assert len(harness.background.jobs) <= PARALLEL
         highest = max(highest, harness.memory.reserved)
         harness.background.run()
-    assert full <= highest <= harness.memory.limit
+    assert full_size <= highest <= harness.memory.limit
     assert harness.memory.reserved == 0
     for peer in peers:
         assert read(peer)[0].error_code == "INVALID_MESSAGE"  # control characters
@@ -256,10 +256,10 @@ def test_messages_after_a_large_message_wait_for_it(harness: Harness) -> None:
 def test_message_is_compressed_once_for_all_subscribers(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    built: list[int] = []
+    sequences: list[int] = []
 
     def counted(message: Message, identity: bytes, key: LargeKey, threshold: int) -> bytes:
-        built.append(key.sequence)
+        sequences.append(key.sequence)
         return encode_large(message, identity, key, threshold)
 
     monkeypatch.setattr(consumers, "encode_large", counted)
@@ -273,7 +273,7 @@ def test_message_is_compressed_once_for_all_subscribers(
     for peer in peers:
         [frame] = read(peer)
         assert frame.payload == ORDERS
-    assert len(built) == 1
+    assert len(sequences) == 1
 
 
 def test_message_waits_for_a_consumer_that_can_take_it(harness: Harness) -> None:

@@ -302,8 +302,8 @@ def test_a_listener_may_deliver_text_always_as_a_string(origin: Origin) -> None:
     frame = mapping.to_deliver(message, b"i", b"q", 1, detect_json=False)
     assert b'"{\\"a\\":1}"' in frame
     # a message of kind JSON is no text
-    mapped = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
-    assert mapping.wire_payload(mapped, detect_json=False) == (b'{"a":1}', False)
+    map_message = foreign(java.dumps_map({"a": 1}), BodyKind.MAP, Origin.JMQ)
+    assert mapping.wire_payload(map_message, detect_json=False) == (b'{"a":1}', False)
 
 
 @given(st.sampled_from(BodyKind), st.sampled_from(Origin), st.binary(max_size=30))
@@ -428,8 +428,8 @@ def test_properties_of_jms_get_their_names_back() -> None:
 def test_ids() -> None:
     message = foreign()
     assert mapping.wire_id(message, BROKER) == "0001020304050607" + "0000000000000abc"
-    for unsayable in ("\udcff", "x" * 65_536):
-        message.message_id = unsayable
+    for invalid_id in ("\udcff", "x" * 65_536):
+        message.message_id = invalid_id
         assert len(mapping.wire_id(message, BROKER)) == 32
     message.message_id = "ID:1-2-3"
     assert mapping.wire_id(message, BROKER) == "ID:1-2-3"
@@ -490,8 +490,8 @@ def test_a_reply_address_of_msglite_through_vibemq(raw: bytes) -> None:
 def test_text_properties_and_fields_come_back(
     properties: dict[str, str], priority: int, correlation_id: str
 ) -> None:
-    ours = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
-    assume(not (ours | {"deliveryAttempts"}) & properties.keys())
+    reserved = {"priority", "correlationId", "replyTo", "content-encoding", "deadLetterReason"}
+    assume(not (reserved | {"deliveryAttempts"}) & properties.keys())
     assume(correlation_id.isprintable())
     encoded: dict[str, Property] = {to_identifier(name): text for name, text in properties.items()}
     message = foreign(properties=encoded, priority=priority)
